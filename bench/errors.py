@@ -1,0 +1,29 @@
+"""Every way `lockbench` ends badly on purpose: *a fault → one sentence and an exit code*.
+
+Rules: the message says what is wrong, where, and what to do next; it never holds a secret. Exit codes are those of the
+README's table (0 pass, 1 gate, 2 usage, 3 environment, 4 inconclusive, 5 violated, 130 interrupted).
+"""
+
+
+class BenchError(Exception):
+    """A fault that ends the command with one sentence instead of a traceback."""
+
+    exit_code = 3
+
+
+class UsageError(BenchError):
+    """The command line or the scenario is wrong: nothing was started."""
+
+    exit_code = 2
+
+
+class EnvironmentNotReadyError(BenchError):
+    """The machine, a server or a folder is not ready for what was asked."""
+
+    exit_code = 3
+
+
+class InconclusiveError(BenchError):
+    """There is no valid measurement to answer from."""
+
+    exit_code = 4
