@@ -1,0 +1,75 @@
+# Every target bootstraps .venv by itself: `make run` on a bare machine is enough. Nothing is fetched once installed.
+#   make run · test · test-long · lint · bench
+# PYTHON=/path/to/python3.12 chooses an interpreter; else the first python3 that really runs and is >= 3.11 (pyenv leaves
+# shims of versions that are not installed, so a name on PATH proves nothing).
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= $(shell for p in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
+
+PY := .venv/bin/python
+STAMP_IN := pyproject.toml constraints.txt
+PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+export PYTHONUNBUFFERED := 1
+ARGS ?=
+
+.PHONY: help run test test-long lint bench clean
+
+help:
+	@echo "make run        five servers, Locust, 20 s of load, one verdict"
+	@echo "make test       the whole suite (8 minutes at most)"
+	@echo "make test-long  what takes hours"
+	@echo "make lint       ruff, mypy --strict, import contracts"
+	@echo "make bench      how close lockcore comes to the ceiling"
+	@echo "ARGS='…' is passed on, e.g. make test ARGS='-k scenario'"
+
+# A virtual environment knows its own path, so one that was moved or copied is built anew.
+# setuptools stays inside: the editable install then needs no isolated build environment, hence no network.
+.venv/.base: $(STAMP_IN)
+	@if [ -z "$(PYTHON)" ]; then echo "lockbench needs Python >= 3.11 with venv and pip (Debian: apt install python3-venv); none was found on PATH. Say make PYTHON=/path/to/python3." >&2; exit 3; fi
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "PYTHON=$(PYTHON) does not run or is older than 3.11. Say make PYTHON=/path/to/python3.11 or newer." >&2; exit 3; fi
+	@if [ ! -x $(PY) ] || [ "$$(cat .venv/.home 2>/dev/null)" != "$$(pwd -P)" ]; then echo "building .venv with $(PYTHON)" && rm -rf .venv && "$(PYTHON)" -m venv .venv && pwd -P > .venv/.home; fi
+	@$(PIP) setuptools
+	@touch $@
+
+.venv/.run: .venv/.base
+	@echo "installing lockbench with its embedded server"
+	@$(PIP) --no-build-isolation --editable '.[run]'
+	@touch $@
+
+.venv/.dev: .venv/.run
+	@echo "installing the test tools"
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# The stamps lie when the folder was moved: then they go.
+ifneq "$(shell cat .venv/.home 2>/dev/null)" "$(shell pwd -P)"
+.venv/.base: moved
+.PHONY: moved
+moved: ;
+endif
+
+run: .venv/.run
+	@$(PY) -m bench run $(ARGS)
+
+test: .venv/.dev
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-long: .venv/.dev
+	$(PY) -m pytest -m slow $(ARGS)
+
+lint: .venv/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --diff .
+	$(PY) -m mypy
+	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+bench: .venv/.run
+	$(PY) -m bench.experiments.speed $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
