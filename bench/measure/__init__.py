@@ -1,0 +1,1 @@
+"""What a run leaves behind: *operations → history → statistics → result.json*. See README.md of this folder."""

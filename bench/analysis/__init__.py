@@ -1,0 +1,1 @@
+"""Pure statistics over results. See README.md of this folder."""

@@ -1,0 +1,294 @@
+"""The history: *one finished operation → 128 bytes in a memory-mapped file → a numpy array*.
+
+Rules
+- A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
+- `sequence` (slot + 1) is packed last, so a record cut short by a kill is noticed: it alone is missing.
+- Files are made in segments with posix_fallocate: a full disk is an error at a known point, never a SIGBUS on the way.
+- The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full.
+- Readers read, they never map: a segment may be shortened by its writer when the run ends.
+
+Source: the record of the run's folder protocol; `struct.pack_into` on an mmap is CPython's cheapest durable append.
+"""
+
+import mmap
+import os
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.errors import EnvironmentNotReadyError
+
+RECORD_FIELDS = (
+    "intended_ns",  # when the schedule wanted the acquire to start (closed loop: start_ns)
+    "start_ns",  # when the caller really called acquire
+    "attempt_ns",  # before the first SET of the winning attempt was queued
+    "granted_ns",  # the clock reading that the validity check used; 0 = not granted
+    "valid_until_ns",  # end of the lease on our clock
+    "work_end_ns",  # end of the protected work
+    "release_sent_ns",  # before the release was sent
+    "release_replied_ns",  # when release returned
+    "ended_ns",  # when acquire returned, whatever its outcome
+    "resource",  # index of the resource
+    "caller",  # index of the user over all workers
+    "outcome",  # code of the acquire | code of the release << 8
+    "votes",  # granted | refused << 8 | errored << 16 | silent << 24 | absent << 32 | undecided << 40
+    "attempts",  # attempts | split votes << 32
+    "owner",  # 64-bit digest of the owner token, as a signed integer
+    "sequence",  # slot + 1, written last
+)
+RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
+RECORD_BYTES = RECORD_DTYPE.itemsize
+
+OUTCOMES = (
+    "none", "acquired", "contended", "split_vote", "unreachable", "too_late", "extended", "released", "gone",
+)  # fmt: skip
+OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
+
+Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
+
+_pack_into = struct.Struct(f"<{len(RECORD_FIELDS)}q").pack_into
+_pack_votes_into = struct.Struct("<q").pack_into
+_VOTES_OFFSET = 8 * RECORD_FIELDS.index("votes")
+_SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All complete records of a run and what is known to be missing from them."""
+
+    records: Records
+    torn: int  # records whose writing was cut short
+    missing_segments: int  # files that should stand between others, and do not
+
+    @property
+    def complete(self) -> bool:
+        """True when nothing that was begun is missing."""
+        return self.torn == 0 and self.missing_segments == 0
+
+
+class Write(Protocol):
+    """The type of `Recorder.write`; call it with positional arguments."""
+
+    def __call__(  # noqa: PLR0917 - one argument per field: a tuple would cost its building
+        self,
+        intended_ns: int,
+        start_ns: int,
+        attempt_ns: int,
+        granted_ns: int,
+        valid_until_ns: int,
+        work_end_ns: int,
+        release_sent_ns: int,
+        release_replied_ns: int,
+        ended_ns: int,
+        resource: int,
+        caller: int,
+        outcome: int,
+        votes: int,
+        attempts: int,
+        owner: int,
+    ) -> int:
+        """Append one operation (`RECORD_FIELDS`) and return its slot."""
+
+
+class Recorder:
+    """Appends one worker's operations to its history files. One thread writes; its greenlets need no lock.
+
+    `segment_records`: records per file (≥ 1). Raises EnvironmentNotReadyError when a file cannot be made.
+
+    `write(intended_ns, …, owner) -> slot` appends one operation (the fields of `RECORD_FIELDS` but the last, each
+    within int64, in that order) and returns its slot (0, 1, 2, …). It raises EnvironmentNotReadyError when the disk
+    has no room for the next segment, struct.error when a value is no int64, ValueError after `close`.
+    """
+
+    __slots__ = ("_base", "_buffer", "_count", "_older", "_older_base", "_prefix", "_segment_records", "write")
+
+    write: Write
+
+    def __init__(self, workdir: str | os.PathLike[str], worker_index: int, segment_records: int = 1 << 17) -> None:
+        self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
+        self._segment_records = segment_records
+        self._older: mmap.mmap | None = None
+        self._older_base = 0
+        self._base = 0
+        self._buffer = self._make_segment(0)
+        self.write, self._count = _writer(self)
+
+    def patch_votes(self, slot: int, votes: int) -> bool:
+        """Replace the votes of a written record, once its round has closed.
+
+        Reaches the present and the previous segment; returns False when the record is older than that.
+        """
+        if slot >= self._base:
+            _pack_votes_into(self._buffer, (slot - self._base) * RECORD_BYTES + _VOTES_OFFSET, votes)
+        elif self._older is not None and slot >= self._older_base:
+            _pack_votes_into(self._older, (slot - self._older_base) * RECORD_BYTES + _VOTES_OFFSET, votes)
+        else:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Unmap, and shorten the last file to what was written."""
+        if self._older is not None:
+            self._older.close()
+        self._buffer.close()
+        os.truncate(self._path(self._base), (self._count() - self._base) * RECORD_BYTES)
+
+    def _next_segment(self) -> mmap.mmap:
+        base = self._base + self._segment_records
+        buffer = self._make_segment(base)
+        if self._older is not None:
+            self._older.close()
+        self._older, self._older_base = self._buffer, self._base
+        self._buffer, self._base = buffer, base
+        return buffer
+
+    def _path(self, base: int) -> Path:
+        return self._prefix.with_name(f"{self._prefix.name}.{base // self._segment_records}.bin")
+
+    def _make_segment(self, base: int) -> mmap.mmap:
+        path, size = self._path(base), self._segment_records * RECORD_BYTES
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+                return mmap.mmap(descriptor, size)
+            except OSError:
+                path.unlink()
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise EnvironmentNotReadyError(
+                f"cannot make room for the history ({size} bytes at {path}): {error.strerror}; "
+                "free disk space or run with a shorter --duration"
+            ) from error
+
+
+def _writer(recorder: Recorder) -> tuple[Write, Callable[[], int]]:
+    """`write` and a count of what it wrote: closures, because their variables cost least on the hot path."""
+    buffer, room = recorder._buffer, recorder._segment_records
+    limit, offset, slot, size, pack_into = room, 0, 0, RECORD_BYTES, _pack_into
+
+    def write(  # noqa: PLR0917 - see Write
+        intended_ns: int, start_ns: int, attempt_ns: int, granted_ns: int, valid_until_ns: int, work_end_ns: int,
+        release_sent_ns: int, release_replied_ns: int, ended_ns: int, resource: int, caller: int, outcome: int,
+        votes: int, attempts: int, owner: int,
+    ) -> int:  # fmt: skip
+        nonlocal buffer, limit, offset, slot
+        if slot == limit:
+            buffer = recorder._next_segment()
+            limit += room
+            offset = 0
+        written = slot
+        sequence = written + 1
+        pack_into(
+            buffer, offset, intended_ns, start_ns, attempt_ns, granted_ns, valid_until_ns, work_end_ns,
+            release_sent_ns, release_replied_ns, ended_ns, resource, caller, outcome, votes, attempts, owner, sequence,
+        )  # fmt: skip
+        offset += size
+        slot = sequence
+        return written
+
+    return write, lambda: slot
+
+
+def read_history(workdir: str | os.PathLike[str]) -> History:
+    """All complete records of all workers in `workdir`, by worker and slot.
+
+    Reads everything into memory: 128 bytes per operation (limit: about ten million). Safe while workers still write.
+    """
+    parts: list[Records] = []
+    torn = missing = 0
+    for segments in _by_worker(Path(workdir)).values():
+        base, expected = 0, 0
+        for number, path in segments:
+            if number != expected:
+                missing += number - expected
+                base = -1
+            raw = np.fromfile(path, dtype=RECORD_DTYPE)
+            records, cut = _complete(raw, base)
+            parts.append(records)
+            torn += cut
+            base, expected = (base + len(raw) if base >= 0 else -1), number + 1
+    records = np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
+    return History(records, torn, missing)
+
+
+class HistoryTail:
+    """Follows the history of a run from another process while it grows."""
+
+    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+        self._workdir = Path(workdir)
+        self._read: dict[Path, int] = {}  # path -> records already handed out
+
+    def new_records(self, settled_before_ns: int | None = None) -> Records:
+        """What was recorded since the last call, of all workers.
+
+        With `settled_before_ns` each worker's part ends before its first operation that returned at or after that
+        time: the votes of what is handed out can then no longer be patched.
+        """
+        parts = [
+            part
+            for segments in _by_worker(self._workdir).values()
+            for part in self._advance(segments, settled_before_ns)
+            if len(part)
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
+
+    def _advance(self, segments: Sequence[tuple[int, Path]], settled_before_ns: int | None) -> list[Records]:
+        parts: list[Records] = []
+        for _, path in segments:
+            start = self._read.get(path, 0)
+            raw = _read_from(path, start)
+            records, _ = _complete(raw, -1)
+            whole = len(records)
+            if settled_before_ns is not None:
+                late = np.maximum(records["ended_ns"], records["release_replied_ns"]) >= settled_before_ns
+                records = records[: int(late.argmax())] if late.any() else records
+            self._read[path] = start + len(records)
+            parts.append(records)
+            if len(records) < whole:
+                break
+        return parts
+
+
+def _read_from(path: Path, record: int, chunk_bytes: int = 1 << 20) -> Records:
+    """Records from index `record` on, stopping at the first chunk whose end nobody has written yet."""
+    pieces: list[bytes] = []
+    with path.open("rb", buffering=0) as file:
+        file.seek(record * RECORD_BYTES)
+        while piece := file.read(chunk_bytes):
+            piece = piece[: len(piece) - len(piece) % RECORD_BYTES]
+            pieces.append(piece)
+            if len(piece) < chunk_bytes or not any(piece[-8:]):
+                break
+    return np.frombuffer(b"".join(pieces), dtype=RECORD_DTYPE)
+
+
+def _by_worker(workdir: Path) -> dict[tuple[int, int], list[tuple[int, Path]]]:
+    workers: dict[tuple[int, int], list[tuple[int, Path]]] = {}
+    for path in workdir.glob("history-*.bin"):
+        if match := _SEGMENT_NAME.fullmatch(path.name):
+            worker, pid, number = (int(text) for text in match.groups())
+            workers.setdefault((worker, pid), []).append((number, path))
+    return {worker: sorted(workers[worker]) for worker in sorted(workers)}
+
+
+def _complete(raw: Records, base: int) -> tuple[Records, int]:
+    """The records with the right sequence and the number of torn ones. `base`: slot of the first, −1 = believe it."""
+    if not len(raw):
+        return raw, 0
+    if base < 0:
+        base = int(raw["sequence"][0]) - 1
+    whole = raw["sequence"] == base + 1 + np.arange(len(raw))
+    if base < 0 or not whole.all():
+        begun = (raw.view("<i8").reshape(len(raw), -1) != 0).any(axis=1)
+        whole &= begun
+        return raw[whole], int((begun & ~whole).sum())
+    return raw, 0

@@ -1,0 +1,219 @@
+"""The history file: what was written is read back, whatever happened to the writer."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.measure import record
+from bench.measure.record import OUTCOME_CODES, RECORD_BYTES, RECORD_DTYPE, RECORD_FIELDS, HistoryTail, Recorder
+
+WRITER = """
+import sys
+from bench.measure.record import Recorder
+recorder = Recorder(sys.argv[1], 0, segment_records=1000)
+number = 0
+while True:
+    recorder.write(*(number * 15 + field for field in range(15)))
+    number += 1
+    if number == 5500:
+        print("go", flush=True)
+"""
+
+
+def fields(number: int) -> list[int]:
+    return [number * 15 + field for field in range(15)]
+
+
+def fill(recorder: Recorder, numbers: range) -> None:
+    for number in numbers:
+        recorder.write(*fields(number))
+
+
+def expected(numbers: range) -> np.ndarray:
+    rows = [(*fields(number), number + 1) for number in numbers]
+    return np.array(rows, dtype=RECORD_DTYPE)
+
+
+def test_a_record_is_sixteen_int64_and_outcome_codes_are_the_names_of_design_md():
+    assert RECORD_BYTES == 128
+    assert len(RECORD_FIELDS) == 16
+    assert OUTCOME_CODES["none"] == 0
+    assert sorted(OUTCOME_CODES.values()) == list(range(9))
+
+
+def test_what_is_written_is_read_back_over_several_segments(tmp_path):
+    recorder = Recorder(tmp_path, 3, segment_records=10)
+    slots = [recorder.write(*fields(number)) for number in range(37)]
+    recorder.close()
+    history = record.read_history(tmp_path)
+    assert slots == list(range(37))
+    assert history.complete
+    np.testing.assert_array_equal(history.records, expected(range(37)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"history-3-{os.getpid()}.{n}.bin" for n in range(4)]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 37 * RECORD_BYTES
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 20])
+def test_a_history_that_ends_at_a_segment_border_is_complete(tmp_path, count):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(count))
+    open_history = record.read_history(tmp_path)
+    recorder.close()
+    for history in (open_history, record.read_history(tmp_path)):
+        assert history.complete
+        assert len(history.records) == count
+
+
+def test_negative_and_extreme_values_survive(tmp_path):
+    extremes = [-(2**63), 2**63 - 1, -1, 0, 1] * 3
+    recorder = Recorder(tmp_path, 0, segment_records=4)
+    recorder.write(*extremes)
+    assert record.read_history(tmp_path).records[0].tolist() == (*extremes, 1)
+
+
+def test_records_of_all_workers_are_read(tmp_path):
+    for worker in (0, 1, 12):
+        recorder = Recorder(tmp_path, worker, segment_records=8)
+        fill(recorder, range(20))
+        recorder.close()
+    assert len(record.read_history(tmp_path).records) == 60
+
+
+def test_votes_are_patched_in_the_present_and_the_previous_segment_only(tmp_path):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(25))
+    assert recorder.patch_votes(24, 777)
+    assert recorder.patch_votes(10, 888)
+    assert not recorder.patch_votes(9, 999)
+    recorder.close()
+    votes = record.read_history(tmp_path).records["votes"]
+    changed = {int(slot): int(votes[slot]) for slot in np.flatnonzero(votes != expected(range(25))["votes"])}
+    assert changed == {24: 777, 10: 888}
+
+
+def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"go\n"
+        writer.send_signal(signal.SIGKILL)
+    history = record.read_history(tmp_path)
+    count = len(history.records)
+    assert count >= 5500
+    assert history.torn <= 1
+    assert history.missing_segments == 0
+    np.testing.assert_array_equal(history.records, expected(range(count)))
+
+
+@pytest.mark.parametrize("sequence", [0, 3, 2**40], ids=["not written", "of another slot", "half written"])
+def test_a_torn_record_is_noticed_and_left_out(tmp_path, sequence):
+    recorder = Recorder(tmp_path, 0, segment_records=100)
+    fill(recorder, range(8))
+    overwrite(next(tmp_path.iterdir()), 7, "sequence", sequence)
+    history = record.read_history(tmp_path)
+    assert history.torn == 1
+    assert not history.complete
+    np.testing.assert_array_equal(history.records, expected(range(7)))
+
+
+def test_a_torn_record_in_the_middle_hides_no_later_one(tmp_path):
+    recorder = Recorder(tmp_path, 0, segment_records=100)
+    fill(recorder, range(8))
+    overwrite(next(tmp_path.iterdir()), 2, "sequence", 0)
+    history = record.read_history(tmp_path)
+    assert history.torn == 1
+    assert history.records["sequence"].tolist() == [1, 2, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_missing_segment_is_noticed(tmp_path, number):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(35))
+    recorder.close()
+    (tmp_path / f"history-0-{os.getpid()}.{number}.bin").unlink()
+    history = record.read_history(tmp_path)
+    assert history.missing_segments == 1
+    assert not history.complete
+    assert len(history.records) == 25
+
+
+def test_the_tail_hands_out_each_record_once_while_the_writer_goes_on(tmp_path):
+    tail, recorder, seen = HistoryTail(tmp_path), Recorder(tmp_path, 0, segment_records=10), []
+    assert len(tail.new_records()) == 0
+    for start, stop in ((0, 3), (3, 10), (10, 10), (10, 41)):
+        fill(recorder, range(start, stop))
+        seen.append(tail.new_records())
+    assert [len(part) for part in seen] == [3, 7, 0, 31]
+    recorder.close()
+    assert len(tail.new_records()) == 0
+    np.testing.assert_array_equal(np.concatenate(seen), expected(range(41)))
+
+
+def test_the_tail_follows_a_writer_in_another_process(tmp_path):
+    tail, parts = HistoryTail(tmp_path), []
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+        deadline = time.monotonic() + 20
+        while sum(map(len, parts)) < 20_000 and time.monotonic() < deadline:
+            parts.append(tail.new_records())
+        writer.kill()
+    parts.append(tail.new_records())
+    seen = np.concatenate(parts)
+    assert len(seen) >= 20_000
+    np.testing.assert_array_equal(seen, expected(range(len(seen))))
+
+
+def test_a_settled_tail_keeps_back_what_may_still_be_patched(tmp_path):
+    tail, recorder = HistoryTail(tmp_path), Recorder(tmp_path, 0, segment_records=4)
+    for ended_ns in (10, 20, 15, 30, 5, 40):
+        recorder.write(0, 0, 0, 0, 0, 0, 0, 0, ended_ns, 0, 0, 0, 0, 0, 0)
+    assert tail.new_records(settled_before_ns=20)["ended_ns"].tolist() == [10]
+    assert tail.new_records(settled_before_ns=31)["ended_ns"].tolist() == [20, 15, 30, 5]
+    assert tail.new_records()["ended_ns"].tolist() == [40]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_written_records(tmp_path, monkeypatch):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(10))
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record.os, "posix_fallocate", no_room)
+    for _ in range(2):
+        with pytest.raises(EnvironmentNotReadyError, match=r"room for the history .*: No space left on device; free"):
+            recorder.write(*fields(10))
+    recorder.close()
+    assert len(list(tmp_path.iterdir())) == 1
+    np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(10)))
+
+
+def test_a_real_limit_of_the_file_size_is_the_same_sentence(tmp_path):
+    code = (
+        "import resource, sys; from bench.measure.record import Recorder\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); Recorder(sys.argv[1], 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "EnvironmentNotReadyError: cannot make room for the history" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_the_same_sentence(tmp_path):
+    with pytest.raises(EnvironmentNotReadyError, match="cannot make room for the history"):
+        Recorder(tmp_path / "absent", 0)
+
+
+def test_an_empty_folder_is_an_empty_and_complete_history(tmp_path):
+    history = record.read_history(tmp_path)
+    assert (len(history.records), history.complete) == (0, True)
+
+
+def overwrite(path: Path, slot: int, field: str, value: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(slot * RECORD_BYTES + 8 * RECORD_FIELDS.index(field))
+        file.write(value.to_bytes(8, "little", signed=True))
