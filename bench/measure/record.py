@@ -16,6 +16,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -201,7 +202,8 @@ def _writer(recorder: Recorder) -> tuple[Write, Callable[[], int]]:
 def read_history(workdir: str | os.PathLike[str]) -> History:
     """All complete records of all workers in `workdir`, by worker and slot.
 
-    Reads everything into memory: 128 bytes per operation (limit: about ten million). Safe while workers still write.
+    Reads everything into memory: 128 bytes per operation (limit: about ten million). For writers that have ended;
+    while they write, follow them with HistoryTail.
     """
     parts: list[Records] = []
     torn = missing = 0
@@ -245,8 +247,7 @@ class HistoryTail:
         parts: list[Records] = []
         for _, path in segments:
             start = self._read.get(path, 0)
-            raw = _read_from(path, start)
-            records, _ = _complete(raw, -1)
+            records = _read_from(path, start)
             whole = len(records)
             if settled_before_ns is not None:
                 late = np.maximum(records["ended_ns"], records["release_replied_ns"]) >= settled_before_ns
@@ -258,16 +259,29 @@ class HistoryTail:
         return parts
 
 
-def _read_from(path: Path, record: int, chunk_bytes: int = 1 << 20) -> Records:
-    """Records from index `record` on, stopping at the first chunk whose end nobody has written yet."""
-    pieces: list[bytes] = []
+def _read_from(path: Path, record: int) -> Records:
+    """The records from index `record` on that were complete when this was called.
+
+    Reads twice: a copy runs from the first field to the last, so it may take the old start and the new sequence of a
+    record written meanwhile. What the first copy calls complete, the second sees whole.
+    """
     with path.open("rb", buffering=0) as file:
-        file.seek(record * RECORD_BYTES)
-        while piece := file.read(chunk_bytes):
-            piece = piece[: len(piece) - len(piece) % RECORD_BYTES]
-            pieces.append(piece)
-            if len(piece) < chunk_bytes or not any(piece[-8:]):
-                break
+        seen = _copy(file, record, 1 << 62)
+        records, _ = _complete(seen, -1)
+        return _copy(file, record, len(records))
+
+
+def _copy(file: FileIO, record: int, limit: int, chunk_records: int = 1 << 13) -> Records:
+    """At most `limit` records from index `record` on, stopping after the first chunk whose end nobody has written."""
+    pieces: list[bytes] = []
+    file.seek(record * RECORD_BYTES)
+    while limit > 0:
+        piece = file.read(min(limit, chunk_records) * RECORD_BYTES)
+        piece = piece[: len(piece) - len(piece) % RECORD_BYTES]
+        pieces.append(piece)
+        limit -= chunk_records
+        if len(piece) < chunk_records * RECORD_BYTES or not any(piece[-8:]):
+            break
     return np.frombuffer(b"".join(pieces), dtype=RECORD_DTYPE)
 
 
