@@ -1,0 +1,166 @@
+"""Values as people write them: *text or TOML value → number with its unit*, and back.
+
+Rules: a duration always names its unit (`0` alone needs none); every refusal is a ValueError whose text is one half
+sentence ("… is not …, write it like …"), to which the loader adds the place. Source: README's scenario table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Iterable
+
+from bench.scenario.model import Delay, Fault, Pause, Skew
+
+_UNIT_MS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|h)")
+_THRESHOLD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\s*(<=|>=|==|!=|<|>)\s*\d+(\.\d+)?\s*(%|us|µs|ms|s|/s)?")
+FAULT_KINDS = (
+    *("kill", "stop", "restart", "proxy", "client-pause", "client-kill", "script-flush", "maxmemory", "readonly"),
+    *(
+        "loading",
+        "misconf",
+        "fsync-latency",
+        "fsync-error",
+        "clock-jump",
+        "clock-rate",
+        "power-cut",
+        "drop",
+        "disk-full",
+    ),
+)
+_FAULT_KEYS = ("at", "for", "kind", "target", "phase", "params")
+
+
+def parse_duration(raw: object) -> float:
+    """Return milliseconds of `5ms`, `1.5s`, `10s`, `1m`, `2h`, `250us` or a bare 0."""
+    if raw in (0, "0") and not isinstance(raw, bool):
+        return 0.0
+    match = _DURATION.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    if match is None:
+        raise ValueError(f"{raw!r} is not a duration (write it like 5ms, 10s or 1m)")
+    return float(match[1]) * _UNIT_MS[match[2]]
+
+
+def duration_text(ms: float) -> str:
+    """Return the shortest text that `parse_duration` reads back as `ms` (2000.0 → 2s)."""
+    for unit in ("h", "m", "s", "ms"):
+        count = ms / _UNIT_MS[unit]
+        if ms and count == int(count):
+            return f"{int(count)}{unit}"
+    return f"{ms:g}ms" if ms else "0"
+
+
+def parse_delay(raw: object) -> Delay:
+    """Return the distribution of `0`, `5ms`, `fixed:5ms`, `exp:5ms` (mean) or `lognormal:5ms,1.0` (median, sigma)."""
+    wanted = "write 0, fixed:5ms, exp:5ms or lognormal:5ms,1.0"
+    if not isinstance(raw, str | int) or isinstance(raw, bool):
+        raise ValueError(f"{raw!r} is not a time distribution ({wanted})")
+    kind, colon, rest = str(raw).partition(":")
+    if not colon:
+        kind, rest = "fixed", str(raw)
+    median, comma, sigma = rest.partition(",")
+    if kind not in ("fixed", "exp", "lognormal") or bool(comma) != (kind == "lognormal"):
+        raise ValueError(f"{raw!r} is not a time distribution ({wanted})")
+    return Delay(kind, parse_duration(median), parse_share(sigma, 0.0, 10.0, "sigma") if comma else 0.0)
+
+
+def delay_text(delay: Delay) -> str:
+    """Return what `parse_delay` reads back as `delay`."""
+    if not delay.ms:
+        return "0"
+    return f"{delay.kind}:{duration_text(delay.ms)}" + (f",{delay.sigma:g}" if delay.kind == "lognormal" else "")
+
+
+def parse_skew(raw: object) -> Skew:
+    """Return the choice of resources of `uniform`, `zipf:1.1` (exponent) or `hot:0.9` (share of resource 0)."""
+    kind, _, value = raw.partition(":") if isinstance(raw, str) else ("", "", "")
+    if raw == "uniform":
+        return Skew()
+    if kind == "zipf":
+        return Skew(kind, parse_share(value, 0.0, 10.0, "exponent"))
+    if kind == "hot":
+        return Skew(kind, parse_share(value, 0.0, 1.0, "share"))
+    raise ValueError(f"{raw!r} is not a skew (write uniform, zipf:1.1 or hot:0.9)")
+
+
+def skew_text(skew: Skew) -> str:
+    """Return what `parse_skew` reads back as `skew`."""
+    return skew.kind if skew.kind == "uniform" else f"{skew.kind}:{skew.value:g}"
+
+
+def parse_share(raw: str, above: float, most: float, name: str) -> float:
+    """Return the number in `raw`, above `above` and at most `most`; `name` says in the refusal what it is."""
+    try:
+        value = float(raw)
+    except ValueError:
+        value = math.nan
+    if not above < value <= most:
+        raise ValueError(f"the {name} {raw!r} is not a number above {above:g} and up to {most:g}")
+    return value
+
+
+def parse_pause(raw: object) -> Pause:
+    """Return the pause of `point:duration:share`, such as `after-get:100ms:0.03`."""
+    parts = raw.split(":") if isinstance(raw, str) else []
+    if len(parts) != 3 or not parts[0]:
+        raise ValueError(f"{raw!r} is not a pause (write point:how long:share, like after-get:100ms:0.03)")
+    return Pause(parts[0], parse_duration(parts[1]), parse_share(parts[2], 0.0, 1.0, "share"))
+
+
+def parse_threshold(raw: object) -> str:
+    """Return the expression as written, such as `acquire.p99 < 10ms`."""
+    if not isinstance(raw, str) or not _THRESHOLD.fullmatch(raw.strip()):
+        raise ValueError(f"{raw!r} is not a threshold (write it like acquire.p99 < 10ms or safety.violations == 0)")
+    return raw.strip()
+
+
+def parse_fault(raw: object) -> Fault:
+    """Return the fault of a table with `at`, `kind`, `target` and, if wanted, `for`, `phase`, `params`."""
+    if not isinstance(raw, dict):
+        raise ValueError(
+            f'{raw!r} is not a fault (write a table like {{at = "5s", kind = "stop", target = ["instance:0"]}})'
+        )
+    for key in raw:
+        if key not in _FAULT_KEYS:
+            raise ValueError(f"a fault has no key {key!r}; it has {', '.join(_FAULT_KEYS)}")
+    for key in ("at", "kind", "target"):
+        if key not in raw:
+            raise ValueError(f"a fault needs the key {key!r}")
+    if raw["kind"] not in FAULT_KINDS:
+        raise ValueError(f"{raw['kind']!r} is not a fault's kind; the kinds are {', '.join(FAULT_KINDS)}")
+    if raw.get("phase", "fixed") not in ("fixed", "random"):
+        raise ValueError(f"{raw['phase']!r} is not a fault's phase (fixed or random)")
+    if not isinstance(raw.get("params", {}), dict):
+        raise ValueError(f"{raw['params']!r} is not a table of a fault's params")
+    lasts = parse_duration(raw["for"]) if "for" in raw else None
+    targets = _fault_targets(raw["target"])
+    return Fault(
+        raw["kind"], parse_duration(raw["at"]), lasts, targets, raw.get("phase", "fixed"), raw.get("params", {})
+    )
+
+
+def _fault_targets(raw: object) -> tuple[str, ...]:
+    names = raw if isinstance(raw, list) else [raw]
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"(instance|worker):\d+", name):
+            raise ValueError(f"{name!r} is not a fault's target (write instance:0 or worker:1)")
+    if not names:
+        raise ValueError("a fault's target is empty (write instance:0 or worker:1)")
+    return tuple(names)
+
+
+def inline_table(text: str) -> object:
+    """Return the TOML value in `text`, or the text itself when it is none (the key's own parser then refuses it)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def nearest(wrong: object, names: Iterable[str]) -> str:
+    """Return `; did you mean X?` for the most similar of `names`, or nothing."""
+    best = difflib.get_close_matches(str(wrong).lower().replace("-", "_"), list(names), n=1, cutoff=0.55)
+    return f"; did you mean {best[0]}?" if best else ""
