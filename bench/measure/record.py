@@ -263,12 +263,15 @@ def _read_from(path: Path, record: int) -> Records:
     """The records from index `record` on that were complete when this was called.
 
     Reads twice: a copy runs from the first field to the last, so it may take the old start and the new sequence of a
-    record written meanwhile. What the first copy calls complete, the second sees whole.
+    record written meanwhile, or a later record without the one before. The first copy only counts the complete ones
+    at its start, the second sees them whole.
     """
     with path.open("rb", buffering=0) as file:
-        seen = _copy(file, record, 1 << 62)
-        records, _ = _complete(seen, -1)
-        return _copy(file, record, len(records))
+        sequence = _copy(file, record, 1 << 62)["sequence"]
+        if not len(sequence) or sequence[0] == 0:
+            return np.empty(0, RECORD_DTYPE)
+        cut = sequence != sequence[0] + np.arange(len(sequence))
+        return _copy(file, record, int(cut.argmax()) if cut.any() else len(sequence))
 
 
 def _copy(file: FileIO, record: int, limit: int, chunk_records: int = 1 << 13) -> Records:
@@ -296,13 +299,10 @@ def _by_worker(workdir: Path) -> dict[tuple[int, int], list[tuple[int, Path]]]:
 
 def _complete(raw: Records, base: int) -> tuple[Records, int]:
     """The records with the right sequence and the number of torn ones. `base`: slot of the first, −1 = believe it."""
-    if not len(raw):
-        return raw, 0
     if base < 0:
-        base = int(raw["sequence"][0]) - 1
+        base = int(raw["sequence"][0]) - 1 if len(raw) else 0
     whole = raw["sequence"] == base + 1 + np.arange(len(raw))
-    if base < 0 or not whole.all():
-        begun = (raw.view("<i8").reshape(len(raw), -1) != 0).any(axis=1)
-        whole &= begun
-        return raw[whole], int((begun & ~whole).sum())
-    return raw, 0
+    if whole.all():
+        return raw, 0
+    begun = (raw.view("<i8").reshape(len(raw), -1) != 0).any(axis=1)
+    return raw[whole & begun], int((begun & ~whole).sum())
