@@ -13,6 +13,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.measure import record
 from bench.measure.record import OUTCOME_CODES, RECORD_BYTES, RECORD_DTYPE, RECORD_FIELDS, HistoryTail, Recorder
+from lockcore.model import Outcome
 
 WRITER = """
 import sys
@@ -45,6 +46,8 @@ def test_a_record_is_sixteen_int64_and_outcome_codes_are_the_names_of_design_md(
     assert RECORD_BYTES == 128
     assert len(RECORD_FIELDS) == 16
     assert OUTCOME_CODES["none"] == 0
+    assert OUTCOME_CODES["acquired"] == 1
+    assert set(OUTCOME_CODES) == {"none"} | {outcome.value for outcome in Outcome}
     assert sorted(OUTCOME_CODES.values()) == list(range(9))
 
 
