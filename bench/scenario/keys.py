@@ -1,7 +1,7 @@
 """THE table of scenario keys: *one row → a TOML key, an option of the same name, its help and its documentation*.
 
 Rules: a row says all there is to say about a key: its name, what values it takes, its default as one would write it,
-and whether this version can do it. Add a key here and in `model.Scenario`, nowhere else. Source: README's scenario table.
+and whether this version can do it. Add a key here and in `model.Scenario`, nowhere else. Source: README's table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Key:
 
     @property
     def option(self) -> str:
-        """The command-line option: `retry.window` → `--retry-window`; a list's option is repeatable, in the singular."""
+        """The command-line option: `retry.window` → `--retry-window`; a list's is repeatable, in the singular."""
         return "--" + (self.option_name or self.name).replace(".", "-").replace("_", "-")
 
 

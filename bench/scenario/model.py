@@ -15,7 +15,7 @@ from bench.scenario.target import redacted
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """A hold or think time: `kind` fixed | exp | lognormal; `ms` = its constant, mean or median; `sigma` of lognormal."""
+    """A hold or think time: `kind` fixed | exp | lognormal; `ms` constant, mean or median; `sigma` of lognormal."""
 
     kind: str = "fixed"
     ms: float = 0.0

@@ -1,0 +1,319 @@
+"""The scenario: what people write becomes one resolved value, or one sentence that names its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UsageError
+from bench.scenario import KEYS, Delay, Scenario, Skew, load, redacted
+from bench.scenario.quantity import (
+    delay_text,
+    duration_text,
+    parse_delay,
+    parse_duration,
+    parse_fault,
+    parse_pause,
+    parse_skew,
+    skew_text,
+)
+
+READY = Path(__file__).parents[2] / "bench" / "scenarios"
+
+
+def from_toml(tmp_path: Path, text: str, **options: object) -> Scenario:
+    path = tmp_path / "bad.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(path, {name.replace("__", "."): value for name, value in options.items()})
+
+
+def refusal(tmp_path: Path, text: str, **options: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        from_toml(tmp_path, text, **options)
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert "\n" not in message, "one sentence, one line"
+    return message.replace(str(tmp_path) + "/", "")
+
+
+def test_no_file_and_no_option_gives_the_documented_defaults() -> None:
+    scenario = load()
+    assert (scenario.recipe, scenario.instances, scenario.fsync, scenario.users) == ("redlock", 5, "everysec", 64)
+    assert (scenario.duration_ms, scenario.warmup_ms, scenario.rate_per_s) == (20_000, 2_000, None)
+    assert (scenario.ttl_ms, scenario.wait_ms, scenario.instance_timeout_ms) == (10_000, 1_000, 50)
+    assert (scenario.retry.policy, scenario.retry.window_ms, scenario.retry.attempts) == ("full-jitter", 5, 1000)
+
+
+@pytest.mark.parametrize(
+    ("toml", "field", "expected"),
+    [
+        ('duration = "1m"', "warmup_ms", 6_000.0),
+        ('duration = "5s"', "warmup_ms", 2_000.0),
+        ('warmup = "0"', "warmup_ms", 0.0),
+        ('ttl = "100ms"', "instance_timeout_ms", 25.0),
+        ('ttl = "100ms"\ninstance_timeout = "25ms"', "instance_timeout_ms", 25.0),
+        ("rate = 2000", "rate_per_s", 2000.0),
+        ('skew = "hot:0.9"', "skew", Skew("hot", 0.9)),
+        ('hold = "lognormal:5ms,1.0"', "hold", Delay("lognormal", 5.0, 1.0)),
+        ('think = "3ms"', "think", Delay("fixed", 3.0)),
+        ('targets = ["redis://a", "redis://b", "redis://c"]', "instances", 3),
+        ("faults = []\nthresholds = []", "faults", ()),
+    ],
+)
+def test_a_key_is_resolved_with_its_unit(tmp_path: Path, toml: str, field: str, expected: object) -> None:
+    assert getattr(from_toml(tmp_path, toml), field) == expected
+
+
+def test_an_option_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    scenario = from_toml(tmp_path, 'users = 8\nseed = 7\nretry = { window = "9ms" }', users="16", retry__attempts="3")
+    assert (scenario.users, scenario.seed, scenario.resources) == (16, 7, 1000)
+    assert (scenario.retry.window_ms, scenario.retry.attempts) == (9, 3)
+
+
+def test_targets_given_as_options_take_the_place_of_the_files_fleet(tmp_path: Path) -> None:
+    scenario = from_toml(tmp_path, 'instances = 3\nfsync = "always"', targets=["redis://a:1", "redis://b:2"])
+    assert (scenario.instances, scenario.targets) == (2, ("redis://a:1", "redis://b:2"))
+    assert from_toml(tmp_path, 'targets = ["redis://a"]', instances="7").targets == ()
+
+
+# What people write wrong → the sentence they get. The place (file and key) is part of it.
+REFUSALS = [
+    ("usres = 3", "bad.toml, key `usres`: there is no such key; did you mean users?"),
+    ("[retry]\nwindw = 1", "bad.toml, key `retry.windw`: there is no such key; did you mean retry.window?"),
+    (
+        "instance-timeout = '1ms'",
+        "bad.toml, key `instance-timeout`: there is no such key; did you mean instance_timeout?",
+    ),
+    ("qqqq = 1", "bad.toml, key `qqqq`: there is no such key"),
+    ("retry = 'fixed'", "key `retry`: 'fixed' is not a table"),
+    ("users = ", "bad.toml: is not TOML: Invalid value (at end of document)"),
+    ("users = 1\nusers = 2", "is not TOML: Cannot overwrite a value"),
+    ("users = '64'", "key `users`: '64' is not a whole number"),
+    ("users = true", "key `users`: True is not a whole number"),
+    ("users = 1.5", "key `users`: 1.5 is not a whole number"),
+    ("users = 0", "key `users`: 0 is outside 1 to 100000"),
+    ("instances = -5", "key `instances`: -5 is outside 1 to 64"),
+    ("resources = 0", "key `resources`: 0 is outside 1 to 10000000"),
+    ("seed = -1", "key `seed`: -1 is outside 0 to 9223372036854775807"),
+    ("rate = 0", "key `rate`: 0 is not above 0"),
+    ("rate = -3.5", "key `rate`: -3.5 is not above 0"),
+    ("rate = nan", "key `rate`: nan is not above 0"),
+    ("rate = inf", "key `rate`: inf is not above 0"),
+    ("rate = '5k'", "key `rate`: '5k' is not a number"),
+    ("duration = 20", "key `duration`: 20 is not a duration (write it like 5ms, 10s or 1m)"),
+    ("duration = '20 parsecs'", "'20 parsecs' is not a duration"),
+    ("duration = '-5s'", "'-5s' is not a duration"),
+    ("duration = '0'", "key `duration`: '0' is outside 100ms to 24h"),
+    ("duration = '25h'", "key `duration`: '25h' is outside 100ms to 24h"),
+    ("ttl = '1.5ms'", "key `ttl`: '1.5ms' is outside 5ms to 24h"),
+    ("ttl = '10.5ms'", "key `ttl`: '10.5ms' is not a whole number of milliseconds"),
+    ("wait = true", "key `wait`: True is not a duration"),
+    ("wait = false", "key `wait`: False is not a duration"),
+    ("fsync = 'evrysec'", "'evrysec' is none of none, no, everysec, always; did you mean everysec?"),
+    ("fsync = 1", "key `fsync`: 1 is none of none, no, everysec, always"),
+    ("events = 'slow'", "'slow' is none of fast, stock"),
+    ("rejoin = 'delayed'", "'delayed' is none of trust-first, delay, trust; did you mean delay?"),
+    ("arrivals = 'uniform'\nrate = 5", "'uniform' is none of poisson, fixed"),
+    ("retry.policy = 'jitter'", "key `retry.policy`: 'jitter' is none of full-jitter, fixed, none"),
+    ("retry.window = '0'", "key `retry.window`: '0' is outside 0.1ms to 1h"),
+    ("retry.attempts = 0", "key `retry.attempts`: 0 is outside 1 to 1000000"),
+    ("recipe = ''", "key `recipe`: '' is not a name"),
+    ("skew = 'zipf'", "the exponent '' is not a number above 0 and up to 10"),
+    ("skew = 'zipf:0'", "the exponent '0' is not a number above 0"),
+    ("skew = 'hot:1.5'", "the share '1.5' is not a number above 0 and up to 1"),
+    ("skew = 'hot:nan'", "the share 'nan' is not a number above 0"),
+    ("skew = 3", "3 is not a skew (write uniform, zipf:1.1 or hot:0.9)"),
+    ("skew = 'flat'", "'flat' is not a skew"),
+    ("hold = 'gauss:5ms'", "'gauss:5ms' is not a time distribution"),
+    ("hold = 'lognormal:5ms'", "'lognormal:5ms' is not a time distribution"),
+    ("hold = 'exp:5ms,2'", "'exp:5ms,2' is not a time distribution"),
+    ("hold = 'exp:5'", "'5' is not a duration"),
+    ("hold = true", "True is not a time distribution"),
+    ("hold = 5", "'5' is not a duration"),
+    ("targets = 'redis://a'", "key `targets`: 'redis://a' is not a list"),
+    ("targets = [1]", "1 is not a URL"),
+    ("targets = []", "the list is empty"),
+    ("targets = ['localhost:6379']", "'localhost:6379' has no scheme (write redis://host:port"),
+    ("targets = ['http://a:1']", "'http://a:1' has the scheme 'http'; take redis, rediss (TLS) or unix"),
+    ("targets = ['redis://a:99999']", "'redis://a:99999' has no port from 1 to 65535"),
+    ("targets = ['redis://a:0']", "'redis://a:0' has port 0"),
+    ("targets = ['redis://:6379']", "names no host"),
+    ("targets = ['unix://']", "names no socket"),
+    ("targets = ['redis://a', 'redis://a']", "the same instance is named twice"),
+    ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),
+    ("pause = ['after-get']", "'after-get' is not a pause"),
+    ("pause = ['after-get:1ms:2']", "the share '2' is not a number above 0 and up to 1"),
+    ("[[faults]]\nkind = 'stop'\ntarget = 'instance:0'", "key `faults`: a fault needs the key 'at'"),
+    ("[[faults]]\nat = '1s'\nkind = 'boom'\ntarget = 'instance:0'", "'boom' is not a fault's kind"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'node:0'", "'node:0' is not a fault's target"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = []", "a fault's target is empty"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nwhen = 3", "a fault has no key 'when'"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nphase = 'x'", "'x' is not a fault's phase"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nparams = 4", "4 is not a table of a fault's params"),
+    ("faults = 'stop'", "'stop' is not a list"),
+    ("fencing = 'yes'", "key `fencing`: 'yes' is not true or false"),
+]
+CONTRADICTIONS = [
+    ("instances = 3\ntargets = ['redis://a']", "key `instances`: instances is for servers that lockbench starts"),
+    ("fsync = 'always'\ntargets = ['redis://a']", "key `fsync`: fsync is for servers that lockbench starts"),
+    ("ttl = '20s'", "key `ttl`: ttl 20s is above max_ttl 10s"),
+    ("max_ttl = '5s'", "key `max_ttl`: ttl 10s is above max_ttl 5s"),
+    (
+        "ttl = '100ms'\ninstance_timeout = '26ms'",
+        "key `instance_timeout`: 26ms is too long for a ttl of 100ms: at most",
+    ),
+    ("users = 2\nprocesses = 3", "key `processes`: 3 processes need at least as many users, and there are 2"),
+    ("arrivals = 'fixed'", "key `arrivals`: arrivals need a rate"),
+    ("rate = 100\nthink = '1ms'", "key `think`: think time belongs to the closed loop"),
+    ("retry = { policy = 'none', window = '5ms' }", "key `retry.window`: retry.policy is none"),
+    ("retry = { policy = 'none', attempts = 5 }", "key `retry.attempts`: retry.policy is none"),
+    ("skew = 'hot:0.5'\nresources = 1", "key `skew`: hot needs a second resource"),
+    (
+        "[[faults]]\nat = '30s'\nkind = 'stop'\ntarget = 'instance:0'",
+        "stop at 30s comes after the end of the run (20s)",
+    ),
+    (
+        "[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:5'",
+        "instance:5 does not exist: this run has 5 of them",
+    ),
+    ("[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'", "worker:1 does not exist: this run has 1 of them"),
+]
+NOT_YET = [
+    ("fencing = true", "key `fencing`: this version of lockbench has no fencing tokens yet; take it out"),
+    ("thresholds = ['acquire.p99 < 10ms']", "has no thresholds yet"),
+    ("pause = ['after-get:100ms:0.03']", "has no pause points yet"),
+    ("[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:0'", "has no fault injection yet"),
+]
+
+
+@pytest.mark.parametrize(("toml", "expected"), REFUSALS + CONTRADICTIONS + NOT_YET)
+def test_bad_input_is_refused_in_one_sentence_with_its_place(tmp_path: Path, toml: str, expected: str) -> None:
+    message = refusal(tmp_path, toml)
+    assert expected in message
+    assert message.startswith("bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"users": "many"}, "option --users: 'many' is not a whole number"),
+        ({"users": "-3"}, "option --users: -3 is outside 1 to 100000"),
+        ({"rate": "fast"}, "option --rate: 'fast' is not a number"),
+        ({"retry.window": "5"}, "option --retry-window: '5' is not a duration"),
+        ({"instance_timeout": "never"}, "option --instance-timeout: 'never' is not a duration"),
+        ({"targets": ["localhost"]}, "option --target: 'localhost' has no scheme"),
+        ({"targets": ["redis://a"], "instances": "1"}, "option --instances: instances is for servers"),
+        ({"ttl": "1m"}, "option --ttl: ttl 1m is above max_ttl 10s"),
+        ({"faults": ["nonsense"]}, "option --fault: 'nonsense' is not a fault"),
+        ({"fencing": True}, "option --fencing: this version of lockbench has no fencing tokens yet"),
+    ],
+)
+def test_a_bad_option_is_refused_with_its_own_name(options: dict[str, object], expected: str) -> None:
+    with pytest.raises(UsageError, match="^option ") as caught:
+        load(None, options)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["`users`", "`ttl`"])
+def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(tmp_path: Path, key: str) -> None:
+    if key == "`users`":
+        assert "option --processes" in refusal(tmp_path, "users = 2", processes="4")
+    else:
+        assert "option --ttl" in refusal(tmp_path, "max_ttl = '10s'", ttl="11s")
+
+
+def test_a_missing_a_binary_and_a_folder_scenario_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere.toml: there is no such scenario file"):
+        load(tmp_path / "nowhere.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="binary.toml: cannot be read .it is not UTF-8"):
+        load(tmp_path / "binary.toml")
+    with pytest.raises(UsageError, match="cannot be read .Is a directory"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:hunter2@h:1/0", "redis://user:***@h:1/0"),
+        ("redis://:hunter2@h", "redis://:***@h"),
+        ("rediss://h:1?ssl_ca_certs=/x&password=hunter2", "rediss://h:1?ssl_ca_certs=/x&password=***"),
+        ("redis://:hunt?er2@h:1", "redis://:***@h:1"),
+        ("redis://:hunt@er2@h:1", "redis://:***@h:1"),
+        ("rediss://h?ssl_password=hunter2&db=1", "rediss://h?ssl_password=***&db=1"),
+        ("unix://u:hunter2@/tmp/s.sock", "unix://u:***@/tmp/s.sock"),
+        ("user:hunter2@h:1", "***@h:1"),
+        ("redis://h:1", "redis://h:1"),
+    ],
+)
+def test_a_secret_is_never_shown(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+    assert "hunter2" not in shown
+
+
+def test_a_refused_target_does_not_show_its_password() -> None:
+    for url in ("redis://:hunter2@h:0", "redis://:hunt/er2@h:99999", "http://u:hunter2@h", "u:hunter2@h:1"):
+        with pytest.raises(UsageError) as caught:
+            load(None, {"targets": [url]})
+        assert "er2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("5ms", 5), ("10s", 10_000), ("1m", 60_000), ("2h", 7_200_000), ("1.5s", 1500), ("250us", 0.25), ("0", 0), (0, 0)],
+)
+def test_a_duration_reads_in_its_unit_and_back(text: object, ms: float) -> None:
+    assert parse_duration(text) == pytest.approx(ms)
+    assert parse_duration(duration_text(ms)) == pytest.approx(ms)
+
+
+@pytest.mark.parametrize("text", ["0", "fixed:5ms", "exp:250ms", "lognormal:5ms,1.5", "fixed:1s"])
+def test_a_delay_and_a_skew_read_back_from_their_own_text(text: str) -> None:
+    assert delay_text(parse_delay(text)) == text
+    for skew in ("uniform", "zipf:1.1", "hot:0.9"):
+        assert skew_text(parse_skew(skew)) == skew
+
+
+def test_a_fault_and_a_pause_are_read_whole() -> None:
+    fault = parse_fault(
+        {"at": "5s", "for": "2s", "kind": "stop", "target": ["instance:0", "worker:1"], "phase": "random"}
+    )
+    assert (fault.kind, fault.at_ms, fault.for_ms, fault.phase) == ("stop", 5000, 2000, "random")
+    assert fault.target == ("instance:0", "worker:1")
+    pause = parse_pause("after-get:100ms:0.03")
+    assert (pause.point, pause.ms, pause.share) == ("after-get", 100, 0.03)
+
+
+def test_json_carries_every_field_and_no_secret() -> None:
+    scenario = load(None, {"targets": ["redis://:hunter2@a:1", "redis://b:2"], "skew": "zipf:1.2", "hold": "exp:3ms"})
+    text = json.dumps(scenario.to_json())
+    assert "hunter2" not in text
+    again = Scenario.from_json(json.loads(text))
+    assert again == dataclasses.replace(scenario, targets=("redis://:***@a:1", "redis://b:2"))
+
+
+def test_the_table_and_the_scenario_have_the_same_keys() -> None:
+    fields = {field.name for field in dataclasses.fields(Scenario)}
+    assert {key.field.partition(".")[0] for key in KEYS} == fields
+    assert len({key.option for key in KEYS}) == len(KEYS)
+    assert [key.option for key in KEYS if key.name in ("retry.window", "targets", "max_ttl")] == [
+        "--target",
+        "--retry-window",
+        "--max-ttl",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(READY.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_ready_scenario_is_valid_and_says_what_it_is_for(path: Path) -> None:
+    load(path)
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_six_ready_scenarios_are_there() -> None:
+    names = {path.stem for path in READY.glob("*.toml")}
+    assert {"uncontended", "hot-key", "zipf", "long-hold", "many-waiters", "open-loop"} <= names
