@@ -1,0 +1,284 @@
+"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*.
+
+Rules: each instance has its own folder inside one private temporary folder, listens on loopback only and keeps its port
+for the fleet's life. An instance is ready when it answers PING (NOAUTH is an answer, LOADING is not). The guard process
+owns the servers and the folder, so both end with this process however it ends. Closing kills: nothing here is worth
+saving. Knows neither Locust nor gevent. Source: redis.conf of Redis 7.0 and Valkey 9.1.
+"""
+
+import errno
+import os
+import resource
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.topology.guard import Guard, ServerState
+from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.server import ServerBinary, find_server
+
+FSYNC = ("none", "no", "everysec", "always")
+MOST_INSTANCES = 1000
+Environment = Callable[[int, Path], Mapping[str, str]]
+"""What instance `i`, living in `folder`, gets on top of our environment variables (for example an LD_PRELOAD shim)."""
+
+_LOG = "server.log"
+_LOG_LINES = 8
+_POLL_S = 0.002
+_PING_S = 0.25
+_PORT_TRIES = 5
+_SERVER_DESCRIPTORS = 160
+"""A server keeps 32 descriptors for itself; with fewer than this limit it could serve hardly anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One server of the fleet as it stands now; `pid` is the running one, or the last one."""
+
+    index: int
+    port: int
+    pid: int
+    folder: Path
+    log_path: Path
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"redis://{HOST}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """How each server of a fleet is run."""
+
+    server: ServerBinary
+    fsync: str
+    config: tuple[str, ...]
+    environment: Environment | None
+    timeout_s: float
+
+    def argv(self, port: int) -> list[str]:
+        """The command that starts a server on `port`; its own folder must be the working directory."""
+        argv = [self.server.path, "--port", str(port), "--bind", HOST, "--protected-mode", "yes", "--daemonize", "no"]
+        argv += ["--save", "", "--appendonly", "no" if self.fsync == "none" else "yes"]
+        argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
+        return [*argv, *self.config]
+
+
+def start_fleet(
+    instances: int = 5,
+    fsync: str = "everysec",
+    *,
+    server: ServerBinary | None = None,
+    port: int | None = None,
+    base_folder: Path | None = None,
+    config: Sequence[str] = (),
+    environment: Environment | None = None,
+    timeout_s: float = 10.0,
+) -> "Fleet":
+    """Start `instances` (1-1000) servers in parallel and return when every one answers.
+
+    `fsync`: "none" (no append-only file), "no", "everysec" or "always". `server`: default `find_server()`. `port`: the
+    first of consecutive ports; default any free ones. `base_folder`: where the private folder is made; default the
+    system's temporary folder. `config`: further server arguments, such as `("--maxmemory", "10mb")`. `timeout_s`: for
+    all to answer, and for every later signal to show its effect.
+    Raises UsageError for a wrong argument; EnvironmentNotReadyError when a server does not start (with its last log
+    lines), a port is taken, the folder cannot be made or there are too few file descriptors.
+    """
+    if not 1 <= instances <= MOST_INSTANCES:
+        raise UsageError(f"instances = {instances} is out of range: 1 to {MOST_INSTANCES}")
+    if fsync not in FSYNC:
+        raise UsageError(f"fsync = '{fsync}' is unknown: one of {', '.join(FSYNC)}")
+    require_descriptors(instances)
+    make = Make(server or find_server(), fsync, tuple(config), environment, timeout_s)
+    fleet: Fleet | None = None
+    try:
+        fleet = Fleet(make, keep_ports(instances, port), Guard(base_folder or Path(tempfile.gettempdir())))
+        fleet._launch(may_move=port is None)
+    except BaseException as error:
+        if fleet is not None:
+            fleet.close()
+        if isinstance(error, OSError):
+            raise _no_resources(error, instances) from error
+        raise
+    return fleet
+
+
+class Fleet:
+    """Running servers. Made by `start_fleet`; a context manager that closes at its end. For one thread at a time."""
+
+    def __init__(self, make: Make, ports: list[KeptPort], guard: Guard) -> None:
+        self._make = make
+        self._ports = ports
+        self._guard = guard
+        self._pids = [0] * len(ports)
+        self._log_starts = [0] * len(ports)
+
+    @property
+    def server(self) -> ServerBinary:
+        """The program every instance runs."""
+        return self._make.server
+
+    @property
+    def fsync(self) -> str:
+        """The durability every instance was started with."""
+        return self._make.fsync
+
+    @property
+    def folder(self) -> Path:
+        """The private folder that holds every instance's files; gone after `close`."""
+        return self._guard.folder
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """All instances as they stand now."""
+        return tuple(self._instance(index) for index in range(len(self._ports)))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """One URL per instance, in order."""
+        return tuple(instance.url for instance in self.instances)
+
+    def exit_codes(self) -> tuple[int | None, ...]:
+        """Per instance None while it lives (a stopped one does), else its exit code or minus the killing signal."""
+        states = self._guard.states()
+        return tuple(states[index].exit_code for index in range(len(self._ports)))
+
+    def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """End instance `index` by a signal (SIGTERM: a clean shutdown) and return when it is dead; again is fine."""
+        self._guard.signal(index, number)
+        self._until(index, lambda state: state.exit_code is not None, f"end after {number.name}")
+
+    def stop(self, index: int) -> None:
+        """Freeze instance `index` (SIGSTOP) and return when it stands still; its connections stay open."""
+        self._guard.signal(index, signal.SIGSTOP)
+        self._until(index, lambda state: state.stopped or state.exit_code is not None, "stop after SIGSTOP")
+
+    def cont(self, index: int) -> None:
+        """Let a frozen instance go on (SIGCONT); what it was sent meanwhile runs late."""
+        self._guard.signal(index, signal.SIGCONT)
+
+    def restart(self, index: int) -> None:
+        """Start instance `index` again on its port and files, killing it first if it lives; returns when it answers."""
+        self.kill(index)
+        self._start(index)
+        self._wait_until_ready([index], may_move=False)
+
+    def close(self) -> None:
+        """Kill every server and remove the folder. More than once is fine, and so is after Ctrl-C."""
+        self._guard.close()
+        for port in self._ports:
+            port.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def _launch(self, may_move: bool) -> None:
+        everyone = range(len(self._ports))
+        for index in everyone:
+            self._instance(index).folder.mkdir()
+            self._start(index)
+        self._wait_until_ready(everyone, may_move)
+
+    def _instance(self, index: int) -> Instance:
+        folder = self.folder / f"instance-{index}"
+        return Instance(index, self._ports[index].number, self._pids[index], folder, folder / _LOG)
+
+    def _start(self, index: int) -> None:
+        instance = self._instance(index)
+        self._log_starts[index] = instance.log_path.stat().st_size if instance.log_path.exists() else 0
+        environment = self._make.environment(index, instance.folder) if self._make.environment else {}
+        argv = self._make.argv(instance.port)
+        self._pids[index] = self._guard.start(index, argv, instance.folder, instance.log_path, environment)
+
+    def _wait_until_ready(self, indices: Sequence[int], may_move: bool) -> None:
+        waiting = dict.fromkeys(indices, 1)  # instance: how often it was started
+        deadline = time.monotonic() + self._make.timeout_s
+        while True:
+            answered = {index for index in waiting if _answers(self._ports[index].number)}
+            states = self._guard.states()
+            for index in [index for index in waiting if states[index].exit_code is not None]:
+                if not (may_move and waiting[index] < _PORT_TRIES and self._lost_its_port(index)):
+                    raise self._did_not_start(index, f"ended with exit code {states[index].exit_code}")
+                waiting[index] += 1
+                self._move(index)
+                answered.discard(index)
+            for index in answered:
+                del waiting[index]
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise self._did_not_start(min(waiting), f"did not answer PING within {self._make.timeout_s:g} s")
+            time.sleep(_POLL_S)  # no server tells when it listens
+
+    def _lost_its_port(self, index: int) -> bool:
+        return "already in use" in self._last_log_lines(index)
+
+    def _move(self, index: int) -> None:
+        self._ports[index].release()
+        self._ports[index] = KeptPort()
+        self._start(index)
+
+    def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
+        deadline = time.monotonic() + self._make.timeout_s
+        while not reached(self._guard.states()[index]):
+            if time.monotonic() > deadline:
+                raise EnvironmentNotReadyError(
+                    f"instance {index} of the fleet did not {what} within {self._make.timeout_s:g} s"
+                )
+            time.sleep(_POLL_S)
+
+    def _did_not_start(self, index: int, what: str) -> EnvironmentNotReadyError:
+        where = f"instance {index} of {len(self._ports)} ({self.server}, port {self._ports[index].number})"
+        lines = self._last_log_lines(index) or "  (it logged nothing)"
+        return EnvironmentNotReadyError(f"{where} did not start: it {what}; its last log lines:\n{lines}")
+
+    def _last_log_lines(self, index: int) -> str:
+        with self._instance(index).log_path.open("rb") as log:
+            log.seek(self._log_starts[index])
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+
+
+def require_descriptors(instances: int, clients: int = 0) -> None:
+    """Raise this process's descriptor limit to what `instances` servers and `clients` connections to each may need.
+
+    Raises EnvironmentNotReadyError when the hard limit is too low for that, or for a single server.
+    """
+    needed = max(_SERVER_DESCRIPTORS + clients, 64 + instances * (4 + clients))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise EnvironmentNotReadyError(
+            f"too few file descriptors: {instances} instances with {clients} clients need {needed}, this shell allows "
+            f"{hard}; raise the limit (ulimit -Hn, or nofile in limits.conf)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection((HOST, port), _PING_S) as connection:
+            connection.sendall(b"PING\r\n")
+            reply = connection.recv(256)
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            raise
+        return False
+    return reply.startswith((b"+", b"-")) and not reply.startswith(b"-LOADING")
+
+
+def _no_resources(error: OSError, instances: int) -> EnvironmentNotReadyError:
+    few = error.errno == errno.EMFILE
+    advice = "raise the limit with ulimit -n" if few else "see whether the temporary folder can be written"
+    what = f"{os.strerror(error.errno or 0)}{f' ({error.filename})' if error.filename else ''}"
+    return EnvironmentNotReadyError(f"a fleet of {instances} cannot be started: {what}; {advice}")

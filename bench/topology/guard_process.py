@@ -1,0 +1,163 @@
+"""The owner of a fleet's servers and folder: *requests on a socket → servers; the parent's end → nothing left*.
+
+Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT` with a SOCK_SEQPACKET socket as standard input; it imports
+only the standard library, so that it starts in some 30 ms and drags nothing of its parent along.
+
+Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child of
+the parent still holds the socket), and on SIGTERM. It has one thread, so PR_SET_PDEATHSIG, which is tied to the forking
+*thread*, holds: if the guard itself is killed, the kernel kills the servers. Each server leads its own session: signals
+go to the whole group, so a wrapper script or a rewriting child of a server does not survive. A setuid server loses its
+death signal at exec; then the guard alone stands for it. Nothing here waits for a server: the parent asks again.
+Source: prctl(2), pidfd_open(2), unix(7).
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+MESSAGE_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_REMOVE_S = 5.0
+
+Servers = dict[int, "subprocess.Popen[bytes]"]
+
+
+def main(parent_pid: int, temp_root: str) -> None:
+    """Serve the parent until it closes its end or dies; then kill every server and remove the folder."""
+    _take_no_part_in_the_terminal()
+    channel = socket.socket(fileno=0)
+    servers: Servers = {}
+    folder = ""
+    try:
+        signal.signal(signal.SIGTERM, _leave)
+        try:
+            folder = tempfile.mkdtemp(prefix="lockbench-fleet-", dir=temp_root)
+        except OSError as error:
+            _send(channel, {"id": 0, "error": error.strerror})
+            return
+        _send(channel, {"id": 0, "folder": folder})
+        _serve(channel, parent_pid, servers)
+    finally:
+        signal.signal(signal.SIGTERM, _ignore)
+        _end(servers, folder)
+
+
+def _serve(channel: socket.socket, parent_pid: int, servers: Servers) -> None:
+    libc = ctypes.CDLL(None)
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    parent = _watch(parent_pid)
+    if parent is not None:
+        poller.register(parent, select.POLLIN)
+    if os.getppid() != parent_pid:
+        return
+    while True:
+        if any(ready == parent for ready, _ in poller.poll()):
+            return
+        message = channel.recv(MESSAGE_BYTES)
+        if not message:
+            return
+        request = json.loads(message)
+        try:
+            answer = _answer(request, servers, libc)
+        except (OSError, subprocess.SubprocessError, KeyError) as error:
+            answer = {"error": str(error)}
+        _send(channel, {"id": request["id"], **answer})
+
+
+def _answer(request: dict[str, Any], servers: Servers, libc: ctypes.CDLL) -> dict[str, Any]:
+    if request["do"] == "start":
+        process = _start(request, libc)
+        servers[request["index"]] = process
+        return {"pid": process.pid}
+    if request["do"] == "signal":
+        process = servers[request["index"]]
+        if process.poll() is None:
+            os.killpg(process.pid, request["signal"])
+    return {"states": {index: _state(process) for index, process in servers.items()}}
+
+
+def _start(request: dict[str, Any], libc: ctypes.CDLL) -> "subprocess.Popen[bytes]":
+    guard_pid = os.getpid()
+
+    def die_with_the_guard() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard_pid:
+            os._exit(1)
+
+    with Path(request["log"]).open("ab") as log:
+        return subprocess.Popen(
+            request["argv"],
+            cwd=request["cwd"],
+            env={**os.environ, **request["env"]},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_the_guard,  # noqa: PLW1509  (safe: this process has one thread)
+        )
+
+
+def _state(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    exit_code = process.poll()
+    stopped = False
+    if exit_code is None:
+        stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    return {"pid": process.pid, "exit_code": exit_code, "stopped": stopped}
+
+
+def _end(servers: Servers, folder: str) -> None:
+    alive = [process for process in servers.values() if process.poll() is None]
+    for process in alive:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except PermissionError:  # a server that changed its user: nothing here may touch it
+            pass
+        else:
+            process.wait()
+    deadline = time.monotonic() + _REMOVE_S
+    while folder and Path(folder).exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)  # again, while a dying child of a server still writes there
+
+
+def _watch(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # forbidden or unknown to this kernel: the end of file on the socket has to do
+        return None
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the parent is gone; the next poll says so
+        channel.send(json.dumps(message).encode())
+
+
+def _take_no_part_in_the_terminal() -> None:
+    os.chdir("/")
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, _ignore)  # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Stay: the parent decides when this ends."""
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

