@@ -1,0 +1,6 @@
+"""`python -m bench` is `lockbench`: *arguments → exit code*. Source: bench.cli."""
+
+from bench.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The `lockbench` command: *arguments → one exit code, and never a traceback*.
+
+Rules: nothing heavy is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and one line.
+Exit codes: 0 pass · 1 gate · 2 usage · 3 environment · 4 inconclusive or invalid · 5 violated · 130 interrupted.
+Source: README's command table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+EXIT_ENVIRONMENT = 3
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command line (default: this process's) and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        from bench.cli.commands import execute
+
+        code = execute(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+        print("lockbench: interrupted", file=sys.stderr)
+    except BrokenPipeError:
+        code = EXIT_ENVIRONMENT
+        _drop_output()
+    except ImportError as error:
+        code = EXIT_ENVIRONMENT
+        _report_missing(error)
+    except Exception as error:  # noqa: BLE001 - the last net: whatever it is, the user gets a sentence and a place
+        code = EXIT_ENVIRONMENT
+        _report_crash(error)
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Whoever read our output has gone: say nothing more, and let the interpreter flush into nothing."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_missing(error: ImportError) -> None:
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "bench", "lockcore"):
+        return _report_crash(error)
+    print(f"lockbench: the package {package} is missing; install lockbench with its extra: [run]", file=sys.stderr)
+    return None
+
+
+def _report_crash(error: Exception) -> None:
+    from bench.cli.crash import save_traceback
+
+    where = save_traceback(error)
+    saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
+    print(f"lockbench: a fault of lockbench itself ({type(error).__name__}); {saved}; please report it", file=sys.stderr)

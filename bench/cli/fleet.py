@@ -1,0 +1,29 @@
+"""`lockbench fleet`: *how many, how durable → URLs on stdout until Ctrl-C*.
+
+Rules: stdout holds one URL per line and nothing else, flushed at once, so that a script can read them; what happens to the
+servers is told on stderr. Source: bench.topology.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bench.cli import EXIT_INTERRUPTED
+from bench.topology.fleet import Instance, start_fleet
+from bench.topology.serve import serve
+from bench.topology.server import find_server
+
+
+def serve_fleet(instances: int, fsync: str, port: int | None, server: str | None, *, quiet: bool) -> int:
+    """Start servers, print their URLs, stay until a signal ends it; return 130. Raises BenchError if they do not start."""
+    with start_fleet(instances, fsync, server=find_server(server), port=port) as fleet:
+        for instance in fleet.instances:
+            print(instance.url, flush=True)
+        if not quiet:
+            print(f"lockbench: {instances} × {fleet.server}, fsync {fsync}, in {fleet.folder}; Ctrl-C stops them", file=sys.stderr)
+        serve(fleet, _tell_death)
+    return EXIT_INTERRUPTED
+
+
+def _tell_death(instance: Instance, exit_code: int) -> None:
+    print(f"lockbench: instance {instance.index} ({instance.url}) ended with exit code {exit_code}", file=sys.stderr)

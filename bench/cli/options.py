@@ -1,0 +1,57 @@
+"""Options made from the table of scenario keys: *KEYS → click options → texts for `scenario.load`*.
+
+Rules: an option is a key of the same name; its value is kept as text and judged by the scenario alone, so that a file and
+an option are refused in the same words. Source: bench.scenario.keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from bench.scenario import KEYS, Key
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def scenario_options(command: Command) -> Command:
+    """Give a click command one option per scenario key."""
+    for key in reversed(KEYS):
+        command = _option(key)(command)
+    return command
+
+
+def given_options(values: Mapping[str, Any]) -> dict[str, object]:
+    """Return what of `values` (click's parameters) was written on the command line, by key name."""
+    given: dict[str, object] = {}
+    for key in KEYS:
+        value = values.get(_parameter(key))
+        if value is not None and value != ():
+            given[key.name] = value
+    return given
+
+
+def _option(key: Key) -> Callable[[Command], Command]:
+    text = key.help + (f"  [{_default_text(key)}]" if key.default not in (None, (), False) else "")
+    if key.kind.flag:
+        negation = key.option.replace("--", "--no-", 1)
+        return click.option(f"{key.option}/{negation}", _parameter(key), default=None, help=text, hidden=bool(key.not_yet))
+    return click.option(
+        key.option,
+        _parameter(key),
+        metavar=key.kind.metavar,
+        multiple=key.kind.many,
+        default=None,
+        help=text,
+        hidden=bool(key.not_yet),
+    )
+
+
+def _parameter(key: Key) -> str:
+    return key.name.replace(".", "_")
+
+
+def _default_text(key: Key) -> str:
+    return str(key.default)

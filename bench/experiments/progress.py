@@ -1,0 +1,162 @@
+"""How a run is doing right now: *the growing history and the workers' own notes → one `Progress`*.
+
+Rules: only reads what the workers write anyway, so watching costs the load nothing; an interval's percentiles are those
+of the operations that ended since the last look. Source: the run's folder protocol (bench/measure, bench/workloads).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.measure.histogram import Histogram
+from bench.measure.record import OUTCOMES, HistoryTail, Records
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceTrouble:
+    """An instance that does not simply vote: its state, and how many errors the workers counted."""
+
+    index: int
+    address: str
+    state: str
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One look at a run. Percentiles are None while fewer than ten samples lie beyond them."""
+
+    phase: str  # starting | warm-up | measuring | draining
+    elapsed_s: float
+    remaining_s: float
+    acquires_per_s: float
+    p50_s: float | None
+    p99_s: float | None
+    outcomes: Mapping[str, int]  # since the start
+    troubles: tuple[InstanceTrouble, ...]
+    cpu_ratio: float | None  # of the busiest worker's core, in the last interval
+    lag_p99_s: float | None  # of the workers' schedulers, since they began
+    late_starts: int
+
+
+@dataclass(slots=True)
+class Follower:
+    """Looks at a run's folder again and again. `workers` is how many processes are expected."""
+
+    workdir: Path
+    workers: int
+    warmup_s: float
+    duration_s: float
+    began_ns: int
+    spawned_ns: int | None = None
+    _tail: HistoryTail = field(init=False)
+    _looked_ns: int = field(init=False)
+    _counts: np.ndarray[Any, Any] = field(init=False)
+    _cpu: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Start at the beginning of the history."""
+        self._tail = HistoryTail(self.workdir)
+        self._looked_ns = self.began_ns
+        self._counts = np.zeros(len(OUTCOMES), np.int64)
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """The measured window on the monotonic clock, once every worker has spawned its users."""
+        if self.spawned_ns is None:
+            return None
+        start = self.spawned_ns + int(self.warmup_s * NS)
+        return start, start + int(self.duration_s * NS)
+
+    def look(self, now_ns: int) -> Progress:
+        """Return what happened since the last look, at the monotonic time `now_ns`."""
+        notes = read_notes(self.workdir)
+        if self.spawned_ns is None and len(notes) >= self.workers:
+            self.spawned_ns = max(int(note["spawned_ns"]) for note in notes)
+        records = self._tail.new_records()
+        interval_s = max((now_ns - self._looked_ns) / NS, 1e-9)
+        self._looked_ns = now_ns
+        acquired, latencies = self._count(records)
+        phase, elapsed_s, remaining_s = self._clock(now_ns)
+        return Progress(
+            phase=phase,
+            elapsed_s=elapsed_s,
+            remaining_s=remaining_s,
+            acquires_per_s=acquired / interval_s,
+            p50_s=_seconds(latencies.percentile(50)),
+            p99_s=_seconds(latencies.percentile(99)),
+            outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
+            troubles=_troubles(notes),
+            cpu_ratio=self._busiest(notes, now_ns),
+            lag_p99_s=_lag(notes),
+            late_starts=sum(int(note.get("late_starts", 0)) for note in notes),
+        )
+
+    def _count(self, records: Records) -> tuple[int, Histogram]:
+        codes = records["outcome"] & 0xFF
+        self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
+        granted = records[records["granted_ns"] > 0]
+        return len(granted), Histogram.of(np.maximum(granted["granted_ns"] - granted["intended_ns"], 0))
+
+    def _clock(self, now_ns: int) -> tuple[str, float, float]:
+        window = self.window_ns
+        if window is None:
+            return "starting", 0.0, self.warmup_s + self.duration_s
+        start, end = window
+        if now_ns < start:
+            return "warm-up", 0.0, (end - now_ns) / NS
+        if now_ns < end:
+            return "measuring", (now_ns - start) / NS, (end - now_ns) / NS
+        return "draining", self.duration_s, 0.0
+
+    def _busiest(self, notes: list[dict[str, Any]], now_ns: int) -> float | None:
+        """The CPU share of the busiest worker between its last two notes (they are renewed about once a second)."""
+        shares = []
+        for note in notes:
+            before_ns, before_s = self._cpu.get(note["pid"], (int(note["spawned_ns"]), 0.0))
+            cpu_s = float(note.get("cpu_s", 0.0))
+            if cpu_s > before_s:
+                self._cpu[note["pid"]] = (now_ns, cpu_s)
+                shares.append((cpu_s - before_s) / max((now_ns - before_ns) / NS, 1e-9))
+        return max(shares, default=None)
+
+
+def read_notes(workdir: Path) -> list[dict[str, Any]]:
+    """Return what each worker wrote about itself (`worker-*.json`), by worker index. A missing file is no note."""
+    notes = []
+    for path in sorted(workdir.glob("worker-*.json")):
+        try:
+            notes.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue  # written atomically, so only a file that went away in between
+    return sorted(notes, key=lambda note: int(note["worker"]))
+
+
+def _troubles(notes: list[dict[str, Any]]) -> tuple[InstanceTrouble, ...]:
+    """The worst state and the sum of errors of every instance over all workers, if either is worth a word."""
+    found: dict[int, InstanceTrouble] = {}
+    for note in notes:
+        for status in note.get("instances", ()):
+            errors = sum(int(count) for count in status.get("errors", {}).values())
+            known = found.get(status["index"])
+            state = status["state"] if known is None or known.state == "voting" else known.state
+            errors += known.errors if known else 0
+            found[status["index"]] = InstanceTrouble(status["index"], status["address"], state, errors)
+    return tuple(trouble for _, trouble in sorted(found.items()) if trouble.errors or trouble.state != "voting")
+
+
+def _lag(notes: list[dict[str, Any]]) -> float | None:
+    histograms = [Histogram.decode(note["lag_histogram"]) for note in notes if note.get("lag_histogram")]
+    return _seconds(Histogram.merged(histograms).percentile(99)) if histograms else None
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS

@@ -1,0 +1,49 @@
+"""Numbers as people read them: *seconds, shares, counts → short text*.
+
+Rules: scaling to a unit happens only here, on print; a missing value is an en dash, never a zero. Source: golang/perf,
+whose units are normalised at the door and scaled on print.
+"""
+
+from __future__ import annotations
+
+MISSING = "–"
+
+
+def count(value: float | None) -> str:
+    """Return a number with thousands separators; below 100 a fraction keeps one digit."""
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return seconds as ms with three significant digits and no unit (for a table whose head names it)."""
+    if seconds is None:
+        return MISSING
+    ms = seconds * 1000
+    for bound, digits in ((9.995, 2), (99.95, 1)):
+        if ms < bound:
+            return f"{ms:.{digits}f}"
+    return f"{ms:,.0f}"
+
+
+def latency(seconds: float | None) -> str:
+    """Return seconds with a fitting unit: µs below 0.1 ms, ms below 10 s, else s."""
+    if seconds is None:
+        return MISSING
+    if seconds < 0.0001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{milliseconds(seconds)} ms" if seconds < 10 else f"{seconds:.1f} s"
+
+
+def percent(ratio: float | None, digits: int = 1) -> str:
+    """Return a share (1 = all) in per cent; what is not all is never rounded up to 100, nor something down to 0."""
+    if ratio is None:
+        return MISSING
+    text = f"{ratio * 100:.{digits}f}"
+    edge = 10**-digits
+    if ratio < 1 and float(text) >= 100:
+        text = f"> {100 - edge:.{digits}f}"
+    elif ratio > 0 and float(text) == 0:
+        text = f"< {edge:.{digits}f}"
+    return f"{text} %"
