@@ -1,7 +1,7 @@
 """What `lockbench fleet` does while it runs: *a running fleet → the signal that ended it*.
 
-Rules: waits without polling for the signal and looks every half second whether an instance has died, which is told once
-per death. The signal handlers that were there are put back. Works in the main thread only (Python's rule for signals).
+Rules: looks every half second whether an instance has died, which is told once per death. An ignored SIGHUP (nohup)
+stays ignored. The signal handlers that were there are put back. Works in the main thread only, as Python demands.
 Source: signal(7).
 """
 
@@ -14,7 +14,6 @@ from types import FrameType
 from bench.topology.fleet import Fleet, Instance
 
 _LOOK_S = 0.5
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(fleet: Fleet, on_death: Callable[[Instance, int], None]) -> signal.Signals:
@@ -28,7 +27,10 @@ def serve(fleet: Fleet, on_death: Callable[[Instance, int], None]) -> signal.Sig
     def note(number: int, _frame: FrameType | None) -> None:
         os.write(writing, bytes([number]))
 
-    before = {number: signal.signal(number, note) for number in _ENDING}
+    ending = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        ending.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in ending}
     dead: set[int] = set()
     try:
         while True:

@@ -1,0 +1,238 @@
+"""Questions to running instances: *URLs → facts, counters, leaked keys; a clear reason for each that stays silent*.
+
+Rules: all instances are asked in parallel, each step within its own time-out, so a stopped instance delays nobody. What
+an ACL forbids (INFO, CONFIG, COMMAND) becomes None and a warning: foreign targets need not trust us. Shows no secret.
+Source: INFO, CONFIG GET and COMMAND INFO of Redis 7.0 and Valkey 9.1.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import redis
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
+
+from bench.errors import EnvironmentNotReadyError
+from bench.topology.info import InfoSnapshot
+from bench.topology.target import Target, parse_targets
+
+TIMEOUT_S = 2.0
+_KEYS_PER_COMMAND = 500
+_MOST_THREADS = 32
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFacts:
+    """What one instance is. Fields are None where it did not or may not say; `warnings` tell why.
+
+    `unreachable` is the reason it does not answer, else None. `server` is "redis" or "valkey", `role` "primary" or
+    "replica", `fsync` "none", "no", "everysec" or "always", `release_command` "delex", "delifeq" or "evalsha".
+    """
+
+    index: int
+    address: str
+    tls: bool
+    unreachable: str | None = None
+    server: str | None = None
+    version: str | None = None
+    run_id: str | None = None
+    process_id: int | None = None
+    uptime_s: int | None = None
+    role: str | None = None
+    cluster: bool | None = None
+    fsync: str | None = None
+    no_fsync_on_rewrite: bool | None = None
+    maxmemory_bytes: int | None = None
+    maxmemory_policy: str | None = None
+    release_command: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeakCount:
+    """Keys of a run still on one instance: `found` of the names asked for, or None with the reason in `not_checked`."""
+
+    address: str
+    found: int | None
+    unlinked: int
+    not_checked: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """Why an instance gave no answer."""
+
+    reason: str
+
+
+def inspect(
+    urls: Sequence[str], *, allow_missing: bool = False, timeout_s: float = TIMEOUT_S
+) -> tuple[InstanceFacts, ...]:
+    """Ask every instance what it is; the facts stand in the order of `urls`.
+
+    `timeout_s` (> 0) bounds each step of each instance. Raises UsageError for a URL that cannot be read and
+    EnvironmentNotReadyError naming every unreachable instance and why, unless `allow_missing`.
+    """
+    targets = parse_targets(urls)
+    facts: list[InstanceFacts] = []
+    for index, (target, answer) in enumerate(zip(targets, _ask(targets, _describe, timeout_s), strict=True)):
+        if isinstance(answer, _Silence):
+            facts.append(InstanceFacts(index, target.address, target.tls, unreachable=answer.reason))
+        else:
+            facts.append(InstanceFacts(index, target.address, target.tls, **answer))
+    missing = [f"{fact.address} ({fact.unreachable})" for fact in facts if fact.unreachable]
+    if missing and not allow_missing:
+        raise EnvironmentNotReadyError(
+            f"{len(missing)} of {len(facts)} targets cannot be used: {'; '.join(missing)}; "
+            "start them, or go on without them by --allow-missing"
+        )
+    return tuple(facts)
+
+
+def require_independent(facts: Sequence[InstanceFacts]) -> None:
+    """Raise EnvironmentNotReadyError unless these are independent: no cluster node, no replica, no server twice."""
+    first: dict[str, str] = {}
+    for fact in facts:
+        if fact.cluster:
+            raise EnvironmentNotReadyError(f"{fact.address} runs in cluster mode: locks need independent instances")
+        if fact.role == "replica":
+            raise EnvironmentNotReadyError(f"{fact.address} is a replica: give the address of an independent primary")
+        if fact.run_id is not None and fact.run_id in first:
+            both = f"{first[fact.run_id]} and {fact.address}"
+            raise EnvironmentNotReadyError(f"{both} are the same server: every instance counts once")
+        if fact.run_id is not None:
+            first[fact.run_id] = fact.address
+
+
+def info_snapshot(urls: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> tuple[InfoSnapshot, ...]:
+    """Read every instance's counters now; one that does not answer or forbids INFO has `values` None and says why."""
+    targets = parse_targets(urls)
+    snapshots = []
+    for target, answer in zip(targets, _ask(targets, _info, timeout_s), strict=True):
+        if isinstance(answer, _Silence):
+            snapshots.append(InfoSnapshot(target.address, time.monotonic_ns(), None, answer.reason))
+        else:
+            snapshots.append(InfoSnapshot(target.address, *answer, None))
+    return tuple(snapshots)
+
+
+def leaked_keys(urls: Sequence[str], names: Iterable[str], *, timeout_s: float = 1.0) -> tuple[LeakCount, ...]:
+    """Count which of the full key `names` exist on each instance, and unlink those; never scans.
+
+    An instance that does not answer within `timeout_s` (> 0) per step is reported as not checked.
+    """
+    targets = parse_targets(urls)
+    chunks = tuple(_chunks(names, _KEYS_PER_COMMAND))
+
+    def count_and_unlink(client: redis.Redis) -> tuple[int, int]:
+        found = unlinked = 0
+        for chunk in chunks:
+            here = _command(client, "EXISTS", *chunk)
+            found += here
+            unlinked += _command(client, "UNLINK", *chunk) if here else 0
+        return found, unlinked
+
+    counts = []
+    for target, answer in zip(targets, _ask(targets, count_and_unlink, timeout_s), strict=True):
+        if isinstance(answer, _Silence):
+            counts.append(LeakCount(target.address, None, 0, answer.reason))
+        else:
+            counts.append(LeakCount(target.address, *answer, None))
+    return tuple(counts)
+
+
+def _ask(
+    targets: Sequence[Target], question: Callable[[redis.Redis], _Answer], timeout_s: float
+) -> list[_Answer | _Silence]:
+    def ask_one(target: Target) -> _Answer | _Silence:
+        client = target.client(timeout_s)
+        try:
+            return question(client)
+        except (redis.RedisError, OSError) as error:
+            return _Silence(_reason(target, error, timeout_s))
+        finally:
+            client.connection_pool.disconnect()
+
+    with ThreadPoolExecutor(min(len(targets), _MOST_THREADS)) as threads:
+        return list(threads.map(ask_one, targets))
+
+
+def _describe(client: redis.Redis) -> dict[str, Any]:
+    with contextlib.suppress(NoPermissionError):  # an answer, too
+        client.ping()
+    warnings: list[str] = []
+    info: dict[str, Any] = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
+    config: dict[str, str] = _allowed(lambda: client.config_get("*append*"), "CONFIG GET", warnings) or {}
+    native = _allowed(lambda: _command(client, "COMMAND INFO", "DELEX", "DELIFEQ"), "COMMAND INFO", warnings)
+    rewrite = config.get("no-appendfsync-on-rewrite")
+    return {
+        "server": "valkey" if "valkey_version" in info else ("redis" if info else None),
+        "version": info.get("valkey_version", info.get("redis_version")),
+        "run_id": info.get("run_id"),
+        "process_id": info.get("process_id"),
+        "uptime_s": info.get("uptime_in_seconds"),
+        "role": {"master": "primary", "slave": "replica"}.get(str(info.get("role"))),
+        "cluster": bool(info["cluster_enabled"]) if "cluster_enabled" in info else None,
+        "fsync": config.get("appendfsync") if info.get("aof_enabled", 1) else "none",
+        "no_fsync_on_rewrite": None if rewrite is None else rewrite == "yes",
+        "maxmemory_bytes": info.get("maxmemory"),
+        "maxmemory_policy": info.get("maxmemory_policy"),
+        "release_command": _release_command(native),
+        "warnings": tuple(warnings),
+    }
+
+
+def _release_command(native: list[Any] | None) -> str | None:
+    if native is None:
+        return None
+    return "delex" if native[0] else "delifeq" if native[1] else "evalsha"
+
+
+def _allowed(ask: Callable[[], Any], command: str, warnings: list[str]) -> Any:
+    try:
+        return ask()
+    except NoPermissionError:
+        warnings.append(f"{command} is not allowed for this user: what it would tell is unknown")
+    except ResponseError:
+        warnings.append(f"{command} is not available: what it would tell is unknown")
+    return None
+
+
+def _command(client: redis.Redis, *words: str) -> Any:
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+def _info(client: redis.Redis) -> tuple[int, dict[str, Any]]:
+    values: dict[str, Any] = client.info("all")
+    return time.monotonic_ns(), values
+
+
+def _reason(target: Target, error: Exception, timeout_s: float) -> str:
+    text = target.hidden(str(error))
+    if isinstance(error, NoPermissionError):
+        return f"not allowed: {text}"
+    if isinstance(error, AuthenticationError):
+        return f"wrong or missing user name or password: {text}"
+    if isinstance(error, BusyLoadingError):
+        return "still loading its data: wait until it is ready"
+    if isinstance(error, redis.TimeoutError):
+        return f"no answer within {timeout_s:g} s{': is it a plain port? then redis://' if target.tls else ''}"
+    if "SSL" in text:
+        return f"TLS failed: {text}"
+    if "refused" in text:
+        return "connection refused: nothing listens there"
+    if "closed by server" in text and not target.tls:
+        return "it closed the connection: is it a TLS port? then rediss://"
+    return re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text).rstrip(".").lower()
+
+
+def _chunks(names: Iterable[str], size: int) -> Iterable[list[str]]:
+    remaining = iter(names)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
