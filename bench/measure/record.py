@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import EnvironmentNotReadyError
-from lockcore.model import Outcome
 
 RECORD_FIELDS = (
     "intended_ns",  # when the schedule wanted the acquire to start (closed loop: start_ns)
@@ -47,7 +46,9 @@ RECORD_FIELDS = (
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
 
-OUTCOMES = ("none", *(outcome.value for outcome in Outcome))
+OUTCOMES = (
+    "none", "acquired", "contended", "split_vote", "unreachable", "too_late", "extended", "released", "gone",
+)  # fmt: skip
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}  # Outcome.value -> code
 
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
