@@ -57,4 +57,5 @@ def _report_crash(error: Exception) -> None:
 
     where = save_traceback(error)
     saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
-    print(f"lockbench: a fault of lockbench itself ({type(error).__name__}); {saved}; please report it", file=sys.stderr)
+    fault = f"a fault of lockbench itself ({type(error).__name__})"
+    print(f"lockbench: {fault}; {saved}; please report it", file=sys.stderr)

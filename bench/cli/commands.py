@@ -1,7 +1,7 @@
 """The command line's grammar: *arguments → the command that does it*.
 
-Rules: parsing and printing only; the work is in bench.experiments and bench.topology. Whatever goes wrong on purpose is a
-BenchError or a click exception, and becomes one line on stderr here. Source: README's command table.
+Rules: parsing and printing only; the work is in bench.experiments and bench.topology. Whatever goes wrong on purpose
+is a BenchError or a click exception, and becomes one line on stderr here. Source: README's command table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def execute(arguments: Sequence[str]) -> int:
         print(error.format_message(), file=sys.stderr)
         return 2
     except click.ClickException as error:
-        hint = f" (see lockbench {error.ctx.info_name} --help)" if _names_command(error) else ""
+        hint = _hint(getattr(error, "ctx", None))
         sentence = error.format_message()
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2)
     except BenchError as error:
@@ -41,9 +41,8 @@ def execute(arguments: Sequence[str]) -> int:
     return int(code or 0)
 
 
-def _names_command(error: click.ClickException) -> bool:
-    context = getattr(error, "ctx", None)
-    return context is not None and context.parent is not None
+def _hint(context: click.Context | None) -> str:
+    return f" (see lockbench {context.info_name} --help)" if context is not None and context.parent else ""
 
 
 def _refuse(sentence: str, code: int) -> int:
@@ -120,12 +119,11 @@ def recipes(as_json: bool) -> int:
 
 @lockbench.command()
 @click.option("--json", "as_json", is_flag=True, help="print as JSON")
-@click.option("--server", metavar="PATH", help="look at this server program, too")
-def doctor(as_json: bool, server: str | None) -> int:
+def doctor(as_json: bool) -> int:
     """Say what this machine can do: servers, compiler, faults, cores, disk."""
     from bench.cli.doctor import print_doctor
 
-    return print_doctor(server, as_json=as_json)
+    return print_doctor(as_json=as_json)
 
 
 @lockbench.command()

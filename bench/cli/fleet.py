@@ -1,7 +1,7 @@
 """`lockbench fleet`: *how many, how durable → URLs on stdout until Ctrl-C*.
 
-Rules: stdout holds one URL per line and nothing else, flushed at once, so that a script can read them; what happens to the
-servers is told on stderr. Source: bench.topology.
+Rules: stdout holds one URL per line and nothing else, flushed at once, so that a script can read them; what happens to
+the servers is told on stderr. Source: bench.topology.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from bench.topology.server import find_server
 
 
 def serve_fleet(instances: int, fsync: str, port: int | None, server: str | None, *, quiet: bool) -> int:
-    """Start servers, print their URLs, stay until a signal ends it; return 130. Raises BenchError if they do not start."""
+    """Start servers, print their URLs, stay until a signal and return 130. Raises BenchError if they do not start."""
     with start_fleet(instances, fsync, server=find_server(server), port=port) as fleet:
         for instance in fleet.instances:
             print(instance.url, flush=True)
         if not quiet:
-            print(f"lockbench: {instances} × {fleet.server}, fsync {fsync}, in {fleet.folder}; Ctrl-C stops them", file=sys.stderr)
+            what = f"{instances} × {fleet.server}, fsync {fsync}, in {fleet.folder}"
+            print(f"lockbench: {what}; Ctrl-C stops them", file=sys.stderr)
         serve(fleet, _tell_death)
     return EXIT_INTERRUPTED
 

@@ -20,7 +20,9 @@ def make_result_folder(wanted: Path | None, command: str, run_id: str) -> Path:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise EnvironmentNotReadyError(f"the result folder {folder} already exists; name a new one with --out") from None
+        raise EnvironmentNotReadyError(
+            f"the result folder {folder} exists already; name a new one with --out"
+        ) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise EnvironmentNotReadyError(

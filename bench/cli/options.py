@@ -1,7 +1,7 @@
 """Options made from the table of scenario keys: *KEYS → click options → texts for `scenario.load`*.
 
-Rules: an option is a key of the same name; its value is kept as text and judged by the scenario alone, so that a file and
-an option are refused in the same words. Source: bench.scenario.keys.
+Rules: an option is a key of the same name; its value is kept as text and judged by the scenario alone, so that a file
+and an option are refused in the same words. Source: bench.scenario.keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _option(key: Key) -> Callable[[Command], Command]:
     text = key.help + (f"  [{_default_text(key)}]" if key.default not in (None, (), False) else "")
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
-        return click.option(f"{key.option}/{negation}", _parameter(key), default=None, help=text, hidden=bool(key.not_yet))
+        names = (f"{key.option}/{negation}", _parameter(key))
+        return click.option(*names, default=None, help=text, hidden=bool(key.not_yet))
     return click.option(
         key.option,
         _parameter(key),

@@ -1,1 +1,1 @@
-"""Results as people read them: *a result → terminal, Markdown, progress line*. No arithmetic: every number is in the result."""
+"""Results as people read them: *a result → terminal, Markdown, progress line*. No arithmetic here."""

@@ -47,3 +47,13 @@ def percent(ratio: float | None, digits: int = 1) -> str:
     elif ratio > 0 and float(text) == 0:
         text = f"< {edge:.{digits}f}"
     return f"{text} %"
+
+
+def share(part: float, whole: float) -> str:
+    """Return `part` of `whole` in per cent, an en dash when there is no whole."""
+    return percent(part / whole) if whole else MISSING
+
+
+def inverse(ratio: float) -> str:
+    """Return a rate r as the N of "1 in N"."""
+    return count(round(1 / ratio)) if ratio else MISSING

@@ -1,0 +1,222 @@
+"""What a run's summary says, before it has a shape: *result → headline, table and lines of text*.
+
+Rules: verdict first; nothing is computed here, a number is only scaled to its unit; a section the result does not have
+gives no line. Terminal and Markdown show the same Summary. Source: result.json (bench/measure/result.schema.json).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.report.figures import count, inverse, latency, milliseconds, percent, share
+from bench.scenario.model import Delay, Skew
+from bench.scenario.quantity import delay_text, duration_text, skew_text
+
+Result = Mapping[str, Any]
+
+PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
+TABLE_HEAD = ("p50", "p90", "p99", "p99.9", "p99.99", "max", "count")
+_ROWS = (  # section of latency_s, its name, what to know about it
+    ("acquire", "acquire", "from the intended start"),
+    ("acquire_service", "  service", "from the actual start"),
+    ("acquire_failed", "  failed", "gave up"),
+    ("release", "release", ""),
+    ("handoff", "hand-off", "release sent → next grant"),
+    ("hold", "hold", ""),
+)
+MOST_INSTANCES = 9  # with more, only those with trouble get a line of their own
+GOOD, WARNING, BAD, PLAIN = "green", "yellow", "red", ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One labelled fact; `style` is GOOD, WARNING, BAD or PLAIN."""
+
+    label: str
+    text: str
+    style: str = PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the latency table: `cells` as in TABLE_HEAD, `note` says what the row counts."""
+
+    name: str
+    cells: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run in words. `verdict` is one word in capitals."""
+
+    verdict: str
+    style: str
+    headline: str
+    conditions: str
+    rows: tuple[Row, ...]
+    lines: tuple[Line, ...]
+
+
+def summarise(result: Result, place: str = "") -> Summary:
+    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
+    verdict, style = _verdict(result)
+    return Summary(
+        verdict=verdict,
+        style=style,
+        headline=_headline(result),
+        conditions=_conditions(result["scenario"]),
+        rows=tuple(_rows(result["latency_s"])),
+        lines=tuple(_lines(result, place)),
+    )
+
+
+def _verdict(result: Result) -> tuple[str, str]:
+    status = result["verdict"]["status"]
+    if status != "pass":
+        return status.upper(), BAD if status in ("violated", "fail") else WARNING
+    return ("SAFE", GOOD) if result["safety"]["verdict"] == "SAFE" else ("PASS", WARNING)
+
+
+def _headline(result: Result) -> str:
+    acquire, rate = result["latency_s"]["acquire"], result["rate"]
+    cut = f"   cut short after {result['duration_s']:.1f} s" if result["interrupted"] else ""
+    offered = f" of {count(rate['offered_per_s'])}/s offered, not sustained" if rate["sustained"] is False else ""
+    leases = f"{count(rate['achieved_per_s'])} leases/s{offered}"
+    return f"{leases}   acquire p50 {latency(acquire['p50'])}   p99 {latency(acquire['p99'])}{cut}"
+
+
+def _conditions(scenario: Mapping[str, Any]) -> str:
+    rate = scenario["rate_per_s"]
+    skew, hold = skew_text(Skew(**scenario["skew"])), delay_text(Delay(**scenario["hold"]))
+    parts = [
+        scenario["recipe"],
+        f"open loop {count(rate)}/s {scenario['arrivals']}" if rate else "closed loop",
+        f"{count(scenario['users'])} users",
+        *([f"{scenario['processes']} processes"] if scenario["processes"] > 1 else []),
+        f"N={scenario['instances']}",
+        "own targets" if scenario["targets"] else f"fsync {scenario['fsync']}",
+        duration_text(scenario["duration_ms"]),
+        f"{count(scenario['resources'])} resources {skew}",
+        *([f"hold {hold}"] if hold != "0" else []),
+    ]
+    return " · ".join(parts)
+
+
+def _rows(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    for name, shown, note in _ROWS:
+        section = sections.get(name)
+        if not section or not section["count"] or (name == "acquire_service" and _same(sections)):
+            continue
+        cells = (*(milliseconds(section[key]) for key in PERCENTILES), count(section["count"]))
+        yield Row(shown, cells, note)
+
+
+def _same(sections: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether service time tells nothing new (closed loop: the intended start is the actual one)."""
+    both = [[milliseconds(sections[name][key]) for key in PERCENTILES] for name in ("acquire", "acquire_service")]
+    return both[0] == both[1]
+
+
+def _lines(result: Result, place: str) -> Iterator[Line]:
+    for reason in result["verdict"]["reasons"]:
+        yield Line("because", reason, BAD if result["verdict"]["status"] == "violated" else WARNING)
+    yield _outcomes(result)
+    yield _attempts(result)
+    yield from _cost(result["cost"])
+    yield _safety(result["safety"])
+    yield _generator(result["generator"])
+    yield from _instances(result["instances"])
+    for warning in result["warnings"]:
+        yield Line("warning", warning, WARNING)
+    if place:
+        yield Line("result", place)
+
+
+def _outcomes(result: Result) -> Line:
+    counts = result["outcomes"]
+    whole = sum(counts.values())
+    parts = [f"{_words(name)} {share(number, whole)}" for name, number in counts.items() if number]
+    return Line("outcomes", " · ".join(parts) or "nothing was recorded in the measured window", PLAIN if parts else BAD)
+
+
+def _attempts(result: Result) -> Line:
+    margins, votes = result["votes"]["margin"], result["votes"]
+    whole = sum(margins.values())
+    shown = ", ".join(f"{margin}: {share(margins[margin], whole)}" for margin in sorted(margins, key=int, reverse=True))
+    lost = [f"{kind} {count(votes[kind])}" for kind in ("errored", "silent", "absent") if votes[kind]]
+    mean = result["attempts"]["mean"]
+    parts = [f"{mean:.2f} per lease" if mean is not None else "none", f"vote margin {shown}" if shown else "", *lost]
+    return Line("attempts", " · ".join(part for part in parts if part), WARNING if lost else PLAIN)
+
+
+def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
+    units = (
+        ("commands_per_acquire", "{:.1f} commands"),
+        ("round_trips_per_acquire", "{:.2f} round trips"),
+        ("client_cpu_us_per_cycle", "client CPU {:.1f} µs"),
+        ("server_cpu_us_per_cycle", "servers' CPU {:.1f} µs"),
+    )
+    parts = [text.format(cost[key]) for key, text in units if cost.get(key) is not None]
+    if parts:
+        yield Line("cost", " · ".join(parts) + " per lease")
+
+
+def _safety(safety: Mapping[str, Any]) -> Line:
+    leases, bound = safety["contested_leases"], safety["upper_bound_95"]
+    if safety["service_faults"]:
+        text = f"{count(safety['service_faults'])} service faults (two valid leases at once)"
+        return Line("safety", f"{text} in {count(leases)} contested leases{_overstays(safety)}", BAD)
+    if safety["verdict"] == "UNKNOWN":
+        return Line("safety", f"unknown: {safety.get('reason') or 'it could not be judged'}", WARNING)
+    if bound is None:
+        return Line(
+            "safety", f"0 violations, but not contended: nothing tested ({count(leases)} contested leases)", WARNING
+        )
+    sure = f"(95 % sure: fewer than 1 in {inverse(bound)})"
+    return Line("safety", f"0 violations in {count(leases)} contested leases {sure}{_overstays(safety)}", GOOD)
+
+
+def _overstays(safety: Mapping[str, Any]) -> str:
+    number = safety["client_overstays"]
+    return f" · {count(number)} client overstays (work outlived its lease)" if number else ""
+
+
+def _generator(generator: Mapping[str, Any]) -> Line:
+    verdict = str(generator["verdict"]).lower()
+    parts = [f"CPU {percent(generator['cpu_ratio'], 0)}", f"lag p99 {latency(generator['scheduler_lag_p99_s'])}"]
+    if generator["littles_law_ratio"] is not None:
+        parts.append(f"Little {generator['littles_law_ratio']:.2f}")
+    parts += [f"{count(generator[key])} {_words(key)}" for key in ("late_starts", "queued_starts") if generator[key]]
+    reason = f" ({generator['reason']})" if generator.get("reason") else ""
+    return Line("generator", f"{verdict}: {', '.join(parts)}{reason}", PLAIN if verdict == "valid" else WARNING)
+
+
+def _instances(instances: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    servers = {str(instance["server"]) for instance in instances}
+    well = all(_is_well(instance) for instance in instances)
+    yield Line("instances", f"{len(instances)} × {', '.join(sorted(servers))}{', all voting' if well else ''}")
+    for instance in instances:
+        if len(instances) <= MOST_INSTANCES or not _is_well(instance):
+            yield Line("", _instance(instance), PLAIN if _is_well(instance) else WARNING)
+
+
+def _is_well(instance: Mapping[str, Any]) -> bool:
+    return instance["state"] == "voting" and not instance["errors"]
+
+
+def _instance(instance: Mapping[str, Any]) -> str:
+    reply = instance.get("reply_s") or {}
+    parts = [] if instance["state"] == "voting" else [_words(instance["state"])]
+    if reply.get("p50") is not None:
+        parts.append(f"reply p50 {latency(reply['p50'])}, p99 {latency(reply.get('p99'))}")
+    if instance.get("cpu_us_per_command") is not None:
+        parts.append(f"{instance['cpu_us_per_command']:.1f} µs CPU/command")
+    parts += [f"{_words(kind)} {count(number)}" for kind, number in instance["errors"].items()]
+    return f"#{instance['index']} {instance['address']}  {' · '.join(parts)}"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
