@@ -211,9 +211,9 @@ def _instance(instance: Mapping[str, Any]) -> str:
     reply = instance.get("reply_s") or {}
     parts = [] if instance["state"] == "voting" else [_words(instance["state"])]
     if reply.get("p50") is not None:
-        parts.append(f"reply p50 {latency(reply['p50'])}, p99 {latency(reply.get('p99'))}")
+        parts.append(f"reply p50 {latency(reply['p50'])} p99 {latency(reply.get('p99'))}")
     if instance.get("cpu_us_per_command") is not None:
-        parts.append(f"{instance['cpu_us_per_command']:.1f} µs CPU/command")
+        parts.append(f"CPU {instance['cpu_us_per_command']:.1f} µs/cmd")
     parts += [f"{_words(kind)} {count(number)}" for kind, number in instance["errors"].items()]
     return f"#{instance['index']} {instance['address']}  {' · '.join(parts)}"
 
