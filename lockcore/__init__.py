@@ -1,0 +1,31 @@
+"""Redis distributed locks (Redlock), pipelined and multiplexed over N independent instances.
+
+    with Redlock.connect(["redis://a", "redis://b", "redis://c"]) as lock:
+        with lock.hold("stock:42", ttl_ms=10_000, wait_ms=500) as lease:
+            ...
+
+Errors are in `lockcore.errors`.
+"""
+
+from lockcore.keeper import KeepAlive
+from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Tally, Vote
+from lockcore.observe import AttemptRecord, Observer
+from lockcore.redlock import Redlock
+from lockcore.retry import RetryPolicy
+from lockcore.settings import LagCap, Settings
+
+__all__ = [
+    "AttemptRecord",
+    "Denied",
+    "InstanceStatus",
+    "KeepAlive",
+    "LagCap",
+    "Lease",
+    "Observer",
+    "Outcome",
+    "Redlock",
+    "RetryPolicy",
+    "Settings",
+    "Tally",
+    "Vote",
+]

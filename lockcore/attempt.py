@@ -1,0 +1,156 @@
+"""What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
+
+Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled") or an int ("wake me at that
+time, ns"), is sent the time (ns) at which it runs again, and returns its value: that is Send, Wait and Done. A shell only
+moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the round it waited for
+is abandoned: its clean-up goes out at once.
+
+Rules: validity is judged with the reading taken when the caller runs again; every attempt has its own start and owner token;
+an extension is sent only inside the validity and never shortens it; a failed one changes nothing.
+Source: the Redlock text; outcomes and retries by quorum.py and retry.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from random import Random
+
+from lockcore.clock import NS_PER_MS
+from lockcore.engine import Engine
+from lockcore.model import Denied, Lease, Outcome
+from lockcore.rounds import OwnedRound, Round, SetRound, Terms
+
+Steps = Generator["Round | int", int, "Lease | Denied"]
+Post = Callable[[Round], None]
+
+
+def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease | None:
+    """The lease a won round gives at `now_ns`, or None when its validity is used up (TOO_LATE)."""
+    valid_until_ns = round_.started_ns + round_.terms.usable_ns
+    if round_.watched:
+        round_.decided(Outcome.ACQUIRED if now_ns < valid_until_ns else Outcome.TOO_LATE, now_ns)
+    if now_ns >= valid_until_ns:
+        return None
+    return Lease(
+        round_.resource,
+        round_.owner_token,
+        round_.terms.ttl_ms,
+        round_.started_ns,
+        now_ns,
+        valid_until_ns,
+        round_,
+        attempts,
+        split_votes,
+    )
+
+
+class Acquire:
+    """One acquire: the rounds it takes until it is won, given up, or out of time."""
+
+    __slots__ = ("attempts", "deadline_ns", "engine", "random", "resource", "split_votes", "started_ns", "terms")
+
+    def __init__(self, engine: Engine, resource: str, terms: Terms, wait_ms: float, now_ns: int, random: Random) -> None:
+        self.engine, self.resource, self.terms, self.random = engine, resource, terms, random
+        self.started_ns = now_ns
+        self.deadline_ns = now_ns + int(wait_ms * NS_PER_MS)
+        self.attempts = 1
+        self.split_votes = 0
+
+    def steps(self, now_ns: int) -> Steps:
+        """From the first attempt on."""
+        round_ = self.engine.set_round(self.resource, self.terms, now_ns)
+        now_ns = yield from self._vote(round_)
+        return (yield from self.after(round_, now_ns))
+
+    def after(self, round_: SetRound, now_ns: int) -> Steps:
+        """From the end of the first attempt on: the hot path sends that one itself."""
+        while True:
+            outcome = round_.outcome or Outcome.UNREACHABLE
+            if outcome is Outcome.ACQUIRED:
+                lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
+                if lease is not None:
+                    return lease
+                outcome = Outcome.TOO_LATE
+                round_.clean_up()
+            round_.decided(outcome, now_ns)
+            self.split_votes += outcome is Outcome.SPLIT_VOTE
+            start_ns = self._next_start_ns(outcome, now_ns)
+            if start_ns is None:
+                return Denied(
+                    self.resource, outcome, round_.tally, self.attempts, self.split_votes, self.started_ns, now_ns
+                )
+            now_ns = yield start_ns
+            self.attempts += 1
+            round_ = self.engine.set_round(self.resource, self.terms, now_ns, self.attempts)
+            now_ns = yield from self._vote(round_)
+
+    def _vote(self, round_: SetRound) -> Generator[Round | int, int, int]:
+        try:
+            return (yield round_)
+        except BaseException:
+            round_.abandon()
+            raise
+
+    def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:
+        retry = self.engine.settings.retry
+        return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random())
+
+
+def _denied(round_: OwnedRound, outcome: Outcome, now_ns: int) -> Denied:
+    return Denied(round_.resource, outcome, round_.tally, 1, 0, round_.started_ns, now_ns)
+
+
+def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Round | int, int, Denied]:
+    """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
+    round_ = engine.release_round(lease, now_ns)
+    now_ns = yield round_
+    return _denied(round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
+
+
+def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
+    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends when it would have).
+
+    Raises ValueError when the extension would end before the present `valid_until_ns`.
+    """
+    terms = engine.terms(ttl_ms)
+    valid_until_ns = now_ns + terms.usable_ns
+    if valid_until_ns <= lease.valid_until_ns:
+        raise ValueError(
+            f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; use a longer ttl_ms"
+        )
+    round_ = engine.extend_round(lease, terms, now_ns)
+    if now_ns >= lease.valid_until_ns:
+        return _denied(round_, Outcome.GONE, now_ns)
+    now_ns = yield round_
+    outcome = round_.outcome or Outcome.UNREACHABLE
+    if outcome is not Outcome.RELEASED:
+        return _denied(round_, outcome, now_ns)
+    if now_ns >= lease.valid_until_ns or now_ns >= valid_until_ns:
+        return _denied(round_, Outcome.GONE, now_ns)
+    return Lease(
+        lease.resource, lease.owner_token, ttl_ms, round_.started_ns, now_ns, valid_until_ns, lease.round,
+        lease.attempts, lease.split_votes,
+    )  # fmt: skip
+
+
+def keep_alive_steps(
+    engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
+) -> Generator[Round | int, int, Denied | None]:
+    """Extend a lease every `every_ms` until it is gone (its Denied) or `extensions` are used up (None).
+
+    `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the period,
+    while the lease is still valid; after its end nothing is sent.
+    """
+    while extensions > 0:
+        start_ns = min(lease.started_ns + int(every_ms * NS_PER_MS), lease.valid_until_ns)
+        now_ns = yield start_ns
+        extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
+        while isinstance(extended, Denied) and extended.outcome is Outcome.UNREACHABLE:
+            now_ns = yield min(extended.ended_ns + int(every_ms * NS_PER_MS / 10), lease.valid_until_ns)
+            extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
+        if isinstance(extended, Denied):
+            return extended
+        lease = extended
+        extensions -= 1
+        renewed(lease)
+    return None

@@ -1,0 +1,114 @@
+r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*. Pure.
+
+Rules: a command is encoded once for all N instances. Key and owner token stand side by side in every command, so both are
+encoded once per attempt as its `claim` (`$len\r\nkey\r\n$34\r\ntoken\r\n`) and every command is head + claim + tail.
+Release and extension take the cheapest form an instance offers:
+  release: DELEX key IFEQ token (Redis ≥ 8.4) · DELIFEQ key token (Valkey ≥ 9.0) · EVALSHA
+  extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates nothing) · EVALSHA
+Source: the commands' reference pages; the scripts are in lua/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+
+from lockcore.resp import bulk
+
+OWNER_TOKEN_BYTES = 34  # 22 random characters (132 bits) + 12 hexadecimal digits of a counter
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and the name EVALSHA knows it by."""
+
+    source: bytes
+    sha: bytes
+
+
+def _script(name: str) -> Script:
+    source = files("lockcore").joinpath("lua", name).read_bytes()
+    return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
+
+
+COMPARE_AND_DELETE = _script("compare_and_delete.lua")
+COMPARE_AND_EXTEND = _script("compare_and_extend.lua")
+COMPARE_AND_DELETE_MANY = _script("compare_and_delete_many.lua")
+
+
+TOKEN_BULK_BYTES = len(bulk(b"x" * OWNER_TOKEN_BYTES))
+_SET_HEAD = b"*6\r\n" + bulk(b"SET")
+_IFEQ = bulk(b"IFEQ")
+
+Encode = Callable[[bytes], bytes]
+
+
+def claim_template() -> bytes:
+    """A %-template of (length of key, key, prefix of the owner token, counter): one attempt's claim."""
+    return b"$%d\r\n%b\r\n$" + b"%d" % OWNER_TOKEN_BYTES + b"\r\n%b%012x\r\n"
+
+
+def owner_token_of(claim: bytes) -> bytes:
+    """The owner token inside a claim."""
+    return claim[-OWNER_TOKEN_BYTES - 2 : -2]
+
+
+def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:
+    """Head and tail around a claim that make SET key token NX PX ttl_ms."""
+    return _SET_HEAD, bulk(b"NX") + bulk(b"PX") + bulk(b"%d" % ttl_ms)
+
+
+def _evalsha_head(script: Script, keys: int, arguments: int) -> bytes:
+    return b"*%d\r\n" % (3 + keys + arguments) + bulk(b"EVALSHA") + bulk(script.sha) + bulk(b"%d" % keys)
+
+
+def eval_of(script: Script, claim: bytes, *arguments: bytes) -> bytes:
+    """EVAL with the whole source: what is sent when EVALSHA said NOSCRIPT; it also loads the script again."""
+    head = b"*%d\r\n" % (5 + len(arguments)) + bulk(b"EVAL") + bulk(script.source) + bulk(b"1")
+    return head + claim + b"".join(map(bulk, arguments))
+
+
+def _delex(claim: bytes) -> bytes:
+    return b"*4\r\n$5\r\nDELEX\r\n" + claim[:-TOKEN_BULK_BYTES] + _IFEQ + claim[-TOKEN_BULK_BYTES:]
+
+
+_ENCODE_RELEASE: dict[str, Encode] = {
+    "delex": _delex,
+    "delifeq": (b"*3\r\n" + bulk(b"DELIFEQ")).__add__,
+    "evalsha": _evalsha_head(COMPARE_AND_DELETE, 1, 1).__add__,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one instance takes releases and extensions: `release_command` is delex, delifeq or evalsha; `native_extend`
+    says whether it has SET … IFEQ."""
+
+    release_command: str
+    native_extend: bool
+
+    @property
+    def scripts_releases(self) -> bool:
+        """True when a release is a script: it may be unknown to the server (NOSCRIPT), and it may be merged."""
+        return self.release_command == "evalsha"
+
+    @property
+    def encode_release(self) -> Encode:
+        """claim → the compare-and-delete this instance understands."""
+        return _ENCODE_RELEASE[self.release_command]
+
+    def encode_extend(self, claim: bytes, ttl_ms: int) -> bytes:
+        """claim → the compare-and-extend this instance understands, to `ttl_ms` from now."""
+        ttl = bulk(b"%d" % ttl_ms)
+        if self.native_extend:
+            return b"*7\r\n" + bulk(b"SET") + claim + _IFEQ + claim[-TOKEN_BULK_BYTES:] + bulk(b"PX") + ttl
+        return _evalsha_head(COMPARE_AND_EXTEND, 1, 2) + claim + ttl
+
+
+def merged_release(claims: Sequence[bytes]) -> bytes:
+    """One script call that releases many claims; its reply lists 1 or 0 for each, in order."""
+    keys = b"".join([claim[:-TOKEN_BULK_BYTES] for claim in claims])
+    tokens = b"".join([claim[-TOKEN_BULK_BYTES:] for claim in claims])
+    return _evalsha_head(COMPARE_AND_DELETE_MANY, len(claims), len(claims)) + keys + tokens

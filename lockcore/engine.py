@@ -1,0 +1,401 @@
+"""All instances at once: *rounds in, bytes out; bytes in, settled rounds out; time in, what expired out*. Pure.
+
+Rules:
+- A command for all voters is encoded once, appended once (`batch`), and sent once per turn to each of them (`flush`).
+  Whatever concerns only some instances goes to their own queues; both keep one order per connection.
+- No SET goes to an instance that is down, abstaining or lagging (its vote is ABSENT). Extensions go to every open, not
+  lagging one; releases to every instance that was sent the SET: at once if it is open, else owed to it until the key's TTL
+  has passed.
+- Time is an argument. A shell feeds `received`, `flush`, `tick`, `attach`, `detach`, and wakes what `take_ready` returns.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from lockcore.clock import NS_PER_MS, drift_ns
+from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, Encode, claim_template, eval_of
+from lockcore.membership import Hello, Member, State, abstention_ns
+from lockcore.model import InstanceStatus, Lease, Outcome
+from lockcore.pipeline import Pipeline, Transmit
+from lockcore.quorum import quorum_of
+from lockcore.resp import request
+from lockcore.rounds import Awaited, Ignored, OwnedRound, Round, SetRound, Terms
+from lockcore.settings import Settings
+from lockcore.watched import WatchedSetRound
+
+FAR_FUTURE_NS = 1 << 62
+
+
+class Engine:
+    """The state of one Redlock. `want_flush` is called when a batch begins; the shell then calls `flush` soon."""
+
+    def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
+        self.settings = settings
+        self.instances = len(addresses)
+        self.quorum = quorum_of(self.instances)
+        self.pipes = [Pipeline(index, address) for index, address in enumerate(addresses)]
+        self.members = [Member() for _ in addresses]
+        self.voters: tuple[Pipeline, ...] = ()
+        self.ready: list[Round] = []
+        self.batch: list[bytes] = []
+        self.batch_rounds: list[Awaited] = []
+        self.want_flush = want_flush
+        self.dirty = self._flushing = False
+        self.terms_of: dict[int, Terms] = {}
+        self.foreign = False
+        self._uniform_release: Encode | None = None
+        self._claim = claim_template()
+        self._observer, self._observe_every = settings.observer, settings.observe_every
+        self._watched: list[WatchedSetRound] = []
+        self.now_ns = 0
+        self._prefix = settings.key_prefix.encode()
+        self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
+        self._counter = count(1)
+        self._flights: deque[tuple[int, list[Awaited]]] = deque()
+        self._open: list[Round] = []
+        self._loose: list[Round] = []
+        self.shortest_ns = FAR_FUTURE_NS
+        self._owed: list[list[OwnedRound]] = [[] for _ in addresses]
+        self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
+
+    # -- starting rounds ----------------------------------------------------------------------------------------------
+
+    def terms(self, ttl_ms: int) -> Terms:
+        """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
+        terms = self.terms_of.get(ttl_ms)
+        if terms is None:
+            self.settings.check_ttl(ttl_ms)
+            terms = Terms(ttl_ms, self.settings.drift_factor, self.settings.timeout_ns(ttl_ms))
+            self.terms_of[ttl_ms] = terms
+            self.shortest_ns = min(self.shortest_ns, terms.timeout_ns)
+        return terms
+
+    def set_round(self, resource: str, terms: Terms, now_ns: int, attempt: int = 1) -> SetRound:
+        """A new attempt with an owner token of its own, not yet sent."""
+        key = self._prefix + resource.encode()
+        number = next(self._counter)
+        claim = self._claim % (len(key), key, self._token_prefix, number)
+        if self._observer is None or number % self._observe_every:
+            return SetRound(self, resource, claim, terms, now_ns)
+        watched = WatchedSetRound(self, resource, claim, terms, now_ns, self._observer)
+        watched.attempt = attempt
+        return watched
+
+    def release_round(self, lease: Lease, now_ns: int) -> OwnedRound:
+        """A release of `lease`, not yet sent."""
+        won = self._round_of(lease)
+        return OwnedRound(self, won, won.terms, now_ns)
+
+    def extend_round(self, lease: Lease, terms: Terms, now_ns: int) -> OwnedRound:
+        """An extension of `lease` to `terms` from now, not yet sent."""
+        round_ = OwnedRound(self, self._round_of(lease), terms, now_ns)
+        round_.extend_ttl_ms = terms.ttl_ms
+        return round_
+
+    def _round_of(self, lease: Lease) -> SetRound:
+        won = lease.round
+        if not isinstance(won, SetRound) or won.engine is not self:
+            raise ValueError(f"the lease on {lease.resource!r} was not made by this Redlock")
+        return won
+
+    def submit(self, round_: SetRound) -> None:
+        """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without a byte sent."""
+        voters = self.voters
+        if round_.voters is not voters:
+            round_.voters, round_.undecided = voters, len(voters)
+        if round_.undecided < self.quorum:
+            round_.undecided, round_.voters, round_.cleaned = 0, (), True
+            round_.outcome = Outcome.UNREACHABLE
+            self.ready.append(round_)
+        else:
+            terms = round_.terms
+            self._broadcast(terms.set_head + round_.claim + terms.set_tail, round_)
+            if round_.watched:
+                self._watched.append(round_)  # type: ignore[arg-type]
+
+    def submit_release(self, round_: OwnedRound) -> None:
+        """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
+        targets = round_.targets
+        round_.never = self.instances - len(targets)
+        if targets is self.voters and self._uniform_release is not None:
+            round_.undecided = len(targets)
+            self._broadcast(self._uniform_release(round_.claim), round_)
+            return
+        reached = [pipe for pipe in targets if pipe.is_open]
+        round_.undecided = len(reached)
+        for pipe in targets:
+            if not pipe.is_open:
+                self.owe(pipe, round_)
+        for pipe in reached:
+            self._unicast(pipe, pipe.dialect.encode_release(round_.claim), round_)
+        self._loose.append(round_)
+        round_.judge()
+
+    def submit_extend(self, round_: OwnedRound) -> None:
+        """Queue an extension on every instance that is connected and not lagging."""
+        reached = [
+            pipe
+            for pipe, member in zip(self.pipes, self.members, strict=True)
+            if pipe.is_open and member.state is not State.LAGGING
+        ]
+        round_.undecided = len(reached)
+        for pipe in reached:
+            self._unicast(pipe, pipe.dialect.encode_extend(round_.claim, round_.extend_ttl_ms), round_)
+        self._loose.append(round_)
+        round_.judge()
+
+    def make_foreign(self) -> None:
+        """This process did not connect it: no round may be sent from here."""
+        self.foreign = True
+        self.voters = ()
+
+    def clean_up(self, round_: SetRound) -> None:
+        """Release a lost or abandoned attempt everywhere it was sent; nobody waits for it."""
+        if round_.voters:
+            self.submit_release(OwnedRound(self, round_, round_.terms, round_.started_ns))
+
+    def send_script(self, round_: OwnedRound, pipe: Pipeline) -> None:
+        """An instance forgot its scripts: send the source, which also teaches it again."""
+        if not pipe.is_open:
+            return
+        if round_.extend_ttl_ms:
+            data = eval_of(COMPARE_AND_EXTEND, round_.claim, b"%d" % round_.extend_ttl_ms)
+        else:
+            data = eval_of(COMPARE_AND_DELETE, round_.claim)
+        self._unicast(pipe, data, round_)
+
+    def owe(self, pipe: Pipeline, round_: OwnedRound) -> None:
+        """Remember a release for an instance that is not connected: it is sent on the next connection."""
+        self._owed[pipe.index].append(round_)
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
+
+    def _broadcast(self, data: bytes, round_: Awaited) -> None:
+        self.batch.append(data)
+        self.batch_rounds.append(round_)
+        if not self.dirty:
+            self.dirty = True
+            self.want_flush()
+
+    def _unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
+        if self.batch:
+            self._spill()
+        pipe.queue.append(data)
+        pipe.pending.append(round_)
+        if not self.dirty:
+            self.dirty = True
+            self.want_flush()
+
+    def _take_batch(self) -> tuple[bytes, list[Awaited]]:
+        data, rounds = b"".join(self.batch), self.batch_rounds
+        self.batch, self.batch_rounds = [], []
+        self._flights.append((rounds[0].started_ns, rounds))
+        for pipe in self.voters:
+            pipe.pending.extend(rounds)
+        return data, rounds
+
+    def _spill(self) -> None:
+        """Move the common batch into each voter's own queue, in order."""
+        data, rounds = self._take_batch()
+        for pipe in self.voters:
+            pipe.queue.append(data)
+            pipe.commands += len(rounds) - 1  # the queue counts it as one
+
+    def flush(self, now_ns: int) -> None:
+        """Send everything queued, one write per connection. A send that breaks a connection may queue more: sent too."""
+        if self._flushing:
+            return
+        self.now_ns = now_ns
+        self._flushing = True
+        try:
+            while self.dirty:
+                self.dirty = False
+                self._send(now_ns)
+        finally:
+            self._flushing = False
+
+    def _send(self, now_ns: int) -> None:
+        for watched in self._watched:
+            watched.sent(now_ns)
+        self._watched = []
+        if self._loose:
+            self._open += self._loose
+            self._loose = []
+        if self.batch:
+            if any(pipe.queue for pipe in self.voters):
+                self._spill()
+            else:
+                voters = self.voters
+                data, rounds = self._take_batch()
+                for pipe in voters:
+                    pipe.send(data, len(rounds))
+        for pipe in self.pipes:
+            if pipe.queue:
+                queued, pipe.queue = pipe.queue, []
+                pipe.send(b"".join(queued), len(queued))
+
+    def received(self, index: int, data: bytes, now_ns: int) -> None:
+        """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent."""
+        self.now_ns = now_ns
+        pipe = self.pipes[index]
+        pipe.receive(data)
+        member = self.members[index]
+        if member.state is State.LAGGING and not pipe.pending:
+            member.caught_up()
+            self._recount()
+
+    def take_ready(self) -> list[Round]:
+        """The rounds settled since the last call."""
+        ready, self.ready = self.ready, []
+        return ready
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ns: int) -> int:
+        """Expire rounds, notice lag, end abstentions. Returns when to call it next (ns), or FAR_FUTURE_NS."""
+        self.now_ns = now_ns
+        self._expire(now_ns)
+        changed = False
+        age_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
+        for pipe, member in zip(self.pipes, self.members, strict=True):
+            if member.abstained(now_ns):
+                changed = True
+            if member.state is State.VOTING and self._lags(pipe, now_ns - age_ns):
+                member.lagged(f"{len(pipe.pending):,} commands not answered for {self.settings.lag_cap.age_ms:g} ms")
+                changed = True
+        if changed:
+            self._recount()
+        return self.next_tick_ns(now_ns)
+
+    def _expire(self, now_ns: int) -> None:
+        flights = self._flights
+        while flights and flights[0][0] + self.shortest_ns <= now_ns:
+            rounds = flights.popleft()[1]
+            self._open += [round_ for round_ in rounds if round_.undecided]  # type: ignore[union-attr, misc]
+        if self._open:
+            still = []
+            for round_ in self._open:
+                if round_.undecided:
+                    if round_.started_ns + round_.terms.timeout_ns <= now_ns:
+                        round_.expire()
+                    else:
+                        still.append(round_)
+            self._open = still
+
+    def _lags(self, pipe: Pipeline, oldest_ns: int) -> bool:
+        pending, cap = pipe.pending, self.settings.lag_cap
+        return bool(pending) and (len(pending) > cap.operations or pending[0].started_ns < oldest_ns)
+
+    def next_tick_ns(self, now_ns: int) -> int:
+        """When `tick` is needed next, or FAR_FUTURE_NS."""
+        due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
+        due += [member.retry_ns for member in self.members if member.is_due]
+        due += [round_.started_ns + round_.terms.timeout_ns for round_ in self._open]
+        if self._flights:
+            due.append(self._flights[0][0] + self.shortest_ns)
+        lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
+        due += [now_ns + lag_ns for pipe in self.voters if pipe.pending]
+        return min(due, default=FAR_FUTURE_NS)
+
+    def due_connects(self, now_ns: int) -> list[int]:
+        """The instances to connect now; each is asked for once until `attach` or `detach` answers."""
+        due = []
+        for index, member in enumerate(self.members):
+            if member.is_due and member.retry_ns <= now_ns:
+                member.connecting = True
+                due.append(index)
+        return due
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def attach(self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int) -> None:
+        """A connection is ready: the instance votes, or abstains as long as membership.py says. What is owed goes out."""
+        pipe, member, settings = self.pipes[index], self.members[index], self.settings
+        known = member.hello
+        abstention = abstention_ns(
+            hello, known and known.run_id, settings.rejoin, settings.max_ttl_ms, settings.drift_factor
+        )
+        member.joined(hello, abstention, now_ns)
+        pipe.open(transmit, dialect)
+        if known is not None:
+            pipe.reconnects += 1
+            if known.run_id == hello.run_id and known.client_id:
+                self._unicast(pipe, request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id), Ignored(now_ns))
+        owed, self._owed[index] = self._owed[index], []
+        for round_ in owed:
+            if now_ns < self._expiry_ns(round_):
+                self._unicast(pipe, dialect.encode_release(round_.claim), round_)
+        self._recount()
+
+    def _expiry_ns(self, round_: OwnedRound) -> int:
+        ttl_ms = round_.terms.ttl_ms
+        return round_.started_ns + ttl_ms * NS_PER_MS + drift_ns(ttl_ms, self.settings.drift_factor)
+
+    def twin_of(self, index: int, hello: Hello) -> int | None:
+        """The other instance that is this very server, if any: one server must not vote twice."""
+        for other, member in enumerate(self.members):
+            if other != index and self.pipes[other].is_open and member.hello and member.hello.run_id == hello.run_id:
+                return other
+        return None
+
+    def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
+        """The connection ended or could not be made: votes still out are SILENT, releases still out are owed."""
+        pipe = self.pipes[index]
+        self.members[index].lost(reason, now_ns, refused=refused)
+        if pipe.is_open:
+            if self.batch:
+                self._spill()
+            lost = pipe.break_off()
+            self._recount()
+            for awaited in lost:
+                awaited.silence(pipe)
+        else:
+            owed = self._owed[index]
+            self._owed[index] = [round_ for round_ in owed if now_ns < self._expiry_ns(round_)]
+
+    def _recount(self) -> None:
+        """The voters anew: what is batched for the old ones goes to them first."""
+        if self.batch:
+            self._spill()
+        voting = tuple(index for index, member in enumerate(self.members) if member.state is State.VOTING)
+        voters = self._voter_sets.get(voting)
+        if voters is None:
+            voters = self._voter_sets[voting] = tuple(self.pipes[index] for index in voting)
+        self.voters = voters
+        kinds = {pipe.dialect.release_command for pipe in voters}
+        self._uniform_release = voters[0].dialect.encode_release if len(kinds) == 1 else None
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing is queued and nothing sent awaits its reply."""
+        return not self.batch and not any(pipe.pending for pipe in self.pipes)
+
+    def status(self) -> tuple[InstanceStatus, ...]:
+        """Every instance as it stands now."""
+        return tuple(self._status(pipe, member) for pipe, member in zip(self.pipes, self.members, strict=True))
+
+    def _status(self, pipe: Pipeline, member: Member) -> InstanceStatus:
+        hello = member.hello
+        return InstanceStatus(
+            index=pipe.index,
+            address=pipe.address,
+            state=member.state.value,
+            reason=member.reason,
+            run_id=hello.run_id if hello else "",
+            server=hello.server if hello else "",
+            release_command=pipe.dialect.release_command if hello else "",
+            commands=pipe.commands,
+            bytes_sent=pipe.bytes_sent,
+            bytes_received=pipe.bytes_received,
+            writes=pipe.writes,
+            reads=pipe.reads,
+            late_replies=pipe.late_replies,
+            pending=len(pipe.pending),
+            owed_releases=len(self._owed[pipe.index]),
+            reconnects=pipe.reconnects,
+            errors=dict(pipe.errors),
+        )

@@ -1,0 +1,142 @@
+"""Every way a lock operation fails, as data: *a failed operation → an exception that says what happened*.
+
+    LockcoreError                       .definite: no instance can have changed
+      AcquireError                      resource, tally, attempts
+        ContendedError  SplitVoteError  UnreachableError  TooLateError
+      LeaseGoneError                    lease, tally
+      InstanceError                     instance
+        InstanceTimeoutError  InstanceClosedError  InstanceReplyError  InstanceRefusedError
+      ProtocolError                     bytes that are not RESP
+      ForeignProcessError               used in a process that did not connect it
+
+Rules: all end in Error, carry data, and make their text in `__str__`; none holds a password.
+"""
+
+from __future__ import annotations
+
+from lockcore.model import Denied, Lease, Outcome, Tally
+
+
+class LockcoreError(Exception):
+    """Anything this package raises on purpose."""
+
+    @property
+    def definite(self) -> bool:
+        """True when no instance can have changed: no vote was GRANTED or SILENT."""
+        return True
+
+
+class AcquireError(LockcoreError):
+    """An acquire, extension or release without success; `tally` is its last round's votes."""
+
+    reason = "not acquired"
+
+    def __init__(self, resource: str, tally: Tally, attempts: int) -> None:
+        super().__init__(resource, tally, attempts)
+        self.resource, self.tally, self.attempts = resource, tally, attempts
+
+    @property
+    def definite(self) -> bool:
+        return self.tally.granted == self.tally.silent == self.tally.undecided == 0
+
+    def __str__(self) -> str:
+        rounds = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return f"{self.resource!r}: {self.reason} ({self.tally} after {rounds})"
+
+
+class ContendedError(AcquireError):
+    """A quorum of instances says somebody else holds it."""
+
+    reason = "held by another owner"
+
+
+class SplitVoteError(AcquireError):
+    """The votes were split: no quorum for us, and none seen for anybody else."""
+
+    reason = "split vote, nobody won"
+
+
+class UnreachableError(AcquireError):
+    """Too few instances could answer for any quorum."""
+
+    reason = "too few instances could vote"
+
+
+class TooLateError(AcquireError):
+    """A quorum granted, but the validity was used up before the caller could have it."""
+
+    reason = "granted too late to be valid"
+
+
+class LeaseGoneError(LockcoreError):
+    """The lease is no longer ours: it expired, or somebody removed it."""
+
+    def __init__(self, lease: Lease, tally: Tally) -> None:
+        super().__init__(lease, tally)
+        self.lease, self.tally = lease, tally
+
+    def __str__(self) -> str:
+        return f"{self.lease.resource!r}: the lease is no longer ours ({self.tally})"
+
+
+class InstanceError(LockcoreError):
+    """One instance failed; `instance` is its address without secrets."""
+
+    reason = "failed"
+
+    def __init__(self, instance: str, detail: str = "") -> None:
+        super().__init__(instance, detail)
+        self.instance, self.detail = instance, detail
+
+    def __str__(self) -> str:
+        return f"{self.instance}: {self.reason}" + (f": {self.detail}" if self.detail else "")
+
+
+class InstanceTimeoutError(InstanceError):
+    """No answer in time."""
+
+    reason = "no answer in time"
+
+
+class InstanceClosedError(InstanceError):
+    """The connection could not be made, or ended."""
+
+    reason = "not connected"
+
+
+class InstanceReplyError(InstanceError):
+    """The instance answered with an error."""
+
+    reason = "answered with an error"
+
+
+class InstanceRefusedError(InstanceError):
+    """The instance must not take part in a quorum: cluster node, replica, twice the same server, unusable commands."""
+
+    reason = "cannot take part"
+
+
+class ProtocolError(LockcoreError):
+    """The peer sent bytes that are not RESP, or a reply nobody asked for."""
+
+
+class ForeignProcessError(LockcoreError):
+    """A Redlock was used in a process that did not connect it: owner tokens would repeat."""
+
+    def __str__(self) -> str:
+        return "this Redlock was connected in another process; call connect() again after fork"
+
+
+_BY_OUTCOME: dict[Outcome, type[AcquireError]] = {
+    Outcome.CONTENDED: ContendedError,
+    Outcome.SPLIT_VOTE: SplitVoteError,
+    Outcome.UNREACHABLE: UnreachableError,
+    Outcome.TOO_LATE: TooLateError,
+}
+
+
+def error_of(denied: Denied, lease: Lease | None = None) -> LockcoreError:
+    """The exception that says what `denied` says; `lease` is the one that was to be extended or released."""
+    if denied.outcome is Outcome.GONE and lease is not None:
+        return LeaseGoneError(lease, denied.tally)
+    return _BY_OUTCOME[denied.outcome](denied.resource, denied.tally, denied.attempts)

@@ -1,0 +1,58 @@
+"""A lease kept alive in the background: *a lease → a handle that always holds the newest one, or says it is gone*. Pure.
+
+Rules: bounded in number, stopped by release, never extends after the lease's own end (attempt.py), tells its holder at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from lockcore.attempt import keep_alive_steps
+from lockcore.engine import Engine
+from lockcore.model import Denied, Lease
+from lockcore.rounds import Round
+
+
+class KeepAlive:
+    """`lease`: the newest one. `gone`: None while it is ours, else why it is not. `renewals`: extensions so far."""
+
+    def __init__(
+        self, lease: Lease, every_ms: float | None, extensions: int, on_gone: Callable[[Denied], None] | None
+    ) -> None:
+        if extensions < 1:
+            raise ValueError(f"extensions must be at least 1, not {extensions}")
+        self.every_ms = lease.ttl_ms / 3 if every_ms is None else every_ms
+        if not 1 <= self.every_ms < lease.ttl_ms:
+            raise ValueError(f"every_ms must be 1 … below the TTL of {lease.ttl_ms} ms, not {self.every_ms:g}")
+        self.lease = lease
+        self.extensions = extensions
+        self.renewals = 0
+        self.gone: Denied | None = None
+        self.stopped = False
+        self.cancel: Callable[[], object] | None = None
+        self._on_gone = on_gone
+
+    def renewed(self, lease: Lease) -> None:
+        """An extension succeeded."""
+        self.lease = lease
+        self.renewals += 1
+
+    def ended(self, denied: Denied | None) -> None:
+        """No more extensions: the lease is gone (`denied`), or all were used up (None)."""
+        if denied is not None and not self.stopped:
+            self.gone = denied
+            if self._on_gone is not None:
+                self._on_gone(denied)
+        self.stopped = True
+
+    def stop(self) -> None:
+        """Extend no more; the lease lasts until `lease.valid_until_ns` unless released."""
+        self.stopped = True
+        if self.cancel is not None:
+            self.cancel()
+
+
+def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Round | int, int, Denied | None]:
+    """The steps of `keep_alive_steps` for a handle."""
+    lease = keeper.lease
+    return keep_alive_steps(engine, lease, lease.ttl_ms, keeper.every_ms, keeper.extensions, keeper.renewed)

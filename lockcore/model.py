@@ -1,0 +1,151 @@
+"""The facts of a lock as values: *what happened → names and counts*.
+
+Rules: closed sets are enums, facts are immutable (a `Lease` is slotted and written once: it is made on the hot path, where
+a frozen dataclass costs four times as much). No I/O, no clock. Times are integers in ns of CLOCK_MONOTONIC.
+Source of the words: the vocabulary in the README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Vote(Enum):
+    """What one instance said to one command, or why it said nothing."""
+
+    GRANTED = "granted"
+    REFUSED = "refused"  # the key is held
+    ERRORED = "errored"  # a definite error reply: nothing changed
+    SILENT = "silent"  # sent, no reply: it may have happened
+    ABSENT = "absent"  # not sent: it cannot have happened
+
+
+class Outcome(Enum):
+    """How an acquire, an extension or a release ended."""
+
+    ACQUIRED = "acquired"
+    CONTENDED = "contended"  # a quorum refused
+    SPLIT_VOTE = "split_vote"  # cannot win, and saw no other quorum
+    UNREACHABLE = "unreachable"  # a quorum is impossible
+    TOO_LATE = "too_late"  # a quorum granted, but its validity was used up
+    EXTENDED = "extended"
+    RELEASED = "released"
+    GONE = "gone"  # no longer ours
+
+
+class Tally(NamedTuple):
+    """Votes of one round, counted; the six sum to N. `undecided` is 0 once the round is closed."""
+
+    granted: int = 0
+    refused: int = 0
+    errored: int = 0
+    silent: int = 0
+    absent: int = 0
+    undecided: int = 0
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count) or "no votes"
+
+
+class Counted(Protocol):
+    """Whatever knows how its round stands."""
+
+    @property
+    def tally(self) -> Tally: ...
+
+
+class Closed(NamedTuple):
+    """A round whose votes are final: what a recipe without rounds gives its `Lease`."""
+
+    tally: Tally
+
+
+class Lease:
+    """What a successful acquire returns: `resource` is ours until `valid_until_ns` on this host's monotonic clock.
+
+    `owner_token`: unguessable proof of ownership, unique per attempt. `ttl_ms`: the PX argument. `started_ns`: before the
+    first byte of the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥ 1: rounds
+    it took; `split_votes`: how many of those ended as split votes.
+    """
+
+    __slots__ = (
+        "attempts", "granted_ns", "owner_token", "resource", "round", "split_votes", "started_ns", "ttl_ms",
+        "valid_until_ns",
+    )  # fmt: skip
+    outcome = Outcome.ACQUIRED
+
+    def __init__(
+        self,
+        resource: str,
+        owner_token: bytes,
+        ttl_ms: int,
+        started_ns: int,
+        granted_ns: int,
+        valid_until_ns: int,
+        round: Counted,  # noqa: A002 - the word of the vocabulary
+        attempts: int = 1,
+        split_votes: int = 0,
+    ) -> None:
+        self.resource = resource
+        self.owner_token = owner_token
+        self.ttl_ms = ttl_ms
+        self.started_ns = started_ns
+        self.granted_ns = granted_ns
+        self.valid_until_ns = valid_until_ns
+        self.round = round
+        self.attempts = attempts
+        self.split_votes = split_votes
+
+    @property
+    def tally(self) -> Tally:
+        """The winning round's votes so far: late replies still count until the round closes."""
+        return self.round.tally
+
+    def __repr__(self) -> str:
+        return f"Lease({self.resource!r}, ttl_ms={self.ttl_ms}, valid_until_ns={self.valid_until_ns}, {self.tally})"
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a `Lease` is true."""
+
+    resource: str
+    outcome: Outcome
+    tally: Tally
+    attempts: int
+    split_votes: int
+    started_ns: int
+    ended_ns: int
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """One instance as the client sees it now: its state, what it runs, and what was exchanged with it so far.
+
+    `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap: no SETs sent), `down`,
+    `refused` (must not take part: see `reason`). `address` holds no secret. Counts are since `connect`.
+    """
+
+    index: int
+    address: str
+    state: str
+    reason: str = ""
+    run_id: str = ""
+    server: str = ""
+    release_command: str = ""
+    commands: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    writes: int = 0
+    reads: int = 0
+    late_replies: int = 0
+    pending: int = 0
+    owed_releases: int = 0
+    reconnects: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,74 @@
+"""Votes into outcomes: *counts of votes, N, q → the name of a round, and when that name is fixed*. Pure.
+
+Rules, with q = N // 2 + 1 of the *configured* instances, in this order:
+  granted ≥ q → ACQUIRED (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE
+  · else SPLIT_VOTE.
+A round is lost, and its clean-up starts, once granted + undecided < q. Its name can no longer change when granted ≥ q, or
+when it is lost and: refused ≥ q, or granted + refused + undecided < q, or (granted + refused ≥ q and refused + undecided < q).
+Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the README and tested over every vote
+table and every arrival order.
+"""
+
+from __future__ import annotations
+
+from lockcore.model import Outcome, Tally
+
+
+def quorum_of(instances: int) -> int:
+    """The votes that win, of `instances` ≥ 1 configured ones: never of those that happen to answer."""
+    if instances < 1:
+        raise ValueError(f"a lock needs at least 1 instance, not {instances}")
+    return instances // 2 + 1
+
+
+def is_lost(granted: int, undecided: int, quorum: int) -> bool:
+    """True once the votes still out cannot make a quorum any more."""
+    return granted + undecided < quorum
+
+
+def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
+    """The name of a round whose remaining votes are neither grants nor refusals (validity is judged by the caller)."""
+    if granted >= quorum:
+        return Outcome.ACQUIRED
+    if refused >= quorum:
+        return Outcome.CONTENDED
+    if granted + refused < quorum:
+        return Outcome.UNREACHABLE
+    return Outcome.SPLIT_VOTE
+
+
+def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
+    """True once no vote still out can change the round's name."""
+    if granted >= quorum:
+        return True
+    if granted + undecided >= quorum:
+        return False
+    if refused >= quorum or granted + refused + undecided < quorum:
+        return True
+    return granted + refused >= quorum and refused + undecided < quorum
+
+
+def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
+    """The name of a release (or, with RELEASED read as EXTENDED, an extension): where the key was found ours, and where not."""
+    if ours >= quorum:
+        return Outcome.RELEASED
+    if not_ours > instances - quorum:
+        return Outcome.GONE
+    return Outcome.UNREACHABLE
+
+
+def is_owned_settled(ours: int, not_ours: int, undecided: int, instances: int, quorum: int) -> bool:
+    """True once no reply still out can change the name of a release or an extension."""
+    if ours >= quorum or not_ours > instances - quorum:
+        return True
+    return ours + undecided < quorum and not_ours + undecided <= instances - quorum
+
+
+def vote_margin(tally: Tally, quorum: int) -> int:
+    """Granted votes beyond the quorum of a closed round that won: how many instances may fail without losing it."""
+    return tally.granted - quorum
+
+
+def validity_ns(ttl_ns: int, elapsed_ns: int, drift_ns: int) -> int:
+    """How long a grant may still be relied on: TTL − elapsed − drift; ≤ 0 is no grant. Source: the Redlock text, step 4."""
+    return ttl_ns - elapsed_ns - drift_ns

@@ -1,0 +1,53 @@
+r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*. Pure.
+
+Rules: requests are arrays of bulk strings; replies are parsed by hiredis (0.06 µs each), fed in any pieces. A reply is
+bytes, int, None (nil), a list, or a `ReplyError` value (never raised). Source: the Redis serialization protocol, RESP2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hiredis import ProtocolError as HiredisProtocolError
+from hiredis import Reader, ReplyError
+
+from lockcore.errors import ProtocolError
+
+__all__ = ["Replies", "ReplyError", "bulk", "error_kind", "request"]
+
+
+def bulk(argument: bytes) -> bytes:
+    """One argument as a bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(argument), argument)
+
+
+def request(*arguments: bytes) -> bytes:
+    """A whole command. For commands off the hot path: those on it are built from templates."""
+    return b"*%d\r\n" % len(arguments) + b"".join(map(bulk, arguments))
+
+
+def error_kind(error: BaseException) -> str:
+    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …): a closed, countable set."""
+    return str(error).split(" ", 1)[0] or "ERR"
+
+
+class Replies:
+    """The replies of one connection, in order. `next()` returns False while the next one is incomplete."""
+
+    __slots__ = ("feed", "next")
+
+    def __init__(self) -> None:
+        reader = Reader(protocolError=HiredisProtocolError, replyError=ReplyError)
+        self.feed = reader.feed
+        self.next = reader.gets
+
+    def all(self, data: bytes) -> list[Any]:
+        """Feed `data` and return the replies it completed. Raises ProtocolError on bytes that are not RESP."""
+        try:
+            self.feed(data)
+            replies = []
+            while (reply := self.next()) is not False:
+                replies.append(reply)
+        except HiredisProtocolError as error:
+            raise ProtocolError(f"the peer does not speak RESP2: {error}") from error
+        return replies

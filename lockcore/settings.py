@@ -1,0 +1,88 @@
+"""What a Redlock was told, checked at the door: *keyword arguments → one frozen value, or a sentence*. Pure.
+
+Rules: every number carries its unit in its name; a value out of range is a ValueError that names it and its range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lockcore.clock import NS_PER_MS
+from lockcore.membership import Rejoin
+from lockcore.observe import Observer
+from lockcore.retry import RetryPolicy
+
+DEFAULT_TIMEOUT_MS = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class LagCap:
+    """How far an instance may lag before it is left alone: commands and bytes not answered, ms of the oldest one."""
+
+    operations: int = 20_000
+    bytes: int = 8 << 20
+    age_ms: float = DEFAULT_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is granted, and a restarted
+    instance abstains for as long. `instance_timeout_ms`: None for min(50 ms, TTL ÷ 4). `rejoin`: see membership.py.
+    `observe_every`: one attempt in so many is observed. `merge_releases`: merge script releases of one turn."""
+
+    key_prefix: str = ""
+    max_ttl_ms: int = 10_000
+    instance_timeout_ms: float | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    drift_factor: float = 0.01
+    rejoin: Rejoin = "delay"
+    observer: Observer | None = None
+    observe_every: int = 1
+    connect_timeout_s: float = 1.0
+    merge_releases: bool = True
+    lag_cap: LagCap = field(default_factory=LagCap)
+
+    def __post_init__(self) -> None:
+        _whole("max_ttl_ms", self.max_ttl_ms, 1, 86_400_000)
+        _whole("observe_every", self.observe_every, 1, 1 << 30)
+        _between("drift_factor", self.drift_factor, 0.0, 0.5)
+        _between("connect_timeout_s", self.connect_timeout_s, 0.001, 60.0)
+        if self.rejoin not in ("delay", "trust-first", "trust"):
+            raise ValueError(f"rejoin must be delay, trust-first or trust, not {self.rejoin!r}")
+        if self.instance_timeout_ms is not None:
+            _between("instance_timeout_ms", self.instance_timeout_ms, 0.1, self.max_ttl_ms / 4)
+
+    def timeout_ns(self, ttl_ms: int) -> int:
+        """How long one attempt at `ttl_ms` waits for a silent instance. Raises ValueError when the fixed one is too long."""
+        fixed = self.instance_timeout_ms
+        if fixed is None:
+            return int(min(DEFAULT_TIMEOUT_MS, ttl_ms / 4) * NS_PER_MS)
+        if fixed > ttl_ms / 4:
+            raise ValueError(
+                f"instance_timeout_ms {fixed:g} is above a quarter of the TTL ({ttl_ms} ms): one silent instance would "
+                f"use up the lease; use at most {ttl_ms / 4:g} or a longer TTL"
+            )
+        return int(fixed * NS_PER_MS)
+
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Raises ValueError unless 1 ≤ `ttl_ms` ≤ max_ttl_ms, TypeError unless it is a whole number."""
+        _whole("ttl_ms", ttl_ms, 1, 86_400_000)
+        if ttl_ms > self.max_ttl_ms:
+            raise ValueError(
+                f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted instances abstain only "
+                "that long; raise max_ttl_ms for every client of the fleet"
+            )
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {low} … {high}, not {value}")
+
+
+def _between(name: str, value: object, low: float, high: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {low:g} … {high:g}, not {value:g}")

@@ -1,0 +1,218 @@
+"""What every way of waiting shares: *sockets, time and one engine → rounds to wake*.
+
+Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it decides nothing. Everything
+here runs in the loop's own thread. An instance that breaks is detached and tried again later; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from lockcore.clock import monotonic_ns
+from lockcore.engine import FAR_FUTURE_NS, Engine
+from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
+from lockcore.rounds import OwnedRound, Round, SetRound
+from lockcore.settings import Settings
+from lockcore.shells.forked import forget_after_fork
+from lockcore.shells.handshake import Connected, Shaken, Target
+from lockcore.shells.wire import Wire
+
+FEW = 4
+
+
+class Driver:
+    """The common half of a shell. Subclasses give the underscored hooks that raise here."""
+
+    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+        self.targets = targets
+        self.engine = Engine([target.address for target in targets], settings, self._want_flush)
+        self.wires: list[Wire | None] = [None] * len(targets)
+        self.random = Random()
+        self.closed = False
+        self._tick_at = FAR_FUTURE_NS
+        forget_after_fork(self.engine)
+
+    # -- hooks --------------------------------------------------------------------------------------------------------
+
+    def _want_flush(self) -> None:
+        raise NotImplementedError
+
+    def _tick_later(self, delay_ns: int) -> None:
+        raise NotImplementedError
+
+    def _wake_later(self) -> None:
+        raise NotImplementedError
+
+    def _watch(self, index: int, wire: Wire) -> None:
+        raise NotImplementedError
+
+    def _watch_writes(self, index: int, wanted: bool) -> None:
+        raise NotImplementedError
+
+    def _unwatch(self, index: int) -> None:
+        raise NotImplementedError
+
+    def _connect_later(self, index: int) -> None:
+        """Run `shake` where it may block, then call `connected` in the loop's thread."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Wake whoever waits for a settled round."""
+        raise NotImplementedError
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def admit(self, shaken: Sequence[Shaken]) -> None:
+        """The first contact with all instances. Raises InstanceError when one is refused or no quorum can be reached."""
+        failures = [result for result in shaken if isinstance(result, InstanceError)]
+        try:
+            for failure in failures:
+                if isinstance(failure, InstanceRefusedError):
+                    raise failure
+            if len(shaken) - len(failures) < self.engine.quorum:
+                names = ", ".join(failure.instance for failure in failures)
+                reached = len(shaken) - len(failures)
+                raise InstanceClosedError(
+                    names,
+                    f"only {reached} of {len(shaken)} instances can be reached and a quorum needs {self.engine.quorum} "
+                    f"({failures[0].detail})",
+                )
+            for index, result in enumerate(shaken):
+                twin = self._attach(index, result)
+                if twin is not None:
+                    raise twin
+        except InstanceError:
+            for index, result in enumerate(shaken):
+                if isinstance(result, Connected) and self.wires[index] is None:
+                    result.sock.close()
+            self.shut()
+            raise
+        self.arm(monotonic_ns())
+
+    def connected(self, index: int, result: Shaken) -> None:
+        """A later contact: the instance re-joins, or is tried again after its back-off."""
+        if self.closed:
+            if isinstance(result, Connected):
+                result.sock.close()
+            return
+        self._attach(index, result)
+        self.flush()
+        self.wake()
+
+    def _attach(self, index: int, result: Shaken) -> InstanceRefusedError | None:
+        engine, now_ns = self.engine, monotonic_ns()
+        if isinstance(result, Connected):
+            twin = engine.twin_of(index, result.hello)
+            if twin is None:
+                wire = Wire(
+                    result.sock,
+                    lambda wanted: self._watch_writes(index, wanted),
+                    lambda error: self.broken(index, error),
+                )
+                self.wires[index] = wire
+                self._watch(index, wire)
+                engine.attach(index, result.hello, result.dialect, wire.transmit, now_ns)
+                return None
+            result.sock.close()
+            result = InstanceRefusedError(
+                self.targets[index].address, f"it is the same server as {self.targets[twin].address}; each may vote once"
+            )
+        refused = isinstance(result, InstanceRefusedError)
+        engine.detach(index, result.detail or result.reason, now_ns, refused=refused)
+        return result if isinstance(result, InstanceRefusedError) else None
+
+    def broken(self, index: int, error: Exception) -> None:
+        """The connection of an instance ended."""
+        wire = self.wires[index]
+        if wire is None:
+            return
+        self.wires[index] = None
+        self._unwatch(index)
+        wire.close(hard=True)
+        self.engine.detach(index, str(error) or type(error).__name__, monotonic_ns())
+        self._wake_later()
+
+    # -- bytes and time -----------------------------------------------------------------------------------------------
+
+    def readable(self, index: int) -> None:
+        """A socket has bytes: count the votes in them, wake who is settled."""
+        wire = self.wires[index]
+        if wire is None:
+            return
+        engine = self.engine
+        try:
+            for data in wire.receive():
+                engine.received(index, data, monotonic_ns())
+        except (OSError, ProtocolError) as error:
+            self.broken(index, error)
+        if engine.ready:
+            self.wake()
+
+    def writable(self, index: int) -> None:
+        """A socket takes bytes again."""
+        wire = self.wires[index]
+        if wire is not None:
+            wire.writable()
+
+    def flush(self) -> None:
+        """Send what is batched and see to the next tick."""
+        now_ns = monotonic_ns()
+        self.engine.flush(now_ns)
+        if self._tick_at > now_ns + self.engine.shortest_ns:
+            self.arm(now_ns)
+
+    def arm(self, now_ns: int) -> None:
+        """Set the timer to the next tick."""
+        next_ns = self.engine.next_tick_ns(now_ns)
+        self._tick_at = next_ns
+        if next_ns != FAR_FUTURE_NS and not self.closed:
+            self._tick_later(max(0, next_ns - now_ns))
+
+    def tick(self) -> None:
+        """The timer fired."""
+        now_ns = monotonic_ns()
+        self.engine.tick(now_ns)
+        for index in self.engine.due_connects(now_ns):
+            self._connect_later(index)
+        self.engine.flush(now_ns)
+        self.arm(now_ns)
+        if self.engine.ready:
+            self.wake()
+
+    @property
+    def is_quiet(self) -> bool:
+        """True when little is in flight: a batch then leaves at once instead of at the end of the turn."""
+        engine = self.engine
+        if len(engine.batch) > FEW:
+            return False
+        return max((len(pipe.pending) for pipe in engine.voters), default=0) <= FEW
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    def submit(self, round_: Round) -> None:
+        """Queue a round of any kind."""
+        if self.closed:
+            raise InstanceClosedError("all instances", "this Redlock is closed")
+        if self.engine.foreign:
+            raise ForeignProcessError
+        if isinstance(round_, SetRound):
+            self.engine.submit(round_)
+        else:
+            self._submit_owned(round_)
+
+    def _submit_owned(self, round_: OwnedRound) -> None:
+        if round_.extend_ttl_ms:
+            self.engine.submit_extend(round_)
+        else:
+            self.engine.submit_release(round_)
+
+    def shut(self) -> None:
+        """Close every socket and settle what still waits. What was written is still executed."""
+        self.closed = True
+        for index, wire in enumerate(self.wires):
+            if wire is not None:
+                self.wires[index] = None
+                self._unwatch(index)
+                wire.close()
+                self.engine.detach(index, "closed", monotonic_ns())

@@ -1,0 +1,194 @@
+"""Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
+
+Rules: one engine per hub (thread). A caller parks in the hub and is switched to when its round is settled; a greenlet that
+is killed there abandons its round. A batch leaves at once when little is in flight, else once per turn of the loop.
+The first attempt takes a short cut past the step generator; every other one goes through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import gevent
+from gevent import monkey
+from gevent.hub import get_hub
+from greenlet import getcurrent
+
+from lockcore.attempt import Acquire, lease_of
+from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.model import Denied, Lease, Outcome
+from lockcore.rounds import Round
+from lockcore.settings import Settings
+from lockcore.shells.driver import Driver
+from lockcore.shells.handshake import Shaken, Target, shaken
+from lockcore.shells.wire import Wire
+
+T = TypeVar("T")
+READ, WRITE = 1, 2
+
+
+class GreenletDriver(Driver):
+    """The driver for gevent: belongs to the hub of the thread that made it."""
+
+    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+        self._hub = get_hub()
+        self._park = self._hub.switch
+        self._readers: list[Any] = [None] * len(targets)
+        self._writers: list[Any] = [None] * len(targets)
+        self._timer = self._hub.loop.timer(0)
+        self._flush_due = self._waking = False
+        super().__init__(targets, settings)
+        self._terms_of = self.engine.terms_of
+
+    @classmethod
+    def connect(cls, targets: Sequence[Target], settings: Settings) -> GreenletDriver:
+        """Connect to all instances at once. Raises InstanceError."""
+        driver = cls(targets, settings)
+        jobs = [driver._spawn(shaken, target) for target in targets]
+        driver.admit([job.get() for job in jobs])
+        return driver
+
+    # -- the three operations -----------------------------------------------------------------------------------------
+
+    def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
+        """See Redlock.try_acquire."""
+        engine = self.engine
+        terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
+        round_ = engine.set_round(resource, terms, monotonic_ns())
+        engine.submit(round_)
+        if round_.outcome is None:
+            round_.waiter = getcurrent().switch
+            try:
+                self._park()
+            except BaseException:
+                round_.abandon()
+                raise
+        now_ns = monotonic_ns()
+        if round_.outcome is Outcome.ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+            return lease
+        if engine.foreign or self.closed:
+            self.submit(round_)  # says which
+        first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+        return self.drive(first.after(round_, now_ns))
+
+    def try_release(self, lease: Lease) -> Outcome:
+        """See Redlock.try_release."""
+        engine = self.engine
+        round_ = engine.release_round(lease, monotonic_ns())
+        if engine.foreign or self.closed:
+            self.submit(round_)  # says which
+        engine.submit_release(round_)
+        if round_.outcome is None:
+            round_.waiter = getcurrent().switch
+            try:
+                self._park()
+            except BaseException:
+                round_.waiter = None
+                raise
+        return round_.outcome or Outcome.UNREACHABLE
+
+    def drive(self, steps: Generator[Round | int, int, T]) -> T:
+        """Run an operation's steps in this greenlet."""
+        try:
+            wanted = next(steps)
+            while True:
+                try:
+                    self._wait(wanted)
+                except BaseException as cancelled:
+                    steps.throw(cancelled)
+                    raise
+                wanted = steps.send(monotonic_ns())
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _wait(self, wanted: Round | int) -> None:
+        if isinstance(wanted, int):
+            gevent.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
+            return
+        self.submit(wanted)
+        if wanted.outcome is None:
+            wanted.waiter = getcurrent().switch
+            self._park()
+
+    def background(self, job: Callable[[], None]) -> Callable[[], None]:
+        """Run `job` in a greenlet of its own; returns what stops it."""
+        return gevent.spawn(job).kill  # type: ignore[no-any-return]
+
+    def close(self, drain_s: float) -> None:
+        """Send what is queued, wait up to `drain_s` for what is in flight, close."""
+        deadline_ns = monotonic_ns() + int(drain_s * NS_PER_S)
+        while not self.closed and not self.engine.is_idle and monotonic_ns() < deadline_ns:
+            self.flush()
+            gevent.sleep(0.001)
+        self.shut()
+        self._timer.stop()
+        self.wake()
+
+    # -- hooks of Driver ----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self._waking = True
+        try:
+            for round_ in self.engine.take_ready():
+                waiter = round_.waiter
+                if waiter is not None:
+                    round_.waiter = None
+                    waiter(None)
+        finally:
+            self._waking = False
+        if self.engine.dirty and not self._flush_due:
+            self._want_flush()
+
+    def _want_flush(self) -> None:
+        if self._flush_due or self._waking:
+            return
+        if self.is_quiet:
+            self.flush()
+        else:
+            self._flush_due = True
+            self._hub.loop.run_callback(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        self.flush()
+
+    def _wake_later(self) -> None:
+        self._hub.loop.run_callback(self.wake)
+
+    def _tick_later(self, delay_ns: int) -> None:
+        self._timer.stop()
+        self._timer = self._hub.loop.timer(delay_ns / NS_PER_S)
+        self._timer.start(self.tick)
+
+    def _watch(self, index: int, wire: Wire) -> None:
+        self._readers[index] = reader = self._hub.loop.io(wire.fileno, READ)
+        self._writers[index] = self._hub.loop.io(wire.fileno, WRITE)
+        reader.start(partial(self.readable, index))
+
+    def _watch_writes(self, index: int, wanted: bool) -> None:
+        writer = self._writers[index]
+        if wanted:
+            writer.start(partial(self.writable, index))
+        else:
+            writer.stop()
+
+    def _unwatch(self, index: int) -> None:
+        for watcher in (self._readers[index], self._writers[index]):
+            if watcher is not None:
+                watcher.stop()
+                watcher.close()
+        self._readers[index] = self._writers[index] = None
+
+    def _spawn(self, function: Callable[[Target], Shaken], target: Target) -> Any:
+        if monkey.is_module_patched("socket"):
+            return gevent.spawn(function, target)
+        return self._hub.threadpool.spawn(function, target)
+
+    def _connect_later(self, index: int) -> None:
+        def run() -> None:
+            self.connected(index, self._spawn(shaken, self.targets[index]).get())
+
+        gevent.spawn(run)
+

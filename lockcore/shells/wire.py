@@ -1,0 +1,111 @@
+"""One connected, non-blocking socket: *bytes out in full, bytes in as they come*.
+
+Rules: what the kernel does not take at once is kept in order and sent when the socket is writable again (`want_write` tells
+the driver). A broken socket is an OSError of `receive`; of a send it is reported through `broken`, because a send may
+happen in the middle of anything. TLS sockets hold decrypted bytes back, so they are read until they would block.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import ssl
+import struct
+from collections.abc import Callable
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Protocol
+
+READ_BYTES = 65536
+
+
+class Sock(Protocol):
+    """What is used of a socket."""
+
+    def send(self, data: bytes, /) -> int: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+    def setsockopt(self, level: int, name: int, value: bytes, /) -> None: ...
+
+
+class Wire:
+    """A socket taken over from the handshake. `fileno` stays the same until `close`."""
+
+    __slots__ = ("backlog", "broken", "fileno", "is_tls", "recv", "send_some", "sock", "want_write")
+
+    def __init__(self, sock: Sock, want_write: Callable[[bool], None], broken: Callable[[OSError], None]) -> None:
+        self.sock = sock
+        self.is_tls = isinstance(sock, ssl.SSLSocket)
+        self.fileno = sock.fileno()
+        self.recv = sock.recv
+        self.send_some = sock.send
+        self.backlog = bytearray()
+        self.want_write = want_write
+        self.broken = broken
+
+    def transmit(self, data: bytes) -> None:
+        """Send `data` after everything sent before."""
+        if self.backlog:
+            self.backlog += data
+            return
+        try:
+            sent = self.send_some(data)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            sent = 0
+        except OSError as error:
+            self.broken(error)
+            return
+        if sent != len(data):
+            self.backlog += memoryview(data)[sent:]
+            self.want_write(True)
+
+    def writable(self) -> None:
+        """Send more of what was kept."""
+        kept = self.backlog
+        if not kept:
+            return
+        try:
+            del kept[: self.send_some(bytes(kept))]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return
+        except OSError as error:
+            self.broken(error)
+            return
+        if not kept:
+            self.want_write(False)
+
+    def receive(self) -> list[bytes]:
+        """What has come in; an empty list when nothing has. Raises OSError (ConnectionResetError at the end of stream)."""
+        chunks: list[bytes] = []
+        while True:
+            try:
+                data = self.recv(READ_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return chunks
+            if not data:
+                if chunks:
+                    return chunks
+                raise ConnectionResetError("the instance closed the connection")
+            chunks.append(data)
+            if not self.is_tls:
+                return chunks
+
+    def close(self, *, hard: bool = False) -> None:
+        """Close; `hard` resets, so that what the kernel still holds is dropped."""
+        if hard:
+            try:
+                self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            except OSError:
+                pass
+        try:
+            self.sock.close()
+        except OSError:
+            pass
+
+
+def plain_socket(sock: Sock) -> Sock:
+    """A bare socket over a duplicate of `sock`'s descriptor: no framework's patched methods on the hot path."""
+    descriptor = os.dup(sock.fileno())
+    bare = _socket.socket(fileno=descriptor)
+    bare.setblocking(False)
+    return bare

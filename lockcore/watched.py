@@ -1,0 +1,96 @@
+"""A SET round that remembers when each instance was asked and answered: *replies with times → an AttemptRecord*. Pure.
+
+Rules: only observed attempts pay for this. The record is made once, when the round is closed and its caller has decided
+(or is gone), whichever comes last; replies after the close are not in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockcore.model import Outcome, Vote
+from lockcore.observe import AttemptRecord, Observer
+from lockcore.quorum import outcome_of
+from lockcore.rounds import SetRound, Terms
+
+if TYPE_CHECKING:
+    from lockcore.engine import Engine
+    from lockcore.pipeline import Pipeline
+
+
+class WatchedSetRound(SetRound):
+    """A `SetRound` that reports to an observer."""
+
+    __slots__ = ("attempt", "closed_ns", "decided_ns", "decision", "observer", "replied_ns", "sent_ns", "votes")
+    watched = True
+
+    def __init__(
+        self, engine: Engine, resource: str, claim: bytes, terms: Terms, started_ns: int, observer: Observer
+    ) -> None:
+        super().__init__(engine, resource, claim, terms, started_ns)
+        self.observer = observer
+        self.attempt = 1
+        self.votes = [Vote.ABSENT] * engine.instances
+        self.sent_ns = [0] * engine.instances
+        self.replied_ns = [0] * engine.instances
+        self.closed_ns = self.decided_ns = 0
+        self.decision: Outcome | None = None
+
+    def sent(self, now_ns: int) -> None:
+        """The SET left for every voter."""
+        for pipe in self.voters:
+            self.sent_ns[pipe.index] = now_ns
+            self.votes[pipe.index] = Vote.SILENT
+
+    def reply(self, reply: object, pipe: Pipeline) -> None:
+        if self.undecided:
+            self.replied_ns[pipe.index] = self.engine.now_ns
+            granted = reply == b"OK"
+            self.votes[pipe.index] = Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED
+        super().reply(reply, pipe)
+        self._close()
+
+    def silence(self, pipe: Pipeline) -> None:
+        super().silence(pipe)
+        self._close()
+
+    def expire(self) -> None:
+        super().expire()
+        self._close()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.decided(None, self.engine.now_ns)
+
+    def decided(self, outcome: Outcome | None, now_ns: int) -> None:
+        """The caller ran again at `now_ns` and made `outcome` of it; None when it was cancelled."""
+        if not self.decided_ns:
+            self.decided_ns, self.decision = now_ns, outcome
+            self._close()
+
+    def _close(self) -> None:
+        if self.undecided:
+            return
+        if not self.closed_ns:
+            self.closed_ns = self.engine.now_ns
+        if self.decided_ns and self.observer is not None:
+            observer, self.observer = self.observer, None  # type: ignore[assignment]
+            observer.observe(self._record())
+
+    def _record(self) -> AttemptRecord:
+        tally, quorum = self.tally, self.engine.quorum
+        outcome = self.decision or outcome_of(tally.granted, tally.refused, quorum)
+        return AttemptRecord(
+            resource=self.resource,
+            attempt=self.attempt,
+            started_ns=self.started_ns,
+            decided_ns=self.decided_ns,
+            closed_ns=self.closed_ns,
+            outcome=outcome,
+            tally=tally,
+            validity_ns=self.valid_until_ns - self.decided_ns,
+            margin=tally.granted - quorum,
+            votes=tuple(self.votes),
+            sent_ns=tuple(self.sent_ns),
+            replied_ns=tuple(self.replied_ns),
+        )
