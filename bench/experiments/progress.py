@@ -104,7 +104,7 @@ class Follower:
         codes = records["outcome"] & 0xFF
         self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
         granted = records[records["granted_ns"] > 0]
-        return len(granted), Histogram.of(np.maximum(granted["granted_ns"] - granted["intended_ns"], 0))
+        return len(granted), Histogram.of(np.maximum(granted["ended_ns"] - granted["intended_ns"], 0))
 
     def _clock(self, now_ns: int) -> tuple[str, float, float]:
         window = self.window_ns
