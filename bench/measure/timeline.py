@@ -3,7 +3,7 @@
 Rules
 - key = resource × span + (time − earliest); within a resource keys differ exactly as times do, and every key of a
   resource is below every key of the next.
-- A key never overflows: where resources × span would pass 2^62, resources are split into ranges, each with its own keys.
+- A key never overflows: where resources × span would pass 2^62, ranges of resources get keys of their own.
 
 Source: sorting one int64 array is many times faster than ordering two columns.
 """

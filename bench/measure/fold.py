@@ -1,0 +1,185 @@
+"""A run's history and its workers' reports: *records → the value sections of result.json*.
+
+Rules
+- `outcomes`, latencies, votes and attempts count operations whose intended start lies in the window; `totals` and
+  `releases` all of the run. Rates count what was granted and what returned in the window, whenever it began.
+- Parts may be added one after the other: each must hold all operations of its resources (`read_history(…, part)`).
+- Nothing is rounded and nothing averaged: sums and HDR counts.
+
+Source: the definitions of `result.schema.json`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.measure import generator, votes, workers
+from bench.measure.facts import Facts, Window
+from bench.measure.histogram import Histogram
+from bench.measure.latency import LATENCIES, block, blocks, durations, handoffs
+from bench.measure.outcomes import (
+    ACQUIRE_OUTCOMES,
+    RELEASE_OUTCOMES,
+    Counts,
+    acquired,
+    add_counts,
+    count_acquires,
+    count_releases,
+    shares,
+)
+from bench.measure.record import Records
+from bench.measure.workers import Worker
+
+SUSTAINED_SHARE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Value sections of result.json by top-level key, and the sentences that belong into its `warnings`."""
+
+    values: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+class Fold:
+    """Adds up a run. `window`: the measured time; `facts`: the scenario's side of it."""
+
+    def __init__(self, facts: Facts, window: Window) -> None:
+        self._facts = facts
+        self._window = window
+        self._outcomes: Counts = dict.fromkeys(ACQUIRE_OUTCOMES, 0)
+        self._totals: Counts = dict.fromkeys(ACQUIRE_OUTCOMES, 0)
+        self._releases: Counts = dict.fromkeys(RELEASE_OUTCOMES, 0)
+        self._votes: Counts = dict.fromkeys(votes.KINDS, 0)
+        self._margins: Counter[int] = Counter()
+        self._latencies = {name: Histogram() for name in LATENCIES}
+        self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
+        self._sums: Counter[str] = Counter()
+
+    def add(self, records: Records) -> None:
+        """Add a part of the history: all operations of its resources, in any order."""
+        window, inside = self._window, records[self._window.holds(records["intended_ns"])]
+        self._totals = add_counts(self._totals, count_acquires(records))
+        self._releases = add_counts(self._releases, count_releases(records))
+        self._outcomes = add_counts(self._outcomes, count_acquires(inside))
+        self._votes = add_counts(self._votes, votes.count_votes(inside))
+        self._margins += votes.count_margins(inside, self._facts.quorum)
+        for name, values in durations(inside).items():
+            self._latencies[name].add(values)
+        self._latencies["handoff"].add(handoffs(records, window))
+        self._attempts.add(votes.attempts_of(inside)[acquired(inside)])
+        split_votes = votes.split_votes_of(inside)
+        self._sums.update(
+            records=len(records),
+            due=len(inside),
+            returned=int(window.holds(records["ended_ns"]).sum()),
+            granted=int(window.holds(records["granted_ns"]).sum()),
+            finished=int(window.holds(generator.ends_ns(records)).sum()),
+            busy_ns=generator.busy_ns(records, window),
+            attempts=int(votes.attempts_of(records).sum()),
+            releases=int((records["release_sent_ns"] > 0).sum()),
+            window_attempts=int(votes.attempts_of(inside).sum()),
+            split_votes=int(split_votes.sum()),
+            split_operations=int((split_votes > 0).sum()),
+        )
+
+    def sections(self, reports: Sequence[Worker] = (), server_cpu_s: float | None = None) -> Sections:
+        """The sections so far. `reports`: the workers' JSONs; `server_cpu_s`: CPU of all servers over the run."""
+        latency_s = blocks(self._latencies)
+        lag = workers.scheduler_lag(reports)
+        health = self._health(reports, lag, latency_s["acquire"]["p99"])
+        values = {
+            "rate": self._rate(health.scheduled_starts),
+            "outcomes": self._outcomes,
+            "outcome_shares": shares(self._outcomes),
+            "totals": self._totals,
+            "releases": self._releases,
+            "latency_s": latency_s,
+            "attempts": {**block(self._attempts, unit_ns=1), "total": self._sums["window_attempts"]},
+            "votes": {"margin": {str(margin): count for margin, count in sorted(self._margins.items())}, **self._votes},
+            "split_votes": self._split_votes(),
+            "cost": self._cost(reports, server_cpu_s),
+            "instances": workers.instances(reports),
+            "generator": generator.judge_generator(health, self._facts),
+            "histograms": {
+                **{name: histogram.encode() for name, histogram in self._latencies.items()},
+                "scheduler_lag": lag.encode(),
+            },
+        }
+        return Sections(values, tuple(self._warnings(values, reports)))
+
+    def _rate(self, scheduled_starts: int) -> dict[str, float | bool | None]:
+        seconds, offered = self._window.duration_s, self._facts.rate_per_s
+        due = self._sums["due"] + max(scheduled_starts - self._sums["records"], 0)
+        sustained = None if offered is None else self._sums["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
+        return {
+            "offered_per_s": offered,
+            "achieved_per_s": self._sums["granted"] / seconds if seconds > 0 else None,
+            "completed_per_s": self._sums["returned"] / seconds if seconds > 0 else None,
+            "sustained": sustained,
+        }
+
+    def _split_votes(self) -> dict[str, float | int | None]:
+        attempts = self._sums["window_attempts"]
+        return {
+            "count": self._sums["split_votes"],
+            "operations": self._sums["split_operations"],
+            "ratio": self._sums["split_votes"] / attempts if attempts else None,
+        }
+
+    def _cost(self, reports: Sequence[Worker], server_cpu_s: float | None) -> dict[str, float | None]:
+        leases = self._totals["acquired"]
+        statuses = [status for report in reports for status in report.get("instances") or ()]
+        traffic = sum(int(status["bytes_sent"]) + int(status["bytes_received"]) for status in statuses)
+
+        def per_lease(amount: float | None) -> float | None:
+            return amount / leases if leases and amount is not None else None
+
+        return {
+            "commands_per_acquire": per_lease(sum(int(status["commands"]) for status in statuses) or None),
+            "round_trips_per_acquire": per_lease(self._sums["attempts"] + self._sums["releases"]),
+            "bytes_per_acquire": per_lease(traffic or None),
+            "client_cpu_us_per_cycle": per_lease(workers.cpu_s(reports) * 1e6 if reports else None),
+            "server_cpu_us_per_cycle": per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
+        }
+
+    def _health(self, reports: Sequence[Worker], lag: Histogram, p99: float | None) -> generator.Health:
+        lag_p99 = lag.percentile(99)
+        return generator.Health(
+            cpu_ratio=workers.cpu_ratio(reports),
+            scheduler_lag_p99_s=None if lag_p99 is None else lag_p99 / 1e9,
+            late_starts=workers.total(reports, "late_starts"),
+            queued_starts=workers.total(reports, "queued_starts"),
+            scheduled_starts=workers.total(reports, "scheduled_starts"),
+            started=self._sums["records"],
+            littles_law_ratio=generator.littles_law_ratio(
+                self._sums["busy_ns"], self._sums["finished"], self._facts, self._window
+            ),
+            acquire_p99_s=p99,
+        )
+
+    def _warnings(self, values: dict[str, Any], reports: Sequence[Worker]) -> list[str]:
+        found = workers.warnings(reports)
+        if (values["generator"]["cpu_ratio"] or 0) >= generator.BUSY_CORE:
+            found.append(generator.GENERATOR_BOUND)
+        if values["rate"]["sustained"] is False:
+            found.append(
+                f"not sustained: {values['rate']['completed_per_s']:.1f} of {self._facts.rate_per_s:.1f} operations/s "
+                "were completed, so the latencies are those of a growing queue"
+            )
+        acquires = sum(self._totals.values())
+        for row, recorded in (("acquire", acquires), ("release", sum(self._releases.values()))):
+            counted, _ = workers.locust_totals(reports, row)
+            if reports and counted != recorded:
+                found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
+        return found
+
+
+def fold(
+    records: Records, window: Window, facts: Facts, reports: Sequence[Worker] = (), server_cpu_s: float | None = None
+) -> Sections:
+    """The sections of a whole history at once; see `Fold`. A million operations take well under a second."""
+    total = Fold(facts, window)
+    total.add(records)
+    return total.sections(reports, server_cpu_s)

@@ -1,0 +1,83 @@
+"""Durations of operations: *records in the window → histograms by name → the sections `latency_s`*.
+
+Rules
+- `acquire`: intended start → acquire returned, of acquired ones; `acquire_failed`: the same of all others.
+- `acquire_service`: actual start → returned. `wait`: actual start → the winning attempt's start: what others cost.
+- `hold`: granted → release sent. `release`: sent → returned.
+- `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
+
+Source: the definitions of `result.schema.json`.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bench.measure.facts import Window
+from bench.measure.histogram import Histogram, Values
+from bench.measure.outcomes import acquired
+from bench.measure.record import Records
+from bench.measure.timeline import Timeline, timelines
+
+LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
+
+Block = dict[str, float | int | None]
+
+
+def durations(records: Records) -> dict[str, Values]:
+    """Every duration in ns that an operation alone shows (all but `handoff`)."""
+    won = acquired(records)
+    intended, start, ended = (np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns"))
+    sent, replied = records["release_sent_ns"][won], records["release_replied_ns"][won]
+    return {
+        "acquire": ended[won] - intended[won],
+        "acquire_service": ended[won] - start[won],
+        "acquire_failed": ended[~won] - intended[~won],
+        "release": (replied - sent)[(sent > 0) & (replied > 0)],
+        "hold": (sent - records["granted_ns"][won])[sent > 0],
+        "wait": records["attempt_ns"][won] - start[won],
+    }
+
+
+def handoffs(records: Records, window: Window) -> Values:
+    """Hand-off times in ns whose release was sent in the window. `records` must hold all operations of its resources.
+
+    A pair of neighbouring grants of a resource is a hand-off when the earlier holder sent its release before the later
+    grant, and between those two somebody was waiting from the start: more acquires begun than returned.
+    """
+    sent = records["release_sent_ns"]
+    times = [records["start_ns"], records["ended_ns"], records["granted_ns"][acquired(records)], sent[sent > 0]]
+    parts = [_handoffs(records[rows], line, window) for line, rows in timelines(records["resource"], times)]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _handoffs(records: Records, timeline: Timeline, window: Window) -> Values:
+    leases = np.flatnonzero(acquired(records))
+    resource, granted, sent = (records[name][leases] for name in ("resource", "granted_ns", "release_sent_ns"))
+    order = np.argsort(timeline.keys(resource, granted))
+    resource, granted, sent = resource[order], granted[order], sent[order]
+    pairs = (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
+    at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
+    begun = np.sort(timeline.keys(records["resource"], records["start_ns"]))
+    returned = np.sort(timeline.keys(records["resource"], records["ended_ns"]))
+    waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(returned, at_release, "right")
+    return np.asarray((granted[1:] - sent[:-1])[pairs][waiting > 0])
+
+
+def block(histogram: Histogram, unit_ns: float = 1e9) -> Block:
+    """`count mean p50 p90 p99 p999 p9999 max` of a histogram, in seconds unless `unit_ns` says otherwise."""
+    figures: Block = {"count": histogram.count, "mean": _scaled(histogram.mean_ns, unit_ns)}
+    for name, percent in PERCENTILES.items():
+        figures[name] = _scaled(histogram.percentile(percent), unit_ns)
+    figures["max"] = _scaled(histogram.max_ns if histogram.count else None, unit_ns)
+    return figures
+
+
+def blocks(histograms: Mapping[str, Histogram]) -> dict[str, Block]:
+    """The section `latency_s`."""
+    return {name: block(histograms[name]) for name in LATENCIES}
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit

@@ -1,0 +1,100 @@
+"""What the load processes said of themselves: *`worker-*.json` → totals over all of them*.
+
+Rules: counts add up, histograms merge, a worker that never reported its end is named in a warning. Nothing here is
+measured; it is only put together. Source: the folder protocol of a run (README of this folder).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.measure.histogram import Histogram
+from bench.measure.latency import block
+from bench.measure.outcomes import add_counts
+
+Worker = Mapping[str, Any]
+
+# worst last: what the summary must not hide
+STATES = ("voting", "abstaining", "lagging", "refused", "down")
+_SUMS = (
+    "commands", "bytes_sent", "bytes_received", "writes", "reads", "late_replies", "pending", "owed_releases",
+    "reconnects",
+)  # fmt: skip
+
+
+def read_workers(workdir: Path) -> list[Worker]:
+    """All workers' files, by worker index. Each is replaced atomically, so reading while they run is safe."""
+    workers = [json.loads(path.read_text("utf-8")) for path in workdir.glob("worker-*.json")]
+    return sorted(workers, key=lambda worker: (int(worker["worker"]), int(worker["pid"])))
+
+
+def total(workers: Sequence[Worker], key: str) -> int:
+    """The sum of a count over the workers; one that lacks it adds 0."""
+    return sum(int(worker.get(key) or 0) for worker in workers)
+
+
+def cpu_s(workers: Sequence[Worker]) -> float:
+    """CPU seconds of all load processes since their users ran."""
+    return sum(float(worker.get("cpu_s") or 0.0) for worker in workers)
+
+
+def cpu_ratio(workers: Sequence[Worker]) -> float | None:
+    """The busiest worker's share of one core (0…1); None when no worker reported its end."""
+    ratios = [
+        float(worker.get("cpu_s") or 0.0) * 1e9 / (worker["stopped_ns"] - worker["spawned_ns"])
+        for worker in workers
+        if (worker.get("stopped_ns") or 0) > (worker.get("spawned_ns") or 0) > 0
+    ]
+    return max(ratios, default=None)
+
+
+def scheduler_lag(workers: Sequence[Worker]) -> Histogram:
+    """How late timers fired, over all workers."""
+    texts = [worker["lag_histogram"] for worker in workers if worker.get("lag_histogram")]
+    return Histogram.merged(Histogram.decode(text) for text in texts)
+
+
+def errors(workers: Sequence[Worker]) -> dict[str, int]:
+    """Exceptions of the users by text."""
+    counts: dict[str, int] = {}
+    for worker in workers:
+        counts = add_counts(counts, worker.get("errors") or {})
+    return counts
+
+
+def locust_totals(workers: Sequence[Worker], row: str) -> tuple[int, int]:
+    """Requests and failures of a row (`acquire` or `release`) in Locust's own tables."""
+    rows = [(worker.get("locust") or {}).get(row) or (0, 0) for worker in workers]
+    return sum(int(requests) for requests, _ in rows), sum(int(failures) for _, failures in rows)
+
+
+def warnings(workers: Sequence[Worker]) -> list[str]:
+    """One sentence for each worker whose figures are not final."""
+    return [
+        f"worker {worker['worker']} (pid {worker['pid']}) did not report its end: its CPU, lag and instance counts are "
+        "those of its last report"
+        for worker in workers
+        if worker.get("phase") != "stopped"
+    ]
+
+
+def instances(workers: Sequence[Worker]) -> list[dict[str, Any]]:
+    """The section `instances`: each instance as all workers together saw it, with its reply times in seconds."""
+    count = max((len(worker.get("instances") or ()) for worker in workers), default=0)
+    return [_instance(workers, index) for index in range(count)]
+
+
+def _instance(workers: Sequence[Worker], index: int) -> dict[str, Any]:
+    seen = [worker["instances"][index] for worker in workers if len(worker.get("instances") or ()) > index]
+    worst = max(seen, key=lambda status: STATES.index(status["state"]))
+    merged = {**worst, **{name: sum(int(status.get(name) or 0) for status in seen) for name in _SUMS}}
+    merged["errors"] = {}
+    for status in seen:
+        merged["errors"] = add_counts(merged["errors"], status.get("errors") or {})
+    replies = [
+        Histogram.decode(worker["reply_histograms"][index])
+        for worker in workers
+        if len(worker.get("reply_histograms") or ()) > index
+    ]
+    return {**merged, "reply_s": block(Histogram.merged(replies))}
