@@ -6,15 +6,16 @@ of the operations that ended since the last look. Source: the run's folder proto
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.measure import workers
 from bench.measure.histogram import Histogram
+from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, HistoryTail, Records
 
 NS = 1_000_000_000
@@ -49,10 +50,10 @@ class Progress:
 
 @dataclass(slots=True)
 class Follower:
-    """Looks at a run's folder again and again. `workers` is how many processes are expected."""
+    """Looks at a run's folder again and again. `processes` is how many workers are expected."""
 
     workdir: Path
-    workers: int
+    processes: int
     warmup_s: float
     duration_s: float
     began_ns: int
@@ -78,32 +79,32 @@ class Follower:
 
     def look(self, now_ns: int) -> Progress:
         """Return what happened since the last look, at the monotonic time `now_ns`."""
-        notes = read_notes(self.workdir)
-        if self.spawned_ns is None and len(notes) >= self.workers:
+        notes = workers.read_workers(self.workdir)
+        if self.spawned_ns is None and len(notes) >= self.processes:
             self.spawned_ns = max(int(note["spawned_ns"]) for note in notes)
         records = self._tail.new_records()
         interval_s = max((now_ns - self._looked_ns) / NS, 1e-9)
         self._looked_ns = now_ns
-        acquired, latencies = self._count(records)
+        leases, latencies = self._count(records)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
         return Progress(
             phase=phase,
             elapsed_s=elapsed_s,
             remaining_s=remaining_s,
-            acquires_per_s=acquired / interval_s,
+            acquires_per_s=leases / interval_s,
             p50_s=_seconds(latencies.percentile(50)),
             p99_s=_seconds(latencies.percentile(99)),
             outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
             troubles=_troubles(notes),
             cpu_ratio=self._busiest(notes, now_ns),
-            lag_p99_s=_lag(notes),
-            late_starts=sum(int(note.get("late_starts", 0)) for note in notes),
+            lag_p99_s=_seconds(workers.scheduler_lag(notes).percentile(99)),
+            late_starts=workers.total(notes, "late_starts"),
         )
 
     def _count(self, records: Records) -> tuple[int, Histogram]:
         codes = records["outcome"] & 0xFF
         self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
-        granted = records[records["granted_ns"] > 0]
+        granted = records[acquired(records)]
         return len(granted), Histogram.of(np.maximum(granted["ended_ns"] - granted["intended_ns"], 0))
 
     def _clock(self, now_ns: int) -> tuple[str, float, float]:
@@ -117,7 +118,7 @@ class Follower:
             return "measuring", (now_ns - start) / NS, (end - now_ns) / NS
         return "draining", self.duration_s, 0.0
 
-    def _busiest(self, notes: list[dict[str, Any]], now_ns: int) -> float | None:
+    def _busiest(self, notes: Sequence[workers.Worker], now_ns: int) -> float | None:
         """The CPU share of the busiest worker between its last two notes (they are renewed about once a second)."""
         shares = []
         for note in notes:
@@ -129,18 +130,7 @@ class Follower:
         return max(shares, default=None)
 
 
-def read_notes(workdir: Path) -> list[dict[str, Any]]:
-    """Return what each worker wrote about itself (`worker-*.json`), by worker index. A missing file is no note."""
-    notes = []
-    for path in sorted(workdir.glob("worker-*.json")):
-        try:
-            notes.append(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue  # written atomically, so only a file that went away in between
-    return sorted(notes, key=lambda note: int(note["worker"]))
-
-
-def _troubles(notes: list[dict[str, Any]]) -> tuple[InstanceTrouble, ...]:
+def _troubles(notes: Sequence[workers.Worker]) -> tuple[InstanceTrouble, ...]:
     """The worst state and the sum of errors of every instance over all workers, if either is worth a word."""
     found: dict[int, InstanceTrouble] = {}
     for note in notes:
@@ -151,11 +141,6 @@ def _troubles(notes: list[dict[str, Any]]) -> tuple[InstanceTrouble, ...]:
             errors += known.errors if known else 0
             found[status["index"]] = InstanceTrouble(status["index"], status["address"], state, errors)
     return tuple(trouble for _, trouble in sorted(found.items()) if trouble.errors or trouble.state != "voting")
-
-
-def _lag(notes: list[dict[str, Any]]) -> float | None:
-    histograms = [Histogram.decode(note["lag_histogram"]) for note in notes if note.get("lag_histogram")]
-    return _seconds(Histogram.merged(histograms).percentile(99)) if histograms else None
 
 
 def _seconds(ns: int | None) -> float | None:

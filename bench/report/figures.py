@@ -28,12 +28,12 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """Return seconds with a fitting unit: µs below 0.1 ms, ms below 10 s, else s."""
+    """Return seconds with a fitting unit: µs below 0.1 ms, ms below 1 s, else s."""
     if seconds is None:
         return MISSING
     if seconds < 0.0001:
         return f"{seconds * 1e6:.0f} µs"
-    return f"{milliseconds(seconds)} ms" if seconds < 10 else f"{seconds:.1f} s"
+    return f"{milliseconds(seconds)} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:

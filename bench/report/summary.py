@@ -67,7 +67,7 @@ def summarise(result: Result, place: str = "") -> Summary:
         verdict=verdict,
         style=style,
         headline=_headline(result),
-        conditions=_conditions(result["scenario"]),
+        conditions=_conditions(result),
         rows=tuple(_rows(result["latency_s"])),
         lines=tuple(_lines(result, place)),
     )
@@ -82,20 +82,21 @@ def _verdict(result: Result) -> tuple[str, str]:
 
 def _headline(result: Result) -> str:
     acquire, rate = result["latency_s"]["acquire"], result["rate"]
-    cut = f"   cut short after {result['duration_s']:.1f} s" if result["interrupted"] else ""
-    offered = f" of {count(rate['offered_per_s'])}/s offered, not sustained" if rate["sustained"] is False else ""
-    leases = f"{count(rate['achieved_per_s'])} leases/s{offered}"
-    return f"{leases}   acquire p50 {latency(acquire['p50'])}   p99 {latency(acquire['p99'])}{cut}"
+    leases = f"{count(rate['achieved_per_s'])} leases/s"
+    if rate["sustained"] is False:  # a percentile beside a rate that was not reached would be misread
+        return f"{leases} of {count(rate['offered_per_s'])}/s offered: not sustained"
+    return f"{leases}   acquire p50 {latency(acquire['p50'])}   p99 {latency(acquire['p99'])}"
 
 
-def _conditions(scenario: Mapping[str, Any]) -> str:
-    rate = scenario["rate_per_s"]
+def _conditions(result: Result) -> str:
+    scenario = result["scenario"]
+    rate, users = scenario["rate_per_s"], f"{count(scenario['users'])} users"
     skew, hold = skew_text(Skew(**scenario["skew"])), delay_text(Delay(**scenario["hold"]))
     parts = [
+        *([f"cut short after {result['duration_s']:.1f} s"] if result["interrupted"] else []),
         scenario["recipe"],
         f"open loop {count(rate)}/s {scenario['arrivals']}" if rate else "closed loop",
-        f"{count(scenario['users'])} users",
-        *([f"{scenario['processes']} processes"] if scenario["processes"] > 1 else []),
+        f"{users} in {scenario['processes']} processes" if scenario["processes"] > 1 else users,
         f"N={scenario['instances']}",
         "own targets" if scenario["targets"] else f"fsync {scenario['fsync']}",
         duration_text(scenario["duration_ms"]),
@@ -136,9 +137,8 @@ def _lines(result: Result, place: str) -> Iterator[Line]:
 
 
 def _outcomes(result: Result) -> Line:
-    counts = result["outcomes"]
-    whole = sum(counts.values())
-    parts = [f"{_words(name)} {share(number, whole)}" for name, number in counts.items() if number]
+    shares = result["outcome_shares"]
+    parts = [f"{_words(name)} {percent(ratio)}" for name, ratio in shares.items() if ratio]
     return Line("outcomes", " · ".join(parts) or "nothing was recorded in the measured window", PLAIN if parts else BAD)
 
 
@@ -157,11 +157,11 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
         ("commands_per_acquire", "{:.1f} commands"),
         ("round_trips_per_acquire", "{:.2f} round trips"),
         ("client_cpu_us_per_cycle", "client CPU {:.1f} µs"),
-        ("server_cpu_us_per_cycle", "servers' CPU {:.1f} µs"),
+        ("server_cpu_us_per_cycle", "servers {:.1f} µs"),
     )
     parts = [text.format(cost[key]) for key, text in units if cost.get(key) is not None]
     if parts:
-        yield Line("cost", " · ".join(parts) + " per lease")
+        yield Line("per lease", " · ".join(parts))
 
 
 def _safety(safety: Mapping[str, Any]) -> Line:
@@ -175,7 +175,7 @@ def _safety(safety: Mapping[str, Any]) -> Line:
         return Line(
             "safety", f"0 violations, but not contended: nothing tested ({count(leases)} contested leases)", WARNING
         )
-    sure = f"(95 % sure: fewer than 1 in {inverse(bound)})"
+    sure = f"(95 % sure: < 1 in {inverse(bound)})"
     return Line("safety", f"0 violations in {count(leases)} contested leases {sure}{_overstays(safety)}", GOOD)
 
 

@@ -1,0 +1,78 @@
+"""The progress line: one line, sensible when nobody watches a terminal, silent when told to be."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from bench.experiments.progress import InstanceTrouble, Progress
+from bench.report.progress import PLAIN_EVERY_S, ProgressLine, progress_text
+
+
+def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: object) -> Progress:
+    values: dict[str, object] = {
+        "phase": phase,
+        "elapsed_s": elapsed_s,
+        "remaining_s": 20.0 - elapsed_s,
+        "acquires_per_s": 11_482.3,
+        "p50_s": 0.00041,
+        "p99_s": 0.0029,
+        "outcomes": {"acquired": 45_000, "contended": 500},
+        "troubles": (),
+        "cpu_ratio": 0.61,
+        "lag_p99_s": 0.0008,
+        "late_starts": 0,
+    }
+    return Progress(**(values | changes))  # type: ignore[arg-type]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_tells_time_rate_latency_outcomes_and_health() -> None:
+    text = progress_text(progress()).plain
+    assert text == (
+        "measuring 4 s, 16 s left  11,482 acquires/s  p50 0.41 ms  p99 2.90 ms  contended 500"
+        "  generator CPU 61 % lag p99 0.80 ms"
+    )
+
+
+def test_the_line_names_the_instance_that_is_in_trouble() -> None:
+    troubles = (InstanceTrouble(0, "127.0.0.1:1", "down", 4), InstanceTrouble(3, "127.0.0.1:4", "voting", 2))
+    assert "#0 down 4 errors  #3 voting 2 errors" in progress_text(progress(troubles=troubles)).plain
+
+
+def test_off_a_terminal_a_line_comes_with_each_phase_and_then_every_few_seconds() -> None:
+    stream = io.StringIO()
+    with ProgressLine(stream=stream) as show:
+        show(progress("starting", 0.0))
+        show(progress("starting", 0.0))
+        for tenth in range(0, 120, 5):
+            show(progress("measuring", tenth / 10))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "starting users"
+    assert [line.split()[1] for line in lines[1:]] == ["0", f"{PLAIN_EVERY_S:.0f}", f"{2 * PLAIN_EVERY_S:.0f}"]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_on_a_terminal_one_line_is_redrawn_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = Terminal()
+    with ProgressLine(stream=stream) as show:
+        for second in range(5):
+            show(progress(elapsed_s=float(second)))
+    written = stream.getvalue()
+    assert "\x1b[?25h" in written, "the cursor is shown again"
+    assert "4 s, 16 s left" in written
+    assert written.rstrip().endswith("\x1b[2K"), "the line is cleared"
+
+
+def test_quiet_says_nothing() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with ProgressLine(quiet=True, stream=stream) as show:
+            show(progress())
+        assert stream.getvalue() == ""

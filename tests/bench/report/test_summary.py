@@ -1,0 +1,147 @@
+"""The summary: verdict first, one screen, and it never says more than the result does."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.report.markdown import summary_markdown
+from bench.report.summary import Summary, summarise
+from bench.report.terminal import summary_text
+
+HERE = Path(__file__).parent
+PLACE = "results/20261120-182401-run-7f3a/result.json"
+Result = dict[str, Any]
+
+
+@pytest.fixture
+def result() -> Result:
+    sample: Result = json.loads((HERE / "sample.json").read_text(encoding="utf-8"))
+    return copy.deepcopy(sample)
+
+
+def violated(result: Result) -> None:
+    result["verdict"] = {"status": "violated", "reasons": ["3 service faults: two leases on one resource at once"]}
+    result["safety"] |= {"verdict": "VIOLATED", "service_faults": 3, "client_overstays": 12}
+
+
+def troubled(result: Result) -> None:
+    result["instances"][0] |= {
+        "state": "down",
+        "reason": "connection refused",
+        "errors": {"closed": 4, "timeout": 1200},
+    }
+    result["votes"] |= {"absent": 81_000, "silent": 64}
+    result["warnings"] = ["instance #0 (127.0.0.1:40000) went down during the run; its votes were silent, then absent"]
+
+
+def open_loop(result: Result) -> None:
+    result["scenario"] |= {"rate_per_s": 20_000.0, "users": 256, "processes": 2}
+    result["rate"] = {"offered_per_s": 20_000.0, "achieved_per_s": 17_800.5, "sustained": False}
+    result["latency_s"]["acquire"] |= {"p50": 0.9, "p99": 2.1, "max": 2.4}
+    result["generator"] |= {"verdict": "INVALID", "reason": "only 89.0% of the operations due were started"}
+    result["generator"] |= {"littles_law_ratio": None, "late_starts": 120, "queued_starts": 44_000}
+    result["verdict"] = {"status": "invalid", "reasons": ["only 89.0% of the operations due were started"]}
+
+
+def untested(result: Result) -> None:
+    result["safety"] |= {"contested_leases": 12, "upper_bound_95": None, "verdict": "UNKNOWN"}
+    result["latency_s"]["handoff"] |= {"count": 0}
+    result["latency_s"]["acquire_failed"] |= {"count": 0}
+    result["latency_s"]["acquire_service"] = result["latency_s"]["acquire"]
+    result["interrupted"], result["duration_s"] = True, 7.31
+
+
+CASES: dict[str, Callable[[Result], None]] = {
+    "safe": lambda _: None,
+    "violated": violated,
+    "troubled": troubled,
+    "open-loop": open_loop,
+    "untested": untested,
+}
+
+
+def text_of(result: Result, width: int) -> str:
+    return summary_text(summarise(result, PLACE), width)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("case", CASES)
+def test_the_screen_is_the_one_that_was_agreed(result: Result, case: str, width: int) -> None:
+    CASES[case](result)
+    golden = HERE / "golden" / f"{case}-{width}.txt"
+    assert text_of(result, width) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("case", CASES)
+def test_it_fits_one_screen(result: Result, case: str, width: int) -> None:
+    CASES[case](result)
+    lines = text_of(result, width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert len(lines) <= 32
+
+
+def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Result) -> None:
+    first = result["instances"][0]
+    result["instances"] = [first | {"index": index, "address": f"10.0.0.{index}:6379"} for index in range(40)]
+    result["instances"][17] |= {"state": "down", "errors": {"timeout": 3}}
+    text = text_of(result, 80)
+    assert "#17 10.0.0.17:6379" in text
+    assert "#16 " not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "safety", "word"),
+    [
+        ("pass", "SAFE", "SAFE"),
+        ("pass", "UNKNOWN", "PASS"),
+        ("violated", "VIOLATED", "VIOLATED"),
+        ("invalid", "SAFE", "INVALID"),
+        ("inconclusive", "UNKNOWN", "INCONCLUSIVE"),
+        ("fail", "SAFE", "FAIL"),
+    ],
+)
+def test_the_first_word_is_the_verdict(result: Result, status: str, safety: str, word: str) -> None:
+    result["verdict"]["status"], result["safety"]["verdict"] = status, safety
+    assert text_of(result, 80).startswith(f"{word}   ")
+
+
+def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -> None:
+    open_loop(result)
+    assert "17,800 leases/s of 20,000/s offered: not sustained" in (head := text_of(result, 80).splitlines()[0])
+    assert "p99" not in head
+
+
+def test_a_run_in_which_nothing_happened_says_so(result: Result) -> None:
+    result["outcome_shares"] = dict.fromkeys(result["outcome_shares"])
+    for section in result["latency_s"].values():
+        section |= dict.fromkeys(section) | {"count": 0}
+    result["attempts"]["mean"], result["votes"]["margin"] = None, {}
+    result["rate"] |= {"achieved_per_s": None}
+    text = text_of(result, 80)
+    assert "nothing was recorded in the measured window" in text
+    assert "– leases/s" in text
+
+
+def test_no_secret_of_a_target_reaches_the_summary(result: Result) -> None:
+    result["scenario"]["targets"] = ["redis://:***@h:1"]
+    for width in (80, 200):
+        assert "redis://" not in text_of(result, width)
+
+
+def test_markdown_says_the_same_and_its_tables_hold(result: Result) -> None:
+    result["warnings"] = ["a | b"]
+    summary: Summary = summarise(result, PLACE)
+    text = summary_markdown(summary)
+    assert text.startswith("## SAFE: 11,482 leases/s")
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    columns = {line.replace("\\|", "").count("|") for line in tables}
+    assert columns == {10, 3}
+    for line in summary.lines:
+        assert line.text.replace("|", "\\|") in text
