@@ -156,8 +156,8 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
     units = (
         ("commands_per_acquire", "{:.1f} commands"),
         ("round_trips_per_acquire", "{:.2f} round trips"),
-        ("client_cpu_us_per_cycle", "client CPU {:.1f} µs"),
-        ("server_cpu_us_per_cycle", "servers {:.1f} µs"),
+        ("client_cpu_us_per_cycle", "CPU µs client {:.1f}"),
+        ("server_cpu_us_per_cycle", "servers {:.1f}"),
     )
     parts = [text.format(cost[key]) for key, text in units if cost.get(key) is not None]
     if parts:

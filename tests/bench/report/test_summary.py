@@ -120,8 +120,8 @@ def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -
 
 def test_a_run_in_which_nothing_happened_says_so(result: Result) -> None:
     result["outcome_shares"] = dict.fromkeys(result["outcome_shares"])
-    for section in result["latency_s"].values():
-        section |= dict.fromkeys(section) | {"count": 0}
+    for name, section in result["latency_s"].items():
+        result["latency_s"][name] = dict.fromkeys(section) | {"count": 0}
     result["attempts"]["mean"], result["votes"]["margin"] = None, {}
     result["rate"] |= {"achieved_per_s": None}
     text = text_of(result, 80)
