@@ -31,7 +31,7 @@ help:
 # setuptools stays inside: the editable install then needs no isolated build environment, hence no network.
 .venv/.base: $(STAMP_IN)
 	@if [ -z "$(PYTHON)" ]; then echo "lockbench needs Python >= 3.11 with venv and pip (Debian: apt install python3-venv); none was found on PATH. Say make PYTHON=/path/to/python3." >&2; exit 3; fi
-	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "PYTHON=$(PYTHON) does not run or is older than 3.11. Say make PYTHON=/path/to/python3.11 or newer." >&2; exit 3; fi
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "PYTHON=$(PYTHON) does not run or is older than 3.11. Say make PYTHON=/path/to/python3.11 or newer." >&2; exit 3; fi
 	@if [ ! -x $(PY) ] || [ "$$(cat .venv/.home 2>/dev/null)" != "$$(pwd -P)" ]; then echo "building .venv with $(PYTHON)" && rm -rf .venv && "$(PYTHON)" -m venv .venv && pwd -P > .venv/.home; fi
 	@$(PIP) setuptools
 	@touch $@
