@@ -1,8 +1,8 @@
 """What this machine can do: *this machine → facts, each with what to do about it*.
 
-Rules: what can be tried is tried, not guessed (the server starts, the compiler compiles, the namespace is entered),
-each within a bound, and what fails is itself a fact: nothing here raises. "missing" stops every run, "limited" only what
-the advice names.
+Rules: what can be tried is tried, not guessed (a server starts, the compiler compiles, the namespace is entered), each
+within a bound; what fails is itself a fact, so nothing here raises. "missing" stops every run, "limited" only what the
+advice names.
 Source: /proc, cgroups(7), unshare(2).
 """
 

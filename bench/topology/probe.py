@@ -227,9 +227,10 @@ def _reason(target: Target, error: Exception, timeout_s: float) -> str:
         return f"TLS failed: {text}"
     if "refused" in text:
         return "connection refused: nothing listens there"
-    if "closed by server" in text and not target.tls:
+    if ("closed by server" in text or "reset by peer" in text) and not target.tls:
         return "it closed the connection: is it a TLS port? then rediss://"
-    return re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text).rstrip(".").lower()
+    text = re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text).rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _chunks(names: Iterable[str], size: int) -> Iterable[list[str]]:

@@ -1,0 +1,210 @@
+"""The guard: servers and folder end with their parent however it ends. Here the servers are `sleep`."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.topology.guard import Guard
+
+SLEEP = ["sleep", "600"]
+DEADLINE_S = 2.0
+
+PARENT = """
+import json, os, sys, threading
+from pathlib import Path
+from bench.topology.guard import Guard
+
+guards = []
+def start():
+    guards.append(Guard(Path(sys.argv[1])))
+    guards[0].start(0, ["sleep", "600"], guards[0].folder, guards[0].folder / "log", {})
+if "thread" in sys.argv:      # a death signal tied to this thread would kill the server when it ends
+    thread = threading.Thread(target=start); thread.start(); thread.join()
+else:
+    start()
+child = 0
+if "fork" in sys.argv:        # a child that keeps the socket open
+    child = os.fork()
+    if not child:
+        guards[0].close()     # not its own: must do nothing
+        sys.stdin.read()
+        os._exit(0)
+pids = {"server": guards[0].states()[0].pid, "guard": guards[0]._process.pid, "child": child}
+print(json.dumps({"folder": str(guards[0].folder), **pids}), flush=True)
+if "exit" in sys.argv:
+    os._exit(0)
+if "raise" in sys.argv:
+    raise KeyboardInterrupt
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def parent(tmp_path: Path, *how: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any], list[int]]]:
+    """A process that owns a guard with one server; yields it, what it said and pidfds of server and guard."""
+    command = [sys.executable, "-c", PARENT, str(tmp_path), *how]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+        said = json.loads(process.stdout.readline())
+        watched = [os.pidfd_open(said[name]) for name in ("server", "guard")] if "exit" not in how else []
+        try:
+            yield process, said, watched
+        finally:
+            process.kill()
+            for descriptor in watched:
+                os.close(descriptor)
+
+
+def ended(pidfd: int) -> bool:
+    """Whether the process ends within the deadline."""
+    return bool(select.select([pidfd], [], [], DEADLINE_S)[0])
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[Guard]:
+    guard = Guard(tmp_path)
+    yield guard
+    guard.close()
+
+
+def start(guard: Guard, argv: list[str], index: int = 0) -> int:
+    """Start a stand-in for a server and return a pidfd of it."""
+    return os.pidfd_open(guard.start(index, argv, guard.folder, guard.folder / "log", {}))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", [(), ("thread",), ("fork",)], ids=["plain", "thread", "fork"])
+def test_nothing_is_left_when_the_parent_is_killed(
+    tmp_path: Path, how: tuple[str, ...], number: signal.Signals
+) -> None:
+    with parent(tmp_path, *how) as (process, _said, (server, guard)):
+        process.send_signal(number)
+        assert ended(server)
+        assert ended(guard)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_started_by_a_thread_outlives_that_thread(tmp_path: Path) -> None:
+    with parent(tmp_path, "thread") as (_process, said, (server, _guard)):
+        assert not select.select([server], [], [], 0.1)[0]
+        assert Path(said["folder"]).is_dir()
+
+
+@pytest.mark.parametrize("how", ["exit", "raise"])
+def test_nothing_is_left_when_the_parent_ends_without_closing(tmp_path: Path, how: str) -> None:
+    with parent(tmp_path, how) as (process, said, _watched):
+        process.wait(10)
+        with contextlib.suppress(ProcessLookupError):  # already over, and reaped
+            assert ended(os.pidfd_open(said["guard"]))
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_in_the_terminal_reaches_neither_guard_nor_server(tmp_path: Path) -> None:
+    """The terminal signals the whole foreground group; only the parent may decide what it means."""
+    with parent(tmp_path, "fork") as (process, said, (server, guard)):
+        assert os.getsid(said["guard"]) != os.getsid(process.pid)
+        assert os.getpgid(said["server"]) == said["server"]
+        os.killpg(process.pid, signal.SIGINT)
+        assert ended(server)  # because the parent ended of it
+        assert ended(guard)
+
+
+def test_a_frozen_server_ends_too(tmp_path: Path) -> None:
+    with parent(tmp_path) as (process, said, (server, _guard)):
+        os.kill(said["server"], signal.SIGSTOP)
+        process.kill()
+        assert ended(server)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_guard_takes_its_servers_along_and_closing_removes_the_folder(
+    guard: Guard, tmp_path: Path, number: signal.Signals
+) -> None:
+    server = start(guard, SLEEP)
+    assert guard._process is not None
+    guard._process.send_signal(number)
+    assert ended(server)
+    with pytest.raises(EnvironmentNotReadyError, match="guard process was killed"):
+        guard.states()
+    guard.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_ends_a_wrapper_script_with_what_it_started(guard: Guard) -> None:
+    wrapper = start(guard, ["sh", "-c", "sleep 600 & echo $! >inner; wait"])
+    inner_file = guard.folder / "inner"
+    while not (inner_file.exists() and inner_file.read_text().strip()):
+        assert guard.states()[0].exit_code is None
+    inner = os.pidfd_open(int(inner_file.read_text()))
+    guard.close()
+    assert ended(wrapper)
+    assert ended(inner)
+
+
+def test_closing_twice_is_fine_and_asking_afterwards_is_an_error(guard: Guard, tmp_path: Path) -> None:
+    guard.close()
+    guard.close()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(EnvironmentNotReadyError, match="the fleet is closed"):
+        guard.states()
+
+
+def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between question and answer leaves an answer behind: it must not be taken for the next one's."""
+    start(guard, SLEEP)
+
+    def interrupted(_number: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            guard.signal(0, signal.SIGKILL)
+    second = guard.start(1, SLEEP, guard.folder, guard.folder / "log", {})
+    assert guard.states()[1].pid == second
+
+
+def test_states_tell_living_stopped_and_dead(guard: Guard) -> None:
+    server = start(guard, ["sh", "-c", "exit 7"])
+    assert ended(server)
+    start(guard, SLEEP, 1)
+    assert (guard.states()[0].exit_code, guard.states()[1].exit_code) == (7, None)
+    guard.signal(1, signal.SIGSTOP)
+    while not guard.states()[1].stopped:
+        assert guard.states()[1].exit_code is None
+    guard.signal(1, signal.SIGCONT)
+    while guard.states()[1].stopped:
+        assert guard.states()[1].exit_code is None
+
+
+def test_a_program_that_cannot_start_is_said(guard: Guard) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="could not start a server: .*No such file.*'/no/server'"):
+        start(guard, ["/no/server"])
+    with pytest.raises(EnvironmentNotReadyError, match="could not signal a server: 5"):
+        guard.signal(5, signal.SIGTERM)
+    assert guard.states() == {}
+
+
+def test_a_server_gets_the_extra_environment_and_default_signals(guard: Guard) -> None:
+    show = ["sh", "-c", "echo $LOCKBENCH_TEST; grep -E 'Sig(Ign|Blk)' /proc/self/status"]
+    log = guard.folder / "log"
+    server = os.pidfd_open(guard.start(0, show, guard.folder, log, {"LOCKBENCH_TEST": "a b"}))
+    assert ended(server)
+    assert log.read_text().split("\n")[0] == "a b"
+    assert log.read_text().count("0000000000000000") == 2
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match=r"no fleet folder can be made in .*/absent: No such file"):
+        Guard(tmp_path / "absent")

@@ -1,0 +1,208 @@
+"""Asking real instances: facts, counters, leaks; over TLS, ACL and unix sockets; and those that stay silent."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from bench.errors import EnvironmentNotReadyError
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.info import delta
+from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.probe import info_snapshot, inspect, leaked_keys, require_independent
+from bench.topology.server import ServerBinary, found_servers
+
+pytestmark = pytest.mark.integration
+SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
+WITH_TLS = [server for server in SERVERS if server.tls]
+SECRET = "s3cret"
+
+
+@pytest.fixture(params=SERVERS, ids=lambda server: f"{server.name}-{server.version}", scope="module")
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    with start_fleet(3, "everysec", server=request.param) as fleet:
+        yield fleet
+
+
+def client(fleet: Fleet, index: int) -> redis.Redis:
+    return redis.Redis(host=HOST, port=fleet.instances[index].port, protocol=2, retry=None)
+
+
+def test_facts_of_independent_primaries(fleet: Fleet) -> None:
+    facts = inspect(fleet.urls)
+    require_independent(facts)
+    assert [fact.index for fact in facts] == [0, 1, 2]
+    assert {(fact.role, fact.cluster, fact.tls, fact.warnings) for fact in facts} == {("primary", False, False, ())}
+    assert {(fact.no_fsync_on_rewrite, fact.maxmemory_policy) for fact in facts} == {(False, "noeviction")}
+
+
+def test_the_same_server_twice_is_noticed_behind_two_names(fleet: Fleet) -> None:
+    port = fleet.instances[0].port
+    with pytest.raises(EnvironmentNotReadyError, match=f"127.0.0.1:{port} and localhost:{port} are the same server"):
+        require_independent(inspect([fleet.urls[0], f"redis://localhost:{port}/1"]))
+
+
+def test_a_replica_and_a_cluster_node_are_noticed() -> None:
+    with start_fleet(2, "none") as fleet:
+        client(fleet, 1).replicaof(HOST, fleet.instances[0].port)
+        with pytest.raises(EnvironmentNotReadyError, match=f"{fleet.instances[1].port} is a replica"):
+            require_independent(inspect(fleet.urls))
+    with start_fleet(1, "none", config=["--cluster-enabled", "yes"]) as fleet:
+        facts = inspect(fleet.urls)
+    with pytest.raises(EnvironmentNotReadyError, match="cluster mode"):
+        require_independent(facts)
+
+
+def test_counters_are_what_was_done(fleet: Fleet) -> None:
+    """Exact for commands; our own INFO is in the counts and says so."""
+    before = info_snapshot(fleet.urls)
+    with client(fleet, 0) as connection:
+        for number in range(20):
+            connection.set("a", number)
+        connection.eval("return 1", 0)
+    changes = [delta(old, new) for old, new in zip(before, info_snapshot(fleet.urls), strict=True)]
+    assert (changes[0].calls["set"], changes[0].calls["eval"], changes[0].calls["info"]) == (20, 1, 1)
+    assert changes[0].usec_per_call["set"] > 0
+    assert changes[1].calls == {"info": 1}
+    assert changes[0].cpu_s is not None
+    assert 0 < changes[0].cpu_s < 1
+    assert changes[0].input_bytes is not None
+    assert changes[0].input_bytes > 20 * len("*3$3SET$1a$1") > 0
+    assert changes[0].aof["aof_delayed_fsync"] == 0
+    client(fleet, 0).delete("a")
+
+
+def test_leaks_are_counted_and_unlinked_by_name_and_nothing_else_is(fleet: Fleet) -> None:
+    names = [f"lockbench:run:r{number}" for number in range(1200)]  # more than fit in one command
+    with client(fleet, 1) as connection:
+        connection.mset({names[0]: 1, names[700]: 1, names[1199]: 1, "lockbench:run:r1200": 1, "foreign": 1})
+    counts = leaked_keys(fleet.urls, iter(names))
+    assert [(count.found, count.unlinked, count.not_checked) for count in counts] == [
+        (0, 0, None),
+        (3, 3, None),
+        (0, 0, None),
+    ]
+    assert [count.found for count in leaked_keys(fleet.urls, names)] == [0, 0, 0]
+    with client(fleet, 1) as connection:
+        assert connection.delete("lockbench:run:r1200", "foreign") == 2
+
+
+def test_silent_instances_are_named_and_do_not_hold_up_the_rest() -> None:
+    with start_fleet(5, "none") as fleet:
+        client(fleet, 0).set("a", 1)
+        before = info_snapshot(fleet.urls)
+        for index in (1, 2, 3):
+            fleet.stop(index)
+        fleet.kill(4)
+        start = time.monotonic()
+        counts = leaked_keys(fleet.urls, ["a"], timeout_s=0.3)
+        after = info_snapshot(fleet.urls, timeout_s=0.3)
+        with pytest.raises(EnvironmentNotReadyError) as failed:
+            inspect(fleet.urls, timeout_s=0.3)
+        assert time.monotonic() - start < 3 * 2 * 0.3  # the stopped three wait at the same time
+        assert [count.found for count in counts] == [1, None, None, None, None]
+        assert [count.not_checked for count in counts[3:]] == [
+            "no answer within 0.3 s",
+            "connection refused: nothing listens there",
+        ]
+        assert delta(before[0], after[0]).warning is None
+        assert "no answer within 0.3 s" in str(delta(before[1], after[1]).warning)
+        addresses = [f"{HOST}:{instance.port}" for instance in fleet.instances]
+        assert addresses[0] not in str(failed.value)
+        assert all(address in str(failed.value) for address in addresses[1:])
+        assert "4 of 5 targets cannot be used" in str(failed.value)
+        allowed = inspect(fleet.urls, allow_missing=True, timeout_s=0.3)
+        assert [fact.unreachable is None for fact in allowed] == [True, False, False, False, False]
+
+
+def test_a_restart_between_two_snapshots_is_said() -> None:
+    with start_fleet(1, "none") as fleet:
+        before = info_snapshot(fleet.urls)
+        fleet.restart(0)
+        assert "restarted" in str(delta(before[0], info_snapshot(fleet.urls)[0]).warning)
+
+
+def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
+    with start_fleet(1, "none") as fleet:
+        rules = ["+@connection", "+@write", "+exists", "-info", "-command"]
+        client(fleet, 0).acl_setuser("few", enabled=True, passwords=[f"+{SECRET}"], keys=["lock*"], commands=rules)
+        urls = [fleet.urls[0].replace("//", f"//few:{SECRET}@")]
+        (fact,) = inspect(urls)
+        assert (fact.unreachable, fact.server, fact.run_id, fact.fsync, fact.release_command) == (None,) * 5
+        assert [warning.split(" is ")[0] for warning in fact.warnings] == ["INFO", "CONFIG GET", "COMMAND INFO"]
+        (snapshot,) = info_snapshot(urls)
+        assert snapshot.values is None
+        assert "not allowed" in str(snapshot.missing)
+        assert leaked_keys(urls, ["lock1"])[0].found == 0
+        assert "not allowed" in str(leaked_keys(urls, ["other"])[0].not_checked)
+
+
+@pytest.mark.parametrize("user", [f"few:{SECRET}", f":{SECRET}", ""])
+def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> None:
+    with start_fleet(1, "none", config=["--requirepass", "right"]) as fleet:
+        url = fleet.urls[0].replace("//", f"//{user}@") if user else fleet.urls[0]
+        with pytest.raises(EnvironmentNotReadyError, match="wrong or missing user name or password") as failed:
+            inspect([url])
+        assert SECRET not in str(failed.value)
+        assert inspect([fleet.urls[0].replace("//", "//:right@")])[0].unreachable is None
+
+
+def test_a_unix_socket_answers() -> None:
+    with start_fleet(1, "none", config=["--unixsocket", "in here.sock"]) as fleet:
+        path = fleet.instances[0].folder / "in here.sock"
+        (fact,) = inspect([f"unix://{path}"])
+        assert (fact.address, fact.role) == (str(path), "primary")
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=lockbench", "-addext", f"subjectAltName=IP:{HOST}"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    try:
+        files = ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(["openssl", "req", "-x509", *kind, *subject, *files], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed: no certificate can be made")
+    return certificate, key
+
+
+@pytest.mark.skipif(not WITH_TLS, reason="no server with TLS is installed (Debian's redis-server has it)")
+def test_tls_works_and_its_failures_are_said(certificate: tuple[Path, Path]) -> None:
+    (secure,) = keep_ports(1)
+    files = ["--tls-cert-file", str(certificate[0]), "--tls-key-file", str(certificate[1]), "--tls-auth-clients", "no"]
+    config = ["--tls-port", str(secure.number), *files, "--requirepass", SECRET]
+    with start_fleet(1, "none", server=WITH_TLS[0], config=config) as fleet:
+        trusted = f"rediss://:{SECRET}@{HOST}:{secure.number}?ssl_ca_certs={certificate[0]}"
+        (fact,) = inspect([trusted])
+        assert (fact.tls, fact.role) == (True, "primary")
+        for url, why in (
+            (f"rediss://:{SECRET}@{HOST}:{secure.number}", "TLS failed: .*certificate verify failed"),
+            (f"redis://:{SECRET}@{HOST}:{secure.number}", "is it a TLS port"),
+            (f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}", "is it a plain port"),
+        ):
+            with pytest.raises(EnvironmentNotReadyError, match=why) as failed:
+                inspect([url], timeout_s=0.5)
+            assert SECRET not in str(failed.value)
+    secure.release()
+
+
+def test_what_is_no_server_at_all_is_unreachable_not_a_crash() -> None:
+    kept = KeptPort()
+    with start_fleet(1, "none"), pytest.raises(EnvironmentNotReadyError, match="no.such.host.invalid:1 "):
+        inspect(["redis://no.such.host.invalid:1"], timeout_s=0.5)
+    with pytest.raises(EnvironmentNotReadyError, match="1 of 1 targets cannot be used"):
+        inspect([f"unix:///nowhere/{kept.number}.sock"])
+    kept.release()
+
+
+def test_questions_leave_no_thread_and_no_connection(fleet: Fleet) -> None:
+    inspect(fleet.urls)
+    leaked_keys(fleet.urls, ["a"])
+    assert threading.active_count() == 1
+    assert client(fleet, 0).info("clients")["connected_clients"] == 1
