@@ -1,7 +1,7 @@
 """Where a run happened: *this machine, Python, packages and commit → the section `environment`*.
 
-Rules: what cannot be found out is None, never a guess; reading it starts no server and takes milliseconds. Nothing in it
-names a user or a folder. Source: /proc/cpuinfo, platform, importlib.metadata, git.
+Rules: what cannot be found out is None, never a guess; reading it starts no server and takes milliseconds. It names no
+user and no folder. Source: /proc/cpuinfo, platform, importlib.metadata, git.
 """
 
 import os

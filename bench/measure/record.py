@@ -199,13 +199,14 @@ def _writer(recorder: Recorder) -> tuple[Write, Callable[[], int]]:
     return write, lambda: slot
 
 
-def read_history(workdir: str | os.PathLike[str]) -> History:
-    """All complete records of all workers in `workdir`, by worker and slot.
+def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
+    """The complete records of all workers in `workdir`, by worker and slot.
 
-    Reads everything into memory: 128 bytes per operation (limit: about ten million). For writers that have ended;
-    while they write, follow them with HistoryTail.
+    For writers that have ended; while they write, follow them with HistoryTail. Needs 128 bytes of memory per
+    operation: a long run is read in `parts`, each (0 ≤ `part` < `parts`) with all operations of its resources, those
+    whose index modulo `parts` is `part`. What is torn or missing is counted in part 0 only.
     """
-    parts: list[Records] = []
+    pieces: list[Records] = []
     torn = missing = 0
     for segments in _by_worker(Path(workdir)).values():
         base, expected = 0, 0
@@ -215,11 +216,17 @@ def read_history(workdir: str | os.PathLike[str]) -> History:
                 base = -1
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
             records, cut = _complete(raw, base)
-            parts.append(records)
+            pieces.append(records if parts == 1 else records[records["resource"] % parts == part])
             torn += cut
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
-    records = np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
-    return History(records, torn, missing)
+    records = np.concatenate(pieces) if pieces else np.empty(0, RECORD_DTYPE)
+    return History(records, 0, 0) if part else History(records, torn, missing)
+
+
+def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:
+    """Into how many parts to read the history so that each holds about that many operations (≥ 1)."""
+    size = sum(path.stat().st_size for path in Path(workdir).glob("history-*.bin"))
+    return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
 
 
 class HistoryTail:

@@ -43,9 +43,7 @@ def assemble(sections: Mapping[str, Any]) -> Result:
     """
     given = {"schema_version": SCHEMA_VERSION, **sections}
     if wrong := set(RESULT_KEYS) ^ set(given):
-        raise ValueError(
-            f"a result has exactly the keys of RESULT_KEYS; missing or unknown: {', '.join(sorted(wrong))}"
-        )
+        raise ValueError(f"a result has the keys of RESULT_KEYS only; missing or unknown: {', '.join(sorted(wrong))}")
     return {key: given[key] for key in RESULT_KEYS}
 
 

@@ -81,6 +81,26 @@ def test_negative_and_extreme_values_survive(tmp_path):
     assert record.read_history(tmp_path).records[0].tolist() == (*extremes, 1)
 
 
+def test_parts_hold_each_resource_once_and_whole(tmp_path):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    for number in range(40):
+        recorder.write(*(number if field == 9 else 1 for field in range(15)))
+    recorder.close()
+    overwrite(next(tmp_path.glob("*.3.bin")), 9, "sequence", 0)
+    histories = [record.read_history(tmp_path, part, 3) for part in range(3)]
+    assert [sorted(set(history.records["resource"] % 3)) for history in histories] == [[0], [1], [2]]
+    assert sum(len(history.records) for history in histories) == 39
+    assert [history.torn for history in histories] == [1, 0, 0]
+
+
+def test_the_number_of_parts_follows_from_the_size(tmp_path):
+    assert record.history_parts(tmp_path) == 1
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(31))
+    recorder.close()
+    assert [record.history_parts(tmp_path, operations) for operations in (100, 31, 30, 10)] == [1, 1, 2, 4]
+
+
 def test_records_of_all_workers_are_read(tmp_path):
     for worker in (0, 1, 12):
         recorder = Recorder(tmp_path, worker, segment_records=8)

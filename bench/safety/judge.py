@@ -1,0 +1,135 @@
+"""The oracle: *the history of all workers → SafetyReport*.
+
+Rules
+- Each part that is added holds all operations of its resources; a million operations take less than a second.
+- A checker that fails says UNKNOWN, never SAFE.
+
+Source: the rules in `rules.py`, the verdict in `report.py`.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, Records
+from bench.measure.timeline import Integers, timelines
+from bench.safety import rules
+from bench.safety.operations import invalid_grants, order_leases, trace_end_ns
+from bench.safety.report import (
+    CONTESTED_ENOUGH,
+    EXAMPLES_PER_KIND,
+    NOT_CONTENDED,
+    VIOLATIONS,
+    Circumstances,
+    Incident,
+    SafetyReport,
+    blame,
+    ignorance,
+)
+
+
+class Judge:
+    """Judges a history part by part. `ttl_ms`: the longest TTL that was asked for."""
+
+    def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
+        self._ttl_ms = ttl_ms
+        self._circumstances = circumstances or Circumstances()
+        self._counts: Counter[str] = Counter()
+        self._examples: list[Incident] = []
+        self._failure: str | None = None
+
+    def add(self, records: Records) -> None:
+        """Judge all operations of some resources. Never raises: a failure of the checker becomes UNKNOWN."""
+        try:
+            self._counts["operations"] += len(records)
+            times = _times(records, self._ttl_ms)
+            for timeline, rows in timelines(records["resource"], times):
+                part = records[rows]
+                leases = order_leases(part, timeline)
+                self._counts["contested"] += rules.contested(leases, part, timeline)
+                self._note("service_fault", part, *rules.service_faults(leases))
+                self._note("client_overstay", part, *rules.client_overstays(leases, timeline))
+                self._note("foreign_delete", part, *rules.foreign_deletes(leases, timeline))
+                self._note("granted_invalid", part, invalid_grants(part))
+                self._note("spurious_refusal", part, rules.spurious_refusals(part, timeline, self._ttl_ms))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
+            self._failure = f"the checker failed: {type(error).__name__}: {error}"
+
+    def report(self, torn: int = 0, missing_segments: int = 0) -> SafetyReport:
+        """The verdict over all parts; `torn` and `missing_segments` as in `History`."""
+        counts, contested = self._counts, self._counts["contested"]
+        unknown = ignorance(counts["operations"], torn, missing_segments, self._circumstances)
+        verdict, reason = self._verdict("; ".join(filter(None, (self._failure, unknown))) or None)
+        return SafetyReport(
+            verdict=verdict,
+            reason=reason,
+            service_faults=counts["service_fault"],
+            client_overstays=counts["client_overstay"],
+            granted_invalid=counts["granted_invalid"],
+            foreign_deletes=counts["foreign_delete"],
+            spurious_refusals=counts["spurious_refusal"],
+            unexplained=counts["unexplained"],
+            contested_leases=contested,
+            upper_bound_95=3 / contested if verdict == "SAFE" and contested >= CONTESTED_ENOUGH else None,
+            examples=tuple(self._example(incident) for incident in self._examples),
+        )
+
+    def _verdict(self, unknown: str | None) -> tuple[str, str | None]:
+        seen = [f"{self._counts[kind]} × {kind.replace('_', ' ')}" for kind in VIOLATIONS if self._counts[kind]]
+        if seen:
+            return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
+        if unknown:
+            return "UNKNOWN", unknown
+        return "SAFE", None if self._counts["contested"] >= CONTESTED_ENOUGH else NOT_CONTENDED
+
+    def _note(self, kind: str, records: Records, *rows: Integers) -> None:
+        count = len(rows[0])
+        if not count:
+            return
+        at_ns = _happened_ns(kind, records, rows[-1])
+        if kind in VIOLATIONS:
+            self._counts["unexplained"] += sum(
+                blame(at, self._ttl_ms, self._circumstances) == "unexplained" for at in at_ns.tolist()
+            )
+        room = max(EXAMPLES_PER_KIND - self._counts[kind], 0)
+        for position in range(min(room, count)):
+            operations = tuple(describe(records[int(row[position])]) for row in rows)
+            self._examples.append(Incident(kind, int(at_ns[position]), operations))
+        self._counts[kind] += count
+
+    def _example(self, incident: Incident) -> dict[str, object]:
+        cause = blame(incident.at_ns, self._ttl_ms, self._circumstances) if incident.kind in VIOLATIONS else None
+        return {
+            "kind": incident.kind,
+            "at_ns": incident.at_ns,
+            "blame": cause,
+            "operations": list(incident.operations),
+        }
+
+
+def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = None) -> SafetyReport:
+    """Judge a whole history at once; see `Judge`. `ttl_ms`: the longest TTL that was asked for."""
+    oracle = Judge(ttl_ms, circumstances)
+    oracle.add(history.records)
+    return oracle.report(history.torn, history.missing_segments)
+
+
+def describe(record: np.void) -> dict[str, int | str]:
+    """A record by field names, its outcomes in words."""
+    fields: dict[str, int | str] = {name: int(record[name]) for name in RECORD_FIELDS}
+    code = int(record["outcome"])
+    fields["outcome"] = OUTCOMES[code & 0xFF]
+    fields["release_outcome"] = OUTCOMES[(code >> 8) & 0xFF]
+    return fields
+
+
+def _times(records: Records, ttl_ms: int) -> list[Integers]:
+    """Every time that rules make keys of; 0 (did not happen) left out."""
+    optional = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
+    happened = [records[name][records[name] != 0] for name in optional]
+    return [records["start_ns"], records["ended_ns"], trace_end_ns(records, ttl_ms), *happened]
+
+
+def _happened_ns(kind: str, records: Records, rows: Integers) -> Integers:
+    field = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
+    return np.asarray(records[field][rows])

@@ -1,0 +1,103 @@
+"""What the oracle says: *findings and circumstances → SAFE | VIOLATED | UNKNOWN with its reason*.
+
+Rules
+- VIOLATED when two leases were valid at once, a grant was accepted after its end, or a foreign lease was deleted: what
+  was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and violate nothing.
+- UNKNOWN when the history is incomplete or empty, the clock stepped, several hosts took part or the checker failed.
+- With no violation in n contested leases the true rate is below 3 / n (95 % sure); below 100 nothing was tested.
+
+Source: the rule of three; the oracle of README's section on safety.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+CONTESTED_ENOUGH = 100
+VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
+KINDS = (*VIOLATIONS, "client_overstay", "spurious_refusal")
+EXAMPLES_PER_KIND = 5
+NOT_CONTENDED = "not contended, nothing tested"
+
+ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One finding: `at_ns` when it happened, and the operations involved, the culprit or the earlier one first."""
+
+    kind: str
+    at_ns: int
+    operations: tuple[dict[str, int | str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the history itself does not tell.
+
+    `unsafe_recipe`: the flaw of a recipe that is known to be unsafe, else None. `fault_spans_ns`: (begun, ended) of
+    every injected fault; its effects may last one TTL longer. `clock`: samples over the run, in order. `missing`: one
+    sentence for each part of the history that is known to be lost (a killed worker). `hosts`: that recorded it.
+    """
+
+    unsafe_recipe: str | None = None
+    fault_spans_ns: tuple[tuple[int, int], ...] = ()
+    clock: Sequence[ClockSample] = ()
+    missing: tuple[str, ...] = ()
+    hosts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyReport:
+    """The section `safety` of a result. `reason` explains VIOLATED and UNKNOWN, or why SAFE says little."""
+
+    verdict: str
+    reason: str | None
+    service_faults: int = 0
+    client_overstays: int = 0
+    granted_invalid: int = 0
+    foreign_deletes: int = 0
+    spurious_refusals: int = 0
+    unexplained: int = 0
+    contested_leases: int = 0
+    upper_bound_95: float | None = None
+    examples: tuple[dict[str, Any], ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The section as plain JSON values."""
+        return {**asdict(self), "examples": list(self.examples)}
+
+
+def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
+    """The cause of a violation: `unsafe recipe`, `injected fault` or `unexplained`."""
+    if circumstances.unsafe_recipe:
+        return "unsafe recipe"
+    lasting_ns = ttl_ms * 1_000_000
+    if any(begun <= at_ns <= ended + lasting_ns for begun, ended in circumstances.fault_spans_ns):
+        return "injected fault"
+    return "unexplained"
+
+
+def clock_step_ns(samples: Sequence[ClockSample], tolerance_ns: int = 2_000_000, slew: float = 1e-3) -> int:
+    """The largest jump between neighbouring samples, in ns; 0 when every change is within `tolerance_ns` + slewing."""
+    jumps = [
+        abs(offset - offset_before)
+        for (at_before, offset_before), (at, offset) in pairwise(samples)
+        if abs(offset - offset_before) > tolerance_ns + slew * (at - at_before)
+    ]
+    return max(jumps, default=0)
+
+
+def ignorance(operations: int, torn: int, missing_segments: int, circumstances: Circumstances) -> str | None:
+    """Why nothing can be called safe; None when all is known."""
+    reasons = list(circumstances.missing)
+    if not operations:
+        reasons.append("no operation was recorded")
+    if torn or missing_segments:
+        reasons.append(f"the history is incomplete: {torn} torn records, {missing_segments} missing files")
+    if step := clock_step_ns(circumstances.clock):
+        reasons.append(f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it")
+    if circumstances.hosts > 1:
+        reasons.append(f"{circumstances.hosts} hosts recorded it, and their clocks cannot be compared")
+    return "; ".join(reasons) or None

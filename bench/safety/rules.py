@@ -1,0 +1,99 @@
+"""The oracle's rules: *ordered leases and operations → the rows that break each rule*.
+
+Rules: each function is one rule, vectorised over a timeline (every key of a resource is below every key of the next, so
+a comparison of keys compares times of one resource, or is settled by the resources). Pairs are (culprit or earlier row,
+other row). Source: with unique owner tokens these rules equal a linearizability check of a mutex: no search is needed.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.timeline import Integers, Timeline
+from bench.safety.operations import Leases, contended, trace_end_ns
+
+Pairs = tuple[Integers, Integers]
+
+_NONE = np.empty(0, np.int64)
+
+
+def service_faults(leases: Leases) -> Pairs:
+    """Leases granted while an earlier one of the resource was valid: (the one valid longest, the later one)."""
+    if len(leases.row) < 2:
+        return _NONE, _NONE
+    latest_end = np.maximum.accumulate(leases.end)
+    later = np.flatnonzero(leases.granted[1:] < latest_end[:-1]) + 1
+    earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")  # where that end was first reached
+    return leases.row[earlier], leases.row[later]
+
+
+def client_overstays(leases: Leases, timeline: Timeline) -> Pairs:
+    """Clients that worked past their validity while the resource was granted to another: (the client, the other)."""
+    worked = np.where(leases.sent > 0, np.minimum(leases.work_end, leases.sent), leases.work_end)
+    late = np.flatnonzero(worked > leases.valid_until)
+    since = timeline.keys(leases.resource[late], leases.valid_until[late])
+    until = timeline.keys(leases.resource[late], worked[late])
+    following = np.searchsorted(leases.granted, since, "left")
+    hit = following < len(leases.row)
+    late, following, until = late[hit], following[hit], until[hit]
+    harmful = leases.granted[following] < until
+    return leases.row[late[harmful]], leases.row[following[harmful]]
+
+
+def foreign_deletes(leases: Leases, timeline: Timeline) -> Pairs:
+    """Releases that removed another's lease: (the one that released, the one that lost its lease).
+
+    Either the release was sent after the other's grant, returned inside the other's validity and reports success; or
+    the other found its key gone inside its validity, and the lease before it reported a successful release that ran
+    past its own end and overlapped the other's.
+    """
+    released = leases.release == OUTCOME_CODES["released"]
+    after = np.flatnonzero(released & (leases.sent > 0) & (leases.replied > 0))
+    holder = np.searchsorted(leases.granted, timeline.keys(leases.resource[after], leases.sent[after]), "right") - 1
+    foreign = (leases.granted[holder] > leases.granted[after]) & (
+        leases.end[holder] >= timeline.keys(leases.resource[after], leases.replied[after])
+    )
+    return _joined((after[foreign], holder[foreign]), _deleted_under(leases, released), leases)
+
+
+def _deleted_under(leases: Leases, released: NDArray[np.bool_]) -> Pairs:
+    gone = leases.release == OUTCOME_CODES["gone"]
+    victim = np.flatnonzero(gone & (leases.sent > 0) & (leases.sent < leases.valid_until))
+    victim = victim[victim > 0]
+    before = victim - 1
+    guilty = (
+        (leases.resource[before] == leases.resource[victim])
+        & released[before]
+        & (leases.replied[before] > leases.valid_until[before])
+        & (leases.sent[before] <= leases.sent[victim])
+    )
+    return before[guilty], victim[guilty]
+
+
+def spurious_refusals(records: Records, timeline: Timeline, ttl_ms: int) -> Integers:
+    """Refused acquires during which no other operation can have held a key of the resource."""
+    refused = np.flatnonzero(contended(records))
+    if not len(refused):
+        return refused
+    resource = records["resource"]
+    begun = np.sort(timeline.keys(resource, records["start_ns"]))
+    over = np.sort(timeline.keys(resource, trace_end_ns(records, ttl_ms)))
+    asked = timeline.keys(resource[refused], records["start_ns"][refused])
+    answered = timeline.keys(resource[refused], records["ended_ns"][refused])
+    around = np.searchsorted(begun, answered, "right") - np.searchsorted(over, asked, "left")
+    return refused[around <= 1]  # itself
+
+
+def contested(leases: Leases, records: Records, timeline: Timeline) -> int:
+    """How many leases another operation asked for while they were valid."""
+    begun = np.sort(timeline.keys(records["resource"], records["start_ns"]))
+    ended = np.sort(timeline.keys(records["resource"], records["ended_ns"]))
+    around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(ended, leases.granted, "left")
+    return int((around > 1).sum())  # itself
+
+
+def _joined(first: Pairs, second: Pairs, leases: Leases) -> Pairs:
+    culprits = np.concatenate([first[0], second[0]])
+    others = np.concatenate([first[1], second[1]])
+    _, unique = np.unique(culprits, return_index=True)
+    return leases.row[culprits[unique]], leases.row[others[unique]]
