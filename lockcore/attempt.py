@@ -16,9 +16,10 @@ from collections.abc import Callable, Generator
 from random import Random
 
 from lockcore.clock import NS_PER_MS
+from lockcore.commands import OWNER_TOKEN_IN_CLAIM
 from lockcore.engine import Engine
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import OwnedRound, Round, SetRound, Terms
+from lockcore.rounds import ReleaseRound, Round, SetRound, Terms
 
 Steps = Generator["Round | int", int, "Lease | Denied"]
 Post = Callable[[Round], None]
@@ -26,21 +27,17 @@ Post = Callable[[Round], None]
 
 def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease | None:
     """The lease a won round gives at `now_ns`, or None when its validity is used up (TOO_LATE)."""
-    valid_until_ns = round_.started_ns + round_.terms.usable_ns
+    terms = round_.terms
+    started_ns = round_.started_ns
+    valid_until_ns = started_ns + terms.usable_ns
+    is_valid = now_ns < valid_until_ns
     if round_.watched:
-        round_.decided(Outcome.ACQUIRED if now_ns < valid_until_ns else Outcome.TOO_LATE, now_ns)
-    if now_ns >= valid_until_ns:
+        round_.decided(Outcome.ACQUIRED if is_valid else Outcome.TOO_LATE, now_ns)
+    if not is_valid:
         return None
+    owner_token = round_.claim[OWNER_TOKEN_IN_CLAIM]
     return Lease(
-        round_.resource,
-        round_.owner_token,
-        round_.terms.ttl_ms,
-        round_.started_ns,
-        now_ns,
-        valid_until_ns,
-        round_,
-        attempts,
-        split_votes,
+        round_.resource, owner_token, terms.ttl_ms, started_ns, now_ns, valid_until_ns, round_, attempts, split_votes
     )
 
 
@@ -96,15 +93,15 @@ class Acquire:
         return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random())
 
 
-def _denied(round_: OwnedRound, outcome: Outcome, now_ns: int) -> Denied:
-    return Denied(round_.resource, outcome, round_.tally, 1, 0, round_.started_ns, now_ns)
+def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -> Denied:
+    return Denied(lease.resource, outcome, round_.tally, 1, 0, round_.started_ns, now_ns)
 
 
 def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Round | int, int, Denied]:
     """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield round_
-    return _denied(round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
+    return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
@@ -120,13 +117,13 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
         )
     round_ = engine.extend_round(lease, terms, now_ns)
     if now_ns >= lease.valid_until_ns:
-        return _denied(round_, Outcome.GONE, now_ns)
+        return _denied(lease, round_, Outcome.GONE, now_ns)
     now_ns = yield round_
     outcome = round_.outcome or Outcome.UNREACHABLE
     if outcome is not Outcome.RELEASED:
-        return _denied(round_, outcome, now_ns)
+        return _denied(lease, round_, outcome, now_ns)
     if now_ns >= lease.valid_until_ns or now_ns >= valid_until_ns:
-        return _denied(round_, Outcome.GONE, now_ns)
+        return _denied(lease, round_, Outcome.GONE, now_ns)
     return Lease(
         lease.resource, lease.owner_token, ttl_ms, round_.started_ns, now_ns, valid_until_ns, lease.round,
         lease.attempts, lease.split_votes,

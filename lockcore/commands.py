@@ -39,20 +39,16 @@ COMPARE_AND_DELETE_MANY = _script("compare_and_delete_many.lua")
 
 
 TOKEN_BULK_BYTES = len(bulk(b"x" * OWNER_TOKEN_BYTES))
+OWNER_TOKEN_IN_CLAIM = slice(-OWNER_TOKEN_BYTES - 2, -2)
 _SET_HEAD = b"*6\r\n" + bulk(b"SET")
 _IFEQ = bulk(b"IFEQ")
 
 Encode = Callable[[bytes], bytes]
 
 
-def claim_template() -> bytes:
-    """A %-template of (length of key, key, prefix of the owner token, counter): one attempt's claim."""
-    return b"$%d\r\n%b\r\n$" + b"%d" % OWNER_TOKEN_BYTES + b"\r\n%b%012x\r\n"
-
-
-def owner_token_of(claim: bytes) -> bytes:
-    """The owner token inside a claim."""
-    return claim[-OWNER_TOKEN_BYTES - 2 : -2]
+def claim_stem(key: bytes, token_prefix: bytes) -> bytes:
+    """A claim without the last 12 digits of its owner token (and the line's end), which follow per attempt."""
+    return bulk(key) + b"$%d\r\n" % OWNER_TOKEN_BYTES + token_prefix
 
 
 def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:

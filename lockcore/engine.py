@@ -17,17 +17,18 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, Encode, claim_template, eval_of
+from lockcore.commands import Dialect, Encode, claim_stem, eval_of
 from lockcore.membership import Hello, Member, State, abstention_ns
 from lockcore.model import InstanceStatus, Lease, Outcome
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, Ignored, OwnedRound, Round, SetRound, Terms
+from lockcore.rounds import Awaited, ExtendRound, Ignored, ReleaseRound, Round, SetRound, Terms
 from lockcore.settings import Settings
 from lockcore.watched import WatchedSetRound
 
 FAR_FUTURE_NS = 1 << 62
+STEMS_KEPT = 1 << 16
 
 
 class Engine:
@@ -48,7 +49,7 @@ class Engine:
         self.terms_of: dict[int, Terms] = {}
         self.foreign = False
         self._uniform_release: Encode | None = None
-        self._claim = claim_template()
+        self._stems: dict[str, bytes] = {}
         self._observer, self._observe_every = settings.observer, settings.observe_every
         self._watched: list[WatchedSetRound] = []
         self.now_ns = 0
@@ -59,7 +60,7 @@ class Engine:
         self._open: list[Round] = []
         self._loose: list[Round] = []
         self.shortest_ns = FAR_FUTURE_NS
-        self._owed: list[list[OwnedRound]] = [[] for _ in addresses]
+        self._owed: list[list[ReleaseRound]] = [[] for _ in addresses]
         self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
 
     # -- starting rounds ----------------------------------------------------------------------------------------------
@@ -76,25 +77,32 @@ class Engine:
 
     def set_round(self, resource: str, terms: Terms, now_ns: int, attempt: int = 1) -> SetRound:
         """A new attempt with an owner token of its own, not yet sent."""
-        key = self._prefix + resource.encode()
         number = next(self._counter)
-        claim = self._claim % (len(key), key, self._token_prefix, number)
+        claim = (self._stems.get(resource) or self._stem(resource)) + b"%012x\r\n" % number
         if self._observer is None or number % self._observe_every:
             return SetRound(self, resource, claim, terms, now_ns)
-        watched = WatchedSetRound(self, resource, claim, terms, now_ns, self._observer)
-        watched.attempt = attempt
-        return watched
+        return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt)
 
-    def release_round(self, lease: Lease, now_ns: int) -> OwnedRound:
+    def _stem(self, resource: str) -> bytes:
+        """A claim on `resource` up to the counter of its owner token; the most used ones are kept."""
+        if not isinstance(resource, str) or not resource:
+            raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
+        if len(self._stems) >= STEMS_KEPT:
+            self._stems.clear()
+        stem = claim_stem(self._prefix + resource.encode(), self._token_prefix)
+        self._stems[resource] = stem
+        return stem
+
+    def release_round(self, lease: Lease, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""
-        won = self._round_of(lease)
-        return OwnedRound(self, won, won.terms, now_ns)
+        won = lease.round
+        if won.__class__ is not SetRound or won.engine is not self:  # type: ignore[attr-defined]
+            won = self._round_of(lease)
+        return ReleaseRound(won, now_ns)  # type: ignore[arg-type]
 
-    def extend_round(self, lease: Lease, terms: Terms, now_ns: int) -> OwnedRound:
+    def extend_round(self, lease: Lease, terms: Terms, now_ns: int) -> ExtendRound:
         """An extension of `lease` to `terms` from now, not yet sent."""
-        round_ = OwnedRound(self, self._round_of(lease), terms, now_ns)
-        round_.extend_ttl_ms = terms.ttl_ms
-        return round_
+        return ExtendRound(self._round_of(lease), terms, now_ns)
 
     def _round_of(self, lease: Lease) -> SetRound:
         won = lease.round
@@ -104,47 +112,37 @@ class Engine:
 
     def submit(self, round_: SetRound) -> None:
         """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without a byte sent."""
-        voters = self.voters
-        if round_.voters is not voters:
-            round_.voters, round_.undecided = voters, len(voters)
         if round_.undecided < self.quorum:
             round_.undecided, round_.voters, round_.cleaned = 0, (), True
             round_.outcome = Outcome.UNREACHABLE
-            self.ready.append(round_)
-        else:
-            terms = round_.terms
-            self._broadcast(terms.set_head + round_.claim + terms.set_tail, round_)
-            if round_.watched:
-                self._watched.append(round_)  # type: ignore[arg-type]
+            return
+        if round_.watched:
+            self._watched.append(round_)  # type: ignore[arg-type]
+        terms = round_.terms
+        self._broadcast(terms.set_head + round_.claim + terms.set_tail, round_)
 
-    def submit_release(self, round_: OwnedRound) -> None:
+    def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
-        targets = round_.targets
-        round_.never = self.instances - len(targets)
+        targets = round_.won.voters
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
-            self._broadcast(self._uniform_release(round_.claim), round_)
+            self._broadcast(self._uniform_release(round_.won.claim), round_)
             return
-        reached = [pipe for pipe in targets if pipe.is_open]
-        round_.undecided = len(reached)
         for pipe in targets:
             if not pipe.is_open:
                 self.owe(pipe, round_)
-        for pipe in reached:
-            self._unicast(pipe, pipe.dialect.encode_release(round_.claim), round_)
-        self._loose.append(round_)
-        round_.judge()
+        self._submit_to([pipe for pipe in targets if pipe.is_open], round_)
 
-    def submit_extend(self, round_: OwnedRound) -> None:
+    def submit_extend(self, round_: ExtendRound) -> None:
         """Queue an extension on every instance that is connected and not lagging."""
-        reached = [
-            pipe
-            for pipe, member in zip(self.pipes, self.members, strict=True)
-            if pipe.is_open and member.state is not State.LAGGING
-        ]
+        members = zip(self.pipes, self.members, strict=True)
+        reached = [pipe for pipe, member in members if pipe.is_open and member.state is not State.LAGGING]
+        self._submit_to(reached, round_)
+
+    def _submit_to(self, reached: list[Pipeline], round_: ReleaseRound) -> None:
         round_.undecided = len(reached)
         for pipe in reached:
-            self._unicast(pipe, pipe.dialect.encode_extend(round_.claim, round_.extend_ttl_ms), round_)
+            self._unicast(pipe, round_.encode(pipe.dialect), round_)
         self._loose.append(round_)
         round_.judge()
 
@@ -156,19 +154,15 @@ class Engine:
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent; nobody waits for it."""
         if round_.voters:
-            self.submit_release(OwnedRound(self, round_, round_.terms, round_.started_ns))
+            self.submit_release(ReleaseRound(round_, round_.started_ns))
 
-    def send_script(self, round_: OwnedRound, pipe: Pipeline) -> None:
+    def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again."""
-        if not pipe.is_open:
-            return
-        if round_.extend_ttl_ms:
-            data = eval_of(COMPARE_AND_EXTEND, round_.claim, b"%d" % round_.extend_ttl_ms)
-        else:
-            data = eval_of(COMPARE_AND_DELETE, round_.claim)
-        self._unicast(pipe, data, round_)
+        if pipe.is_open:
+            self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
+            self._loose.append(round_)
 
-    def owe(self, pipe: Pipeline, round_: OwnedRound) -> None:
+    def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
         """Remember a release for an instance that is not connected: it is sent on the next connection."""
         self._owed[pipe.index].append(round_)
 
@@ -193,7 +187,10 @@ class Engine:
     def _take_batch(self) -> tuple[bytes, list[Awaited]]:
         data, rounds = b"".join(self.batch), self.batch_rounds
         self.batch, self.batch_rounds = [], []
-        self._flights.append((rounds[0].started_ns, rounds))
+        flights = self._flights
+        while flights and not flights[0][1][-1].undecided:
+            flights.popleft()  # one order per connection: the last of a flight is answered last
+        flights.append((rounds[0].started_ns, rounds))
         for pipe in self.voters:
             pipe.pending.extend(rounds)
         return data, rounds
@@ -328,10 +325,10 @@ class Engine:
         owed, self._owed[index] = self._owed[index], []
         for round_ in owed:
             if now_ns < self._expiry_ns(round_):
-                self._unicast(pipe, dialect.encode_release(round_.claim), round_)
+                self._unicast(pipe, round_.encode(dialect), round_)
         self._recount()
 
-    def _expiry_ns(self, round_: OwnedRound) -> int:
+    def _expiry_ns(self, round_: ReleaseRound) -> int:
         ttl_ms = round_.terms.ttl_ms
         return round_.started_ns + ttl_ms * NS_PER_MS + drift_ns(ttl_ms, self.settings.drift_factor)
 

@@ -55,8 +55,8 @@ class Redlock:
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
-        self._keepers: dict[bytes, KeepAlive] = {}
-        self.try_acquire = driver.try_acquire
+        self.try_acquire = driver.try_acquire  # the driver's own methods: no wrapper on the hot path
+        self.try_release = driver.try_release
 
     @classmethod
     def connect(cls, urls: Sequence[str], *, shell: Shell = "auto", **settings: Any) -> Redlock:
@@ -74,6 +74,9 @@ class Redlock:
         def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
             """Acquire as a value: a `Lease`, or a `Denied` with its outcome. See `acquire`."""
 
+        def try_release(self, lease: Lease) -> Outcome:
+            """Give the lease back: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered)."""
+
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0: one attempt).
 
@@ -83,12 +86,6 @@ class Redlock:
         if isinstance(result, Denied):
             raise error_of(result)
         return result
-
-    def try_release(self, lease: Lease) -> Outcome:
-        """Give the lease back: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered)."""
-        if self._keepers:
-            self._stop_keeping(lease)
-        return self._driver.try_release(lease)  # type: ignore[no-any-return]
 
     def release(self, lease: Lease) -> None:
         """Give the lease back. Raises LeaseGoneError when it was no longer ours, UnreachableError when too few answered."""
@@ -123,21 +120,16 @@ class Redlock:
         """
         keeper = KeepAlive(lease, every_ms, extensions, on_gone)
         driver = self._driver
-        self._keepers[lease.owner_token] = keeper
+        driver.keepers[lease.owner_token] = keeper
 
         def run() -> None:
             try:
                 keeper.ended(driver.drive(keeper_steps(keeper, driver.engine)))
             finally:
-                self._keepers.pop(lease.owner_token, None)
+                driver.keepers.pop(lease.owner_token, None)
 
         keeper.cancel = driver.background(run)
         return keeper
-
-    def _stop_keeping(self, lease: Lease) -> None:
-        keeper = self._keepers.pop(lease.owner_token, None)
-        if keeper is not None:
-            keeper.stop()
 
     @contextmanager
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
@@ -160,7 +152,7 @@ class Redlock:
 
     def close(self, drain_s: float = 1.0) -> None:
         """Send what is queued, wait up to `drain_s` seconds for what is in flight, close the connections. Idempotent."""
-        for keeper in list(self._keepers.values()):
+        for keeper in list(self._driver.keepers.values()):
             keeper.stop()
         self._driver.close(drain_s)
 

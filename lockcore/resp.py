@@ -26,9 +26,11 @@ def request(*arguments: bytes) -> bytes:
     return b"*%d\r\n" % len(arguments) + b"".join(map(bulk, arguments))
 
 
-def error_kind(error: BaseException) -> str:
-    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …): a closed, countable set."""
-    return str(error).split(" ", 1)[0] or "ERR"
+def error_kind(reply: object) -> str:
+    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …), or UNEXPECTED for any other reply: a countable set."""
+    if not isinstance(reply, ReplyError):
+        return "UNEXPECTED"
+    return str(reply).split(" ", 1)[0] or "ERR"
 
 
 class Replies:

@@ -9,11 +9,10 @@ Source: quorum.py for every decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import owner_token_of, set_nx_px
+from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, set_nx_px
 from lockcore.model import Outcome, Tally
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
 from lockcore.resp import ReplyError, error_kind
@@ -39,7 +38,7 @@ class SetRound:
     """One attempt's SET on all voting instances.
 
     `voters`: the pipelines it was sent to. `outcome`: None until settled (ACQUIRED still has to pass its validity check,
-    made by the caller when it runs again). `waiter`: what wakes the caller; None when nobody waits (any more).
+    made by the caller when it runs again). `waiter`: whatever the shell wakes the caller by; None when nobody waits (any more).
     """
 
     __slots__ = (
@@ -55,17 +54,13 @@ class SetRound:
         self.claim = claim
         self.terms = terms
         self.started_ns = started_ns
-        self.voters = voters = engine.voters
-        self.undecided = len(voters)
+        self.voters = engine.voters
+        self.undecided = len(engine.voters)
         self.missing = engine.quorum
         self.refused = self.errored = self.silent = 0
         self.cleaned = False
         self.outcome: Outcome | None = None
-        self.waiter: Callable[[None], Any] | None = None
-
-    @property
-    def owner_token(self) -> bytes:
-        return owner_token_of(self.claim)
+        self.waiter: Any = None
 
     @property
     def valid_until_ns(self) -> int:
@@ -80,24 +75,25 @@ class SetRound:
 
     def reply(self, reply: object, pipe: Pipeline) -> None:
         """Count what one instance said."""
-        if not self.undecided:
+        undecided = self.undecided
+        if not undecided:
             pipe.late_replies += 1
             return
-        self.undecided -= 1
+        self.undecided = undecided - 1
         if reply == b"OK":
-            self.missing -= 1
-            if self.missing:
-                if self.cleaned:
-                    self._judge()
-            elif self.outcome is None:
-                self.outcome = Outcome.ACQUIRED
-                self.engine.ready.append(self)
+            self.missing = missing = self.missing - 1
+            if not missing:
+                if self.outcome is None:
+                    self.outcome = Outcome.ACQUIRED
+                    self.engine.ready.append(self)
+            elif self.cleaned:
+                self._judge()
             return
         if reply is None:
             self.refused += 1
         else:
             self.errored += 1
-            pipe.count_error(error_kind(reply) if isinstance(reply, ReplyError) else "UNEXPECTED")
+            pipe.count_error(error_kind(reply))
         self._judge()
 
     def silence(self, pipe: Pipeline) -> None:
@@ -140,29 +136,40 @@ class SetRound:
         """The caller ran again at `now_ns` and made `outcome` of it: news for watched rounds only."""
 
 
-class OwnedRound:
-    """One release or extension on the instances it concerns: is the key still ours there?
+class ReleaseRound:
+    """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours there?
 
-    `targets`: the instances that were sent the SET of `won`, the round whose claim it is. `never` instances were not sent the SET, so the key cannot be ours there. `outcome` is None until settled; an extension's
-    RELEASED is read as "found ours on a quorum" by its caller.
+    `outcome` is None until settled. The others, `never`, were not sent the SET, so the key cannot be ours there.
     """
 
     __slots__ = (
-        "claim", "engine", "errored", "extend_ttl_ms", "never", "not_ours", "outcome", "ours", "resource",
-        "silent", "started_ns", "targets", "terms", "undecided", "waiter",
+        "engine", "errored", "missing", "not_ours", "outcome", "silent", "started_ns", "undecided", "waiter", "won",
     )  # fmt: skip
+    script = COMPARE_AND_DELETE
+    script_arguments: tuple[bytes, ...] = ()
 
-    def __init__(self, engine: Engine, won: SetRound, terms: Terms, started_ns: int) -> None:
-        self.engine = engine
-        self.resource = won.resource
-        self.claim = won.claim
-        self.targets = won.voters
-        self.terms = terms
+    def __init__(self, won: SetRound, started_ns: int) -> None:
+        self.won = won
+        self.engine = engine = won.engine
         self.started_ns = started_ns
-        self.undecided = self.ours = self.not_ours = self.never = self.errored = self.silent = 0
-        self.extend_ttl_ms = 0  # 0: a release
+        self.missing = engine.quorum
+        self.undecided = self.not_ours = self.errored = self.silent = 0
         self.outcome: Outcome | None = None
-        self.waiter: Callable[[None], Any] | None = None
+        self.waiter: Any = None
+
+    @property
+    def terms(self) -> Terms:
+        """The terms whose timeout holds for it."""
+        return self.won.terms
+
+    @property
+    def ours(self) -> int:
+        """The instances where the key was found ours."""
+        return self.engine.quorum - self.missing
+
+    @property
+    def never(self) -> int:
+        return self.engine.instances - len(self.won.voters)
 
     @property
     def tally(self) -> Tally:
@@ -170,39 +177,47 @@ class OwnedRound:
         absent = self.engine.instances - known
         return Tally(self.ours, self.not_ours, self.errored, self.silent, absent, self.undecided)
 
+    def encode(self, dialect: Dialect) -> bytes:
+        """The command for an instance of this dialect."""
+        return dialect.encode_release(self.won.claim)
+
     def reply(self, reply: object, pipe: Pipeline) -> None:
         """Count what one instance said; an unknown script is sent again with its source."""
-        if reply.__class__ is ReplyError and error_kind(reply) == "NOSCRIPT":  # type: ignore[arg-type]
-            self.engine.send_script(self, pipe)
-            return
-        if not self.undecided:
-            pipe.late_replies += 1
-            return
-        self.undecided -= 1
-        if reply == 1 or reply == b"OK":
-            self.ours += 1
-            if self.ours == self.engine.quorum and self.outcome is None:
+        undecided = self.undecided
+        if undecided and (reply == 1 or reply == b"OK"):
+            self.undecided = undecided - 1
+            self.missing = missing = self.missing - 1
+            if not missing and self.outcome is None:
                 self.outcome = Outcome.RELEASED
                 self.engine.ready.append(self)
-                return
-        elif reply == 0 or reply is None:
+            return
+        if isinstance(reply, ReplyError) and error_kind(reply) == "NOSCRIPT":
+            self.engine.send_script(self, pipe)
+            return
+        if not undecided:
+            pipe.late_replies += 1
+            return
+        self.undecided = undecided - 1
+        if reply == 0 or reply is None:
             self.not_ours += 1
         else:
             self.errored += 1
-            pipe.count_error(error_kind(reply) if isinstance(reply, ReplyError) else "UNEXPECTED")
+            pipe.count_error(error_kind(reply))
         self.judge()
 
     def silence(self, pipe: Pipeline) -> None:
-        """The connection broke: a release is owed to the instance until its key has expired."""
-        if not self.extend_ttl_ms:
-            self.engine.owe(pipe, self)
+        """The connection broke: the release is owed to the instance until the key has expired."""
+        self.engine.owe(pipe, self)
+        self._fall_silent()
+
+    def _fall_silent(self) -> None:
         if self.undecided:
             self.undecided -= 1
             self.silent += 1
             self.judge()
 
     def expire(self) -> None:
-        """The timeout: whatever is undecided stays SILENT (a release is still in its connection's order)."""
+        """The timeout: whatever is undecided stays SILENT (a release keeps its place in its connection's order)."""
         self.silent += self.undecided
         self.undecided = 0
         self.judge()
@@ -222,6 +237,29 @@ class OwnedRound:
         self.waiter = None
 
 
+class ExtendRound(ReleaseRound):
+    """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found ours on a quorum"."""
+
+    __slots__ = ("script_arguments", "to")  # type: ignore[misc]
+    script = COMPARE_AND_EXTEND
+
+    def __init__(self, won: SetRound, to: Terms, started_ns: int) -> None:
+        super().__init__(won, started_ns)
+        self.to = to
+        self.script_arguments = (b"%d" % to.ttl_ms,)
+
+    @property
+    def terms(self) -> Terms:
+        return self.to
+
+    def encode(self, dialect: Dialect) -> bytes:
+        return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
+
+    def silence(self, pipe: Pipeline) -> None:
+        """The connection broke: an extension is not sent again."""
+        self._fall_silent()
+
+
 class Ignored:
     """A command whose reply does not matter."""
 
@@ -238,5 +276,5 @@ class Ignored:
         """Nobody asked."""
 
 
-Round = SetRound | OwnedRound
-Awaited = SetRound | OwnedRound | Ignored
+Round = SetRound | ReleaseRound
+Awaited = SetRound | ReleaseRound | Ignored

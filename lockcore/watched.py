@@ -25,11 +25,18 @@ class WatchedSetRound(SetRound):
     watched = True
 
     def __init__(
-        self, engine: Engine, resource: str, claim: bytes, terms: Terms, started_ns: int, observer: Observer
+        self,
+        engine: Engine,
+        resource: str,
+        claim: bytes,
+        terms: Terms,
+        started_ns: int,
+        observer: Observer,
+        attempt: int,
     ) -> None:
         super().__init__(engine, resource, claim, terms, started_ns)
         self.observer = observer
-        self.attempt = 1
+        self.attempt = attempt
         self.votes = [Vote.ABSENT] * engine.instances
         self.sent_ns = [0] * engine.instances
         self.replied_ns = [0] * engine.instances

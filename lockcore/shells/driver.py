@@ -12,7 +12,9 @@ from random import Random
 from lockcore.clock import monotonic_ns
 from lockcore.engine import FAR_FUTURE_NS, Engine
 from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
-from lockcore.rounds import OwnedRound, Round, SetRound
+from lockcore.keeper import KeepAlive
+from lockcore.model import Lease
+from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.forked import forget_after_fork
 from lockcore.shells.handshake import Connected, Shaken, Target
@@ -30,6 +32,7 @@ class Driver:
         self.wires: list[Wire | None] = [None] * len(targets)
         self.random = Random()
         self.closed = False
+        self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
         forget_after_fork(self.engine)
 
@@ -170,7 +173,10 @@ class Driver:
             self._tick_later(max(0, next_ns - now_ns))
 
     def tick(self) -> None:
-        """The timer fired."""
+        """The timer fired. Replies that wait in the sockets count first: it may be this process that was held up."""
+        for index, pipe in enumerate(self.engine.pipes):
+            if pipe.pending:
+                self.readable(index)
         now_ns = monotonic_ns()
         self.engine.tick(now_ns)
         for index in self.engine.due_connects(now_ns):
@@ -198,14 +204,16 @@ class Driver:
             raise ForeignProcessError
         if isinstance(round_, SetRound):
             self.engine.submit(round_)
-        else:
-            self._submit_owned(round_)
-
-    def _submit_owned(self, round_: OwnedRound) -> None:
-        if round_.extend_ttl_ms:
+        elif isinstance(round_, ExtendRound):
             self.engine.submit_extend(round_)
         else:
             self.engine.submit_release(round_)
+
+    def stop_keeping(self, lease: Lease) -> None:
+        """A lease that is being released is not extended any more."""
+        keeper = self.keepers.pop(lease.owner_token, None)
+        if keeper is not None:
+            keeper.stop()
 
     def shut(self) -> None:
         """Close every socket and settle what still waits. What was written is still executed."""

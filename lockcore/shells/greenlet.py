@@ -15,6 +15,7 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 from greenlet import getcurrent
+from greenlet import greenlet as RawGreenlet
 
 from lockcore.attempt import Acquire, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -34,7 +35,7 @@ class GreenletDriver(Driver):
 
     def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
         self._hub = get_hub()
-        self._park = self._hub.switch
+        self._park = partial(RawGreenlet.switch, self._hub)  # gevent's own wrapper costs 0.2 µs more
         self._readers: list[Any] = [None] * len(targets)
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
@@ -59,7 +60,7 @@ class GreenletDriver(Driver):
         round_ = engine.set_round(resource, terms, monotonic_ns())
         engine.submit(round_)
         if round_.outcome is None:
-            round_.waiter = getcurrent().switch
+            round_.waiter = getcurrent()
             try:
                 self._park()
             except BaseException:
@@ -75,13 +76,15 @@ class GreenletDriver(Driver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
+        if self.keepers:
+            self.stop_keeping(lease)
         engine = self.engine
         round_ = engine.release_round(lease, monotonic_ns())
         if engine.foreign or self.closed:
             self.submit(round_)  # says which
         engine.submit_release(round_)
         if round_.outcome is None:
-            round_.waiter = getcurrent().switch
+            round_.waiter = getcurrent()
             try:
                 self._park()
             except BaseException:
@@ -109,7 +112,7 @@ class GreenletDriver(Driver):
             return
         self.submit(wanted)
         if wanted.outcome is None:
-            wanted.waiter = getcurrent().switch
+            wanted.waiter = getcurrent()
             self._park()
 
     def background(self, job: Callable[[], None]) -> Callable[[], None]:
@@ -130,12 +133,13 @@ class GreenletDriver(Driver):
 
     def wake(self) -> None:
         self._waking = True
+        switch = RawGreenlet.switch
         try:
             for round_ in self.engine.take_ready():
                 waiter = round_.waiter
                 if waiter is not None:
                     round_.waiter = None
-                    waiter(None)
+                    switch(waiter)
         finally:
             self._waking = False
         if self.engine.dirty and not self._flush_due:
