@@ -1,15 +1,13 @@
 """Ctrl-C, taken in hand: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt, or a note while something is at stake*.
 
-Rules: inside `shielded` a signal is only counted, so that clean-up is never torn in the middle; outside it raises
-KeyboardInterrupt as Python does. A second signal asks for speed, never for leaving processes behind. Source: signal(7).
+Rules: while `raising` a signal raises KeyboardInterrupt as Python does; else it is only counted, so that clean-up is
+never torn in the middle. A second signal asks for speed, never for leaving processes behind. Source: signal(7).
 """
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
-from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -21,7 +19,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
-        self._shields = 0
+        self.raising = True
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -39,16 +37,7 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    @contextlib.contextmanager
-    def shielded(self) -> Iterator[None]:
-        """Within it a signal does not raise; look at `count` instead."""
-        self._shields += 1
-        try:
-            yield
-        finally:
-            self._shields -= 1
-
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        if not self._shields:
+        if self.raising:
             raise KeyboardInterrupt

@@ -77,7 +77,8 @@ def _verdict(result: Result) -> tuple[str, str]:
     status = result["verdict"]["status"]
     if status != "pass":
         return status.upper(), BAD if status in ("violated", "fail") else WARNING
-    return ("SAFE", GOOD) if result["safety"]["verdict"] == "SAFE" else ("PASS", WARNING)
+    tested = result["safety"]["verdict"] == "SAFE" and result["safety"]["upper_bound_95"] is not None
+    return ("SAFE", GOOD) if tested else ("PASS", WARNING)
 
 
 def _headline(result: Result) -> str:
@@ -165,18 +166,16 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _safety(safety: Mapping[str, Any]) -> Line:
-    leases, bound = safety["contested_leases"], safety["upper_bound_95"]
-    if safety["service_faults"]:
-        text = f"{count(safety['service_faults'])} service faults (two valid leases at once)"
-        return Line("safety", f"{text} in {count(leases)} contested leases{_overstays(safety)}", BAD)
+    leases, bound, reason = safety["contested_leases"], safety["upper_bound_95"], safety["reason"]
+    overstays = _overstays(safety)
+    if safety["verdict"] == "VIOLATED":
+        return Line("safety", f"violated in {count(leases)} contested leases: {reason}{overstays}", BAD)
     if safety["verdict"] == "UNKNOWN":
-        return Line("safety", f"unknown: {safety.get('reason') or 'it could not be judged'}", WARNING)
+        return Line("safety", f"unknown: {reason}{overstays}", WARNING)
     if bound is None:
-        return Line(
-            "safety", f"0 violations, but not contended: nothing tested ({count(leases)} contested leases)", WARNING
-        )
+        return Line("safety", f"0 violations, {count(leases)} contested leases: {reason}{overstays}", WARNING)
     sure = f"(95 % sure: < 1 in {inverse(bound)})"
-    return Line("safety", f"0 violations in {count(leases)} contested leases {sure}{_overstays(safety)}", GOOD)
+    return Line("safety", f"0 violations in {count(leases)} contested leases {sure}{overstays}", GOOD)
 
 
 def _overstays(safety: Mapping[str, Any]) -> str:

@@ -26,8 +26,9 @@ def result() -> Result:
 
 
 def violated(result: Result) -> None:
-    result["verdict"] = {"status": "violated", "reasons": ["3 service faults: two leases on one resource at once"]}
-    result["safety"] |= {"verdict": "VIOLATED", "service_faults": 3, "client_overstays": 12}
+    reason = "3 × service fault"
+    result["verdict"] = {"status": "violated", "reasons": [reason]}
+    result["safety"] |= {"verdict": "VIOLATED", "reason": reason, "service_faults": 3, "client_overstays": 12}
 
 
 def troubled(result: Result) -> None:
@@ -50,7 +51,7 @@ def open_loop(result: Result) -> None:
 
 
 def untested(result: Result) -> None:
-    result["safety"] |= {"contested_leases": 12, "upper_bound_95": None, "verdict": "UNKNOWN"}
+    result["safety"] |= {"contested_leases": 12, "upper_bound_95": None, "reason": "not contended, nothing tested"}
     result["latency_s"]["handoff"] |= {"count": 0}
     result["latency_s"]["acquire_failed"] |= {"count": 0}
     result["latency_s"]["acquire_service"] = result["latency_s"]["acquire"]
@@ -109,6 +110,7 @@ def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Resu
 )
 def test_the_first_word_is_the_verdict(result: Result, status: str, safety: str, word: str) -> None:
     result["verdict"]["status"], result["safety"]["verdict"] = status, safety
+    result["safety"]["reason"] = "the clock stepped"
     assert text_of(result, 80).startswith(f"{word}   ")
 
 

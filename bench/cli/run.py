@@ -1,0 +1,81 @@
+"""`lockbench run`: *scenario and output options → one run, shown and stored*.
+
+Rules: progress and warnings go to stderr; stdout holds the summary, or with --json the result and nothing else.
+Source: README's command table.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.cli.folder import make_result_folder, remove_if_empty
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.run import Finished, Order, run_scenario
+from bench.measure.result import masked_command
+from bench.report.markdown import summary_markdown
+from bench.report.progress import ProgressLine
+from bench.report.summary import summarise
+from bench.report.terminal import print_summary
+from bench.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutput:
+    """Where a run's result goes and what is shown of it; `folder` None = a new one below results/."""
+
+    folder: Path | None
+    markdown: Path | None
+    as_json: bool
+    quiet: bool
+
+
+def run_and_print(
+    scenario: Scenario, output: RunOutput, *, server: str | None, allow_missing: bool, keep_history: bool
+) -> int:
+    """Run `scenario`, show and store its result, and return the exit code. Raises BenchError and KeyboardInterrupt."""
+    _require_writable(output.markdown)
+    run_id = secrets.token_hex(2)
+    folder = make_result_folder(output.folder, "run", run_id)
+    order = Order(scenario, run_id, _typed(sys.argv), folder, server, allow_missing, keep_history)
+    try:
+        with ProgressLine(quiet=output.quiet) as show:
+            finished = run_scenario(order, show)
+    finally:
+        remove_if_empty(folder)
+    _show(finished, output)
+    return finished.exit_code
+
+
+def _show(finished: Finished, output: RunOutput) -> None:
+    summary = summarise(finished.result, str(finished.path))
+    if output.markdown is not None:
+        try:
+            output.markdown.write_text(summary_markdown(summary), encoding="utf-8")
+        except OSError as error:
+            raise EnvironmentNotReadyError(f"{output.markdown} cannot be written ({error.strerror})") from None
+    if output.as_json:
+        print(json.dumps(finished.result, ensure_ascii=False))
+    elif not output.quiet:
+        print_summary(summary, Console(highlight=False))
+
+
+def _typed(argv: Sequence[str]) -> list[str]:
+    """The command line as it can be typed again, without secrets."""
+    return ["lockbench", *masked_command(argv[1:])]
+
+
+def _require_writable(markdown: Path | None) -> None:
+    """Refuse a file that cannot be written before the run, not after it."""
+    if markdown is None:
+        return
+    try:
+        markdown.open("a").close()
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"{markdown} cannot be written ({error.strerror}); name another file") from None

@@ -1,0 +1,137 @@
+"""What a run comes to: *history, notes, counters → the whole result*.
+
+Rules: everything that qualifies a number stands in `warnings`, as a value; what is missing is None and said. Leaked
+keys are counted, then unlinked by their known names. Source: bench.measure (fold, result), bench.safety (judge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.experiments.follow import Course
+from bench.experiments.servers import Servers
+from bench.experiments.verdict import judge_run
+from bench.measure import workers
+from bench.measure.environment import describe_environment
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import Fold, Sections
+from bench.measure.record import history_parts, read_history
+from bench.measure.result import Result, assemble
+from bench.safety.judge import Judge
+from bench.safety.report import Circumstances
+from bench.scenario import Scenario
+from bench.topology.probe import LeakCount, leaked_keys
+
+Section = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a run left. `counters` and `server_cpu_s` as `Counters.section` returns them."""
+
+    scenario: Scenario
+    servers: Servers
+    workdir: Path
+    key_prefix: str
+    course: Course
+    window: Window
+    counters: Sequence[Section]
+    server_cpu_s: float | None
+
+
+def conclude(evidence: Evidence, **identity: Any) -> Result:
+    """Return the result; `identity` gives its `id`, `command` and `started_at`."""
+    scenario, course = evidence.scenario, evidence.course
+    reports = workers.read_workers(evidence.workdir)
+    folded, safety, used = _judge(evidence, reports)
+    leaks = leaked_keys(evidence.servers.urls, _key_names(evidence, used))
+    instances = _instances(evidence, folded.values["instances"], leaks)
+    return assemble(
+        {
+            **identity,
+            **folded.values,
+            "scenario": scenario.to_json(),
+            "seed": scenario.seed,
+            "duration_s": evidence.window.duration_s,
+            "interrupted": course.interrupted,
+            "environment": describe_environment(),
+            "fleet": evidence.servers.section(),
+            "instances": instances,
+            "safety": safety,
+            "faults": [],
+            "thresholds": [],
+            "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
+            "verdict": judge_run(folded.values, safety, course.deaths),
+        }
+    )
+
+
+def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Sections, Section, set[int]]:
+    """Fold and judge the history part by part; also return which resources were ever asked for."""
+    total = Fold(Facts.of(evidence.scenario), evidence.window)
+    oracle = Judge(evidence.scenario.ttl_ms, Circumstances(clock=evidence.course.clock, missing=evidence.course.deaths))
+    used: set[int] = set()
+    torn = missing = 0
+    parts = history_parts(evidence.workdir)
+    for part in range(parts):
+        history = read_history(evidence.workdir, part, parts)
+        total.add(history.records)
+        oracle.add(history.records)
+        used.update(np.unique(history.records["resource"]).tolist())
+        torn, missing = torn + history.torn, missing + history.missing_segments
+    return total.sections(reports, evidence.server_cpu_s), oracle.report(torn, missing).to_json(), used
+
+
+def _key_names(evidence: Evidence, used: set[int]) -> Iterator[str]:
+    """The names of all keys this run may have left; after a death also of locks that were never recorded."""
+    indices = range(evidence.scenario.resources) if evidence.course.deaths else sorted(used)
+    return (f"{evidence.key_prefix}r{index}" for index in indices)
+
+
+def _instances(evidence: Evidence, seen: Sequence[Section], leaks: Sequence[LeakCount]) -> list[Section]:
+    """What the load saw of each instance, beside what the instance says itself."""
+    rows = []
+    for index, (fact, info, leak) in enumerate(zip(evidence.servers.facts, evidence.counters, leaks, strict=True)):
+        status = (
+            seen[index]
+            if index < len(seen)
+            else {"index": index, "address": fact.address, "state": "unknown", "errors": {}}
+        )
+        cpu_s, commands = info["cpu_s"], info["commands_processed"]
+        rows.append(
+            {
+                **status,
+                "server": f"{fact.server} {fact.version}" if fact.server else status.get("server"),
+                "cpu_us_per_command": cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
+                "info": info,
+                "leaked_keys": leak.found,
+            }
+        )
+    return rows
+
+
+def _warnings(
+    evidence: Evidence, instances: Sequence[Section], reports: Sequence[workers.Worker], safety: Section
+) -> Iterator[str]:
+    yield from evidence.course.deaths
+    for instance in instances:
+        name = f"instance #{instance['index']} ({instance['address']})"
+        if instance["state"] != "voting":
+            reason = f": {instance['reason']}" if instance.get("reason") else ""
+            yield f"{name} was {instance['state']} at the end{reason}"
+        if instance["info"]["warning"]:
+            yield f"{name}: {instance['info']['warning']}"
+        if instance["leaked_keys"]:
+            yield f"{name}: {instance['leaked_keys']} keys of this run were left, and have been unlinked"
+        if instance["leaked_keys"] is None:
+            yield f"{name}: whether keys were left could not be checked"
+    for text, number in workers.errors(reports).items():
+        yield f"a caller failed {number} times: {text}"
+    if safety["verdict"] == "UNKNOWN":
+        yield f"safety is unknown: {safety['reason']}"
+    yield from evidence.servers.warnings()

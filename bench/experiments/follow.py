@@ -1,0 +1,120 @@
+"""From launch to the last worker's end: *a running Locust → the measured window and how it ended*.
+
+Rules: waits for what happens (an end, a note, a signal), never for luck; a worker that died, a Locust that never starts
+and Ctrl-C each end the run early, and what was measured until then keeps its window. Source: the folder protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import psutil
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.interrupt import Interrupts
+from bench.experiments.progress import Follower, Progress
+from bench.measure import workers
+from bench.measure.facts import Window
+
+LOOK_S = 0.5
+START_S = 60.0  # from launch until all users run: connecting and spawning take a few seconds at most
+Show = Callable[[Progress], None]
+
+
+class Load(Protocol):
+    """A running Locust, as `bench.workloads.launch` gives it."""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code, or None when it still runs after `timeout_s`."""
+
+    def stop(self) -> None:
+        """Ask it to end: users finish what they do. Returns at once; asking again changes nothing."""
+
+    def kill(self) -> None:
+        """End all its processes now."""
+
+    def last_lines(self) -> str:
+        """The end of what it wrote to stderr."""
+
+
+@dataclass(slots=True)
+class Course:
+    """How a run went: `window` None when it never came to its measured time."""
+
+    window: Window | None = None
+    interrupted: bool = False
+    deaths: tuple[str, ...] = ()
+    clock: list[tuple[int, int]] = field(default_factory=list)
+
+
+def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show) -> Course:
+    """Show the run until Locust has ended; return its course.
+
+    `grace_s`: how long users may take to end once asked; then, or at a second Ctrl-C, Locust is killed.
+    Raises EnvironmentNotReadyError when Locust ends or hangs before its users run.
+    """
+    course, ended_ns = Course(), 0
+    while True:
+        exit_code = load.wait(LOOK_S)
+        now_ns = time.monotonic_ns()
+        course.clock.append((now_ns, time.time_ns() - now_ns))
+        show(follower.look(now_ns))
+        if exit_code is not None:
+            break
+        if not ended_ns:
+            course.interrupted = interrupts.count > 0
+            course.deaths = dead_workers(follower)
+            _require_start(load, follower, now_ns)
+            if course.interrupted or course.deaths:
+                ended_ns = now_ns
+                load.stop()
+        elif interrupts.count > 1 or now_ns - ended_ns > grace_s * 1e9:
+            load.kill()
+    if follower.window_ns is None and not course.interrupted:
+        raise _did_not_start(load, f"ended with exit code {exit_code}")
+    if exit_code and not ended_ns and not course.deaths:
+        course.deaths = (f"Locust ended with exit code {exit_code}: {_last_line(load)}",)
+    course.window = _window(follower, ended_ns or time.monotonic_ns())
+    return course
+
+
+def dead_workers(follower: Follower) -> tuple[str, ...]:
+    """One sentence for each worker that is gone without having reported its end."""
+    notes = workers.read_workers(follower.workdir)
+    return tuple(
+        f"worker {note['worker']} (pid {note['pid']}) died in the middle of the run"
+        for note in notes
+        if note["phase"] == "running" and not _is_alive(int(note["pid"]))
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _require_start(load: Load, follower: Follower, now_ns: int) -> None:
+    if follower.window_ns is None and now_ns - follower.began_ns > START_S * 1e9:
+        raise _did_not_start(load, f"did not start its users within {START_S:.0f} s")
+
+
+def _did_not_start(load: Load, what: str) -> EnvironmentNotReadyError:
+    lines = load.last_lines()
+    return EnvironmentNotReadyError(f"Locust {what} before its users ran" + (f"; it said:\n{lines}" if lines else ""))
+
+
+def _last_line(load: Load) -> str:
+    lines = load.last_lines().splitlines()
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _window(follower: Follower, ended_ns: int) -> Window | None:
+    """The part of the planned window that had passed at `ended_ns`; None when it had not begun."""
+    if follower.window_ns is None or ended_ns <= follower.window_ns[0]:
+        return None
+    return Window(follower.window_ns[0], min(follower.window_ns[1], ended_ns))

@@ -1,0 +1,139 @@
+"""One run, from order to result: *a scenario → servers, Locust, history → a judged, written result*.
+
+Rules: once Locust runs, signals are only counted, so that whatever happens the load is stopped, what was measured is
+judged and written, leaks are counted and unlinked, and nothing of the run stays behind. Source: the folder protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.conclude import Evidence, conclude
+from bench.experiments.follow import Course, Show, follow
+from bench.experiments.interrupt import Interrupts
+from bench.experiments.progress import Follower
+from bench.experiments.servers import Counters, Servers, open_servers, work_root
+from bench.experiments.verdict import exit_code
+from bench.measure.result import Result, write_result
+from bench.scenario import Scenario
+from bench.workloads.launch import launch
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: exists, empty."""
+
+    scenario: Scenario
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+    allow_missing: bool = False
+    keep_history: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that has a result; `exit_code` as in README."""
+
+    result: Result
+    path: Path
+    exit_code: int
+
+
+def run_scenario(order: Order, show: Show) -> Finished:
+    """Run `order`, showing its progress, and return its result, which is written by then.
+
+    Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
+    """
+    scenario = order.scenario
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        servers = stack.enter_context(open_servers(scenario, server=order.server, allow_missing=order.allow_missing))
+        workdir = stack.enter_context(_work_folder(work_root(servers)))
+        plan = write_plan(workdir, order, servers)
+        counters = Counters.start(servers.urls)
+        interrupts.raising = False
+        started_at = datetime.datetime.now(datetime.UTC)
+        course = _load(order, plan, interrupts, show)
+        if course.window is None:
+            raise KeyboardInterrupt
+        prefix, window = key_prefix(order), course.window
+        evidence = Evidence(scenario, servers, workdir, prefix, course, window, *counters.section())
+        identity = {
+            "id": order.run_id,
+            "command": list(order.command),
+            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+        }
+        result = conclude(evidence, **identity)
+        path = write_result(result, order.folder)
+        if order.keep_history:
+            _keep(workdir, order.folder / "history")
+        return Finished(result, path, exit_code(result["verdict"], interrupted=course.interrupted))
+
+
+def key_prefix(order: Order) -> str:
+    """What every key of this run begins with, on every instance."""
+    return f"lockbench:{order.run_id}:"
+
+
+def write_plan(workdir: Path, order: Order, servers: Servers) -> Path:
+    """Write what Locust must know into `workdir`, for its owner only (it holds passwords); return its path."""
+    path = workdir / "plan.json"
+    document = {
+        "run_id": order.run_id,
+        "workdir": str(workdir),
+        "targets": list(servers.urls),
+        "key_prefix": key_prefix(order),
+        "allow_missing": order.allow_missing,
+        "scenario": order.scenario.to_json(),
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def _load(order: Order, plan: Path, interrupts: Interrupts, show: Show) -> Course:
+    """Run Locust to its end, whatever that is."""
+    scenario = order.scenario
+    follower = Follower(
+        workdir=plan.parent,
+        processes=scenario.processes,
+        warmup_s=scenario.warmup_ms / 1000,
+        duration_s=scenario.duration_ms / 1000,
+        began_ns=time.monotonic_ns(),
+    )
+    grace_s = (scenario.wait_ms + scenario.ttl_ms) / 1000 + 5.0
+    with launch(plan, scenario) as load:
+        return follow(load, follower, interrupts, grace_s, show)
+
+
+@contextlib.contextmanager
+def _work_folder(root: Path) -> Iterator[Path]:
+    """A private folder (0700) in `root` for the length of a run."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="lockbench-run-", dir=root))
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"no work folder can be made in {root} ({error.strerror}); set TMPDIR") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep(workdir: Path, folder: Path) -> None:
+    """Move the history and the workers' notes to `folder`; the plan, which holds passwords, stays behind."""
+    try:
+        folder.mkdir()
+        for path in [*workdir.glob("history-*.bin"), *workdir.glob("worker-*.json")]:
+            shutil.move(path, folder / path.name)
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"the history cannot be kept in {folder} ({error.strerror})") from None

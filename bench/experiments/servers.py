@@ -1,0 +1,125 @@
+"""The instances of one run: *scenario → URLs that answer, what they are, and what they did*.
+
+Rules: a started fleet ends with the context; named targets are only asked. What is refused is refused before any load:
+unreachable targets (unless a minority may be missing), cluster nodes, replicas, one server named twice.
+Source: bench.topology.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.recipes.registry import RecipeEntry, find_recipe
+from bench.scenario import Scenario
+from bench.topology.disk import SyncLatency, fdatasync_latency
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.info import InfoSnapshot, delta
+from bench.topology.probe import InstanceFacts, info_snapshot, inspect, require_independent
+from bench.topology.server import find_server
+
+VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Running instances: started by us (`fleet`) or named by the user (`fleet` None)."""
+
+    urls: tuple[str, ...]
+    facts: tuple[InstanceFacts, ...]
+    fleet: Fleet | None
+    disk: SyncLatency | None
+
+    def section(self) -> dict[str, Any]:
+        """The section `fleet` of a result: who serves, how durable, on what disk."""
+        server = asdict(self.fleet.server) if self.fleet else None
+        return {
+            "started": self.fleet is not None,
+            "server": server,
+            "fsync": self.fleet.fsync if self.fleet else None,
+            "fdatasync_s": asdict(self.disk) if self.disk else None,
+            "instances": [asdict(fact) for fact in self.facts],
+        }
+
+    def warnings(self) -> list[str]:
+        """What qualifies every number of this run, because of its servers."""
+        found = [f"{fact.address} cannot be reached: {fact.unreachable}" for fact in self.facts if fact.unreachable]
+        found += [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
+        durable = any(fact.fsync in ("everysec", "always") for fact in self.facts)
+        if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
+            found.append(
+                f"fdatasync takes {self.disk.p50_s * 1e6:.0f} µs here (p50), a cloud volume's 500 to 10,000: "
+                "what fsync costs does not carry over"
+            )
+        versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
+        if len(versions) > 1:
+            found.append(f"the instances run different servers: {', '.join(sorted(versions))}")
+        if any(fact.no_fsync_on_rewrite for fact in self.facts):
+            found.append("no-appendfsync-on-rewrite is on: while an AOF is rewritten nothing is synced")
+        return found
+
+
+@contextlib.contextmanager
+def open_servers(scenario: Scenario, *, server: str | None, allow_missing: bool) -> Iterator[Servers]:
+    """Start the scenario's fleet with the program `server` (None = look for one), or ask its targets; close at the end.
+
+    Raises BenchError when the recipe cannot use so many instances, a server does not start, or a target is refused.
+    """
+    require_count(find_recipe(scenario.recipe), scenario.instances)
+    if scenario.targets:
+        yield Servers(scenario.targets, ask(scenario.targets, allow_missing=allow_missing), None, None)
+        return
+    with start_fleet(scenario.instances, scenario.fsync, server=find_server(server)) as fleet:
+        urls = tuple(instance.url for instance in fleet.instances)
+        disk = fdatasync_latency(fleet.folder)
+        yield Servers(urls, ask(urls, allow_missing=False), fleet, disk)
+
+
+def require_count(recipe: RecipeEntry, instances: int) -> None:
+    """Raise UsageError, before anything is started, unless `recipe` can lock on so many instances."""
+    if recipe.instances not in (None, instances):
+        raise UsageError(
+            f"the recipe {recipe.name} locks on {recipe.instances} instance and the scenario has {instances}; "
+            f"use --instances {recipe.instances}, or one --target"
+        )
+
+
+def ask(urls: Sequence[str], *, allow_missing: bool) -> tuple[InstanceFacts, ...]:
+    """Return what the instances are. Raises EnvironmentNotReadyError for what must not be loaded."""
+    facts = inspect(urls, allow_missing=allow_missing)
+    require_independent(facts)
+    there, quorum = sum(fact.unreachable is None for fact in facts), len(facts) // 2 + 1
+    if there < quorum:
+        raise EnvironmentNotReadyError(
+            f"only {there} of {len(facts)} targets can be used, and a quorum needs {quorum}; start the others"
+        )
+    return facts
+
+
+@dataclass(slots=True)
+class Counters:
+    """The servers' own counters over a run; made before the load, read after it."""
+
+    urls: tuple[str, ...]
+    before: tuple[InfoSnapshot, ...]
+
+    @classmethod
+    def start(cls, urls: Sequence[str]) -> Counters:
+        """Read the counters now."""
+        return cls(tuple(urls), info_snapshot(urls))
+
+    def section(self) -> tuple[list[dict[str, Any]], float | None]:
+        """Per instance what it did since `start`, and the CPU seconds of all (None unless all are known)."""
+        deltas = [delta(old, new) for old, new in zip(self.before, info_snapshot(self.urls), strict=True)]
+        known = [change.cpu_s for change in deltas if change.cpu_s is not None]
+        return [asdict(change) for change in deltas], sum(known) if len(known) == len(deltas) else None
+
+
+def work_root(servers: Servers) -> Path:
+    """Where the work folder belongs: with the fleet, whose guard removes it even after a kill, or the temp folder."""
+    return servers.fleet.folder if servers.fleet else Path(tempfile.gettempdir())
