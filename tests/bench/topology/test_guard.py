@@ -37,6 +37,7 @@ child = 0
 if "fork" in sys.argv:        # a child that keeps the socket open
     child = os.fork()
     if not child:
+        os.close(1)
         guards[0].close()     # not its own: must do nothing
         sys.stdin.read()
         os._exit(0)
@@ -158,6 +159,16 @@ def test_closing_twice_is_fine_and_asking_afterwards_is_an_error(guard: Guard, t
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(EnvironmentNotReadyError, match="the fleet is closed"):
         guard.states()
+
+
+def test_a_forked_copy_closes_nothing(guard: Guard) -> None:
+    start(guard, SLEEP)
+    child = os.fork()
+    if not child:
+        guard.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert guard.states()[0].exit_code is None
 
 
 def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
