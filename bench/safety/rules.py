@@ -43,26 +43,28 @@ def client_overstays(leases: Leases, timeline: Timeline) -> Pairs:
 def foreign_deletes(leases: Leases, timeline: Timeline) -> Pairs:
     """Releases that removed another's lease: (the one that released, the one that lost its lease).
 
-    Either the release was sent after the other's grant, returned inside the other's validity and reports success; or
-    the other found its key gone inside its validity, and the lease before it reported a successful release that ran
-    past its own end and overlapped the other's.
+    The other was granted after the first one's end, and either the release was sent after that grant, returned inside
+    the other's validity and reports success; or the other found its key gone inside its validity, and the lease before
+    it reported the success of a release that ran past its own end. (Leases that overlap are service faults: each may
+    have removed its own key.)
     """
     released = leases.release == OUTCOME_CODES["released"]
     after = np.flatnonzero(released & (leases.sent > 0) & (leases.replied > 0))
     holder = np.searchsorted(leases.granted, timeline.keys(leases.resource[after], leases.sent[after]), "right") - 1
-    foreign = (leases.granted[holder] > leases.granted[after]) & (
+    foreign = (leases.granted[holder] >= timeline.keys(leases.resource[after], leases.valid_until[after])) & (
         leases.end[holder] >= timeline.keys(leases.resource[after], leases.replied[after])
     )
-    return _joined((after[foreign], holder[foreign]), _deleted_under(leases, released), leases)
+    return _joined((after[foreign], holder[foreign]), _deleted_under(leases, released, timeline), leases)
 
 
-def _deleted_under(leases: Leases, released: NDArray[np.bool_]) -> Pairs:
+def _deleted_under(leases: Leases, released: NDArray[np.bool_], timeline: Timeline) -> Pairs:
     gone = leases.release == OUTCOME_CODES["gone"]
     victim = np.flatnonzero(gone & (leases.sent > 0) & (leases.sent < leases.valid_until))
     victim = victim[victim > 0]
     before = victim - 1
     guilty = (
         (leases.resource[before] == leases.resource[victim])
+        & (leases.granted[victim] >= timeline.keys(leases.resource[before], leases.valid_until[before]))
         & released[before]
         & (leases.replied[before] > leases.valid_until[before])
         & (leases.sent[before] <= leases.sent[victim])

@@ -1,0 +1,364 @@
+"""The oracle finds what is illegal, accepts what is legal, and does not claim what it cannot know."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.safety import judge as judge_module
+from bench.safety.judge import Judge, judge
+from bench.safety.report import NOT_CONTENDED, Circumstances
+
+MS = 1_000_000
+TTL_MS = 100
+COUNTS = ("service_faults", "client_overstays", "granted_invalid", "foreign_deletes", "spurious_refusals")
+
+
+def counts_of(report):
+    return {name: getattr(report, name) for name in COUNTS}
+
+
+def complete(records):
+    return History(records, torn=0, missing_segments=0)
+
+
+def test_every_history_file_gets_its_verdict(told):
+    document, history = told
+    report = judge(history, document["ttl_ms"])
+    assert {"verdict": report.verdict, **counts_of(report)} == document["expected"], document["claim"]
+
+
+def test_the_order_of_the_records_does_not_matter(told):
+    document, history = told
+    reordered = complete(history.records[::-1])
+    assert counts_of(judge(reordered, document["ttl_ms"])) == counts_of(judge(history, document["ttl_ms"]))
+
+
+def test_each_finding_names_the_operations_involved(told):
+    document, history = told
+    report = judge(history, document["ttl_ms"])
+    assert len(report.examples) == sum(counts_of(report).values())
+    for example in report.examples:
+        alone = example["kind"] in ("granted_invalid", "spurious_refusal")
+        assert len(example["operations"]) == (1 if alone else 2)
+        assert len({operation["sequence"] for operation in example["operations"]}) == len(example["operations"])
+        assert len({operation["resource"] for operation in example["operations"]}) == 1
+
+
+def test_a_large_legal_history_is_safe_with_its_bound(legal):
+    report = judge(complete(legal(100_000, 50)), TTL_MS)
+    assert (report.verdict, report.reason) == ("SAFE", None)
+    assert counts_of(report) == dict.fromkeys(COUNTS, 0)
+    assert report.contested_leases > 20_000
+    assert report.upper_bound_95 == 3 / report.contested_leases
+
+
+# ---------------------------------------------------------------- negative controls: one planted fault per rule
+
+
+def plant_service_fault(records, row, following):
+    records["granted_ns"][following] = records["release_sent_ns"][row] - 1
+    return "service_faults"
+
+
+def plant_overstay(records, row, following):
+    records["valid_until_ns"][row] = records["granted_ns"][row] + 1
+    records["work_end_ns"][row] = records["granted_ns"][following] + 1
+    records["release_sent_ns"][row] = records["release_replied_ns"][row] = records["granted_ns"][following] + 2
+    records["outcome"][row] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["gone"] << 8
+    return "client_overstays"
+
+
+def plant_late_grant(records, row, _following):
+    records["valid_until_ns"][row] = records["granted_ns"][row]
+    return "granted_invalid"
+
+
+def plant_foreign_delete(records, row, following):
+    records["valid_until_ns"][row] = records["release_sent_ns"][row]
+    records["release_sent_ns"][row] = records["granted_ns"][following]
+    records["release_replied_ns"][row] = records["release_sent_ns"][following]
+    return "foreign_deletes"
+
+
+def plant_spurious_refusal(records, row, _following):
+    records[row] = 0
+    records["outcome"][row] = OUTCOME_CODES["contended"]
+    records["resource"][row] = 1_000_000
+    records["start_ns"][row] = records["ended_ns"][row] = 10**15
+    return "spurious_refusals"
+
+
+PLANTS = [plant_service_fault, plant_overstay, plant_late_grant, plant_foreign_delete, plant_spurious_refusal]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("seed", range(5))
+def test_one_planted_fault_among_a_hundred_thousand_operations_is_found(legal, plant, seed):
+    resources = 50
+    records = legal(100_000, resources, seed)
+    row = int(np.random.default_rng(seed).integers(0, len(records) - resources))
+    rule = plant(records, row, row + resources)
+    assert counts_of(judge(complete(records), TTL_MS)) == {**dict.fromkeys(COUNTS, 0), rule: 1}
+
+
+def test_an_oracle_blind_on_one_resource_would_be_noticed(legal):
+    records = legal(20_000, 100)
+    for resource in range(100):
+        plant_service_fault(records, resource, resource + 100)
+    assert judge(complete(records), TTL_MS).service_faults == 100
+
+
+# ---------------------------------------------------------------- a reference without cleverness
+
+
+def reference(records):
+    """The same rules, each operation against each other."""
+    leases = [row for row in records if row["outcome"] & 255 == 1 and row["granted_ns"] < row["valid_until_ns"]]
+    leases.sort(key=lambda row: (row["resource"], row["granted_ns"], end_of(row)))
+    return {
+        "service_faults": sum(
+            any(earlier["resource"] == later["resource"] and later["granted_ns"] < end_of(earlier)
+                for earlier in leases[:position])
+            for position, later in enumerate(leases)
+        ),
+        "client_overstays": sum(any(overstayed(lease, other) for other in leases) for lease in leases),
+        "granted_invalid": sum(r["outcome"] & 255 == 1 and r["granted_ns"] >= r["valid_until_ns"] for r in records),
+        "foreign_deletes": sum(deleted_foreign(leases, position) for position in range(len(leases))),
+        "spurious_refusals": sum(
+            row["outcome"] & 255 == 2 and not any(may_hold(other, row) for other in records if other is not row)
+            for row in records
+        ),
+    }  # fmt: skip
+
+
+def end_of(lease):
+    return min(lease["valid_until_ns"], lease["release_sent_ns"] or lease["valid_until_ns"])
+
+
+def overstayed(lease, other):
+    worked = min(lease["work_end_ns"], lease["release_sent_ns"] or lease["work_end_ns"])
+    return other["resource"] == lease["resource"] and lease["valid_until_ns"] <= other["granted_ns"] < worked
+
+
+def deleted_foreign(leases, position):
+    lease = leases[position]
+    later = [other for other in leases[position + 1 :] if other["resource"] == lease["resource"]]
+    if lease["outcome"] >> 8 != OUTCOME_CODES["released"] or not lease["release_sent_ns"]:
+        return False
+    granted = [other for other in later if other["granted_ns"] <= lease["release_sent_ns"]][-1:]
+    if any(lease["valid_until_ns"] <= other["granted_ns"] for other in granted) and (
+        end_of(granted[0]) >= lease["release_replied_ns"] > 0
+    ):
+        return True
+    victim = later[0] if later else None
+    return bool(
+        victim is not None
+        and victim["granted_ns"] >= lease["valid_until_ns"]
+        and victim["outcome"] >> 8 == OUTCOME_CODES["gone"]
+        and 0 < victim["release_sent_ns"] < victim["valid_until_ns"]
+        and lease["release_replied_ns"] > lease["valid_until_ns"]
+        and lease["release_sent_ns"] <= victim["release_sent_ns"]
+    )
+
+
+def may_hold(other, refused):
+    over = max(other["ended_ns"], other["release_replied_ns"])
+    acquired, released = other["outcome"] & 255 == 1, other["outcome"] >> 8 == OUTCOME_CODES["released"]
+    if acquired and not released:
+        over = max(over, other["valid_until_ns"])
+    sure = released or (not acquired and other["attempts"] <= 1 and not other["votes"] >> 24 & 255)
+    traces = over + 50 * MS + (0 if sure else TTL_MS * MS)
+    return (
+        other["resource"] == refused["resource"]
+        and other["start_ns"] <= refused["ended_ns"]
+        and traces >= refused["start_ns"]
+    )
+
+
+def random_history(dice):
+    count = int(dice.integers(1, 9))
+    records = np.zeros(count, RECORD_DTYPE)
+    records["resource"] = dice.integers(0, 2, count)
+    records["start_ns"] = dice.integers(1, 30, count)
+    records["granted_ns"] = records["ended_ns"] = records["start_ns"] + dice.integers(0, 8, count)
+    records["valid_until_ns"] = records["granted_ns"] + dice.integers(-1, 12, count)
+    records["work_end_ns"] = records["granted_ns"] + dice.integers(0, 20, count)
+    has_release = dice.random(count) < 0.8
+    records["release_sent_ns"] = np.where(has_release, records["granted_ns"] + dice.integers(0, 20, count), 0)
+    records["release_replied_ns"] = np.where(has_release, records["release_sent_ns"] + dice.integers(0, 6, count), 0)
+    records["outcome"] = np.where(has_release, dice.choice([7, 8, 4], count) << 8, 0) | 1
+    failed = dice.random(count) < 0.2
+    for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns"):
+        records[name][failed] = 0
+    records["outcome"][failed] = dice.choice([2, 3, 4], int(failed.sum()))
+    records["attempts"] = dice.integers(1, 3, count)
+    records["votes"] = dice.integers(0, 2, count) << 24
+    late = dice.random(count) < 0.5  # some refusals long after everything: only those can be spurious
+    shift = int(dice.integers(100, 400)) * MS
+    for name in ("start_ns", "ended_ns"):
+        records[name][failed & late] += shift
+    records["sequence"] = np.arange(count) + 1
+    return records
+
+
+def test_four_thousand_random_histories_are_judged_as_by_the_reference():
+    dice, seen = np.random.default_rng(7), dict.fromkeys(COUNTS, 0)
+    for number in range(4_000):
+        records = random_history(dice)
+        expected = reference(list(records))
+        assert counts_of(judge(complete(records), TTL_MS)) == expected, f"history {number}: {records}"
+        seen = {name: seen[name] + expected[name] for name in COUNTS}
+    assert min(seen.values()) > 100, f"the dice must show every rule often: {seen}"
+
+
+# ---------------------------------------------------------------- contention and its bound
+
+
+def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
+    holder = {"caller": 0, "outcome": "acquired", "release": "released", "start": 0, "granted": 1,
+              "valid_until": 98, "work_end": 50, "release_sent": 50, "release_replied": 51}  # fmt: skip
+    asked = {"caller": 1, "outcome": "contended"}
+    for start, ended, contested in ((20, 30, 1), (0, 200, 1), (49, 60, 1), (0, 0.5, 0), (60, 70, 0)):
+        report = judge(history([holder, {**asked, "start": start, "ended": ended}]), TTL_MS)
+        assert report.contested_leases == contested, (start, ended)
+    elsewhere = {**asked, "start": 20, "ended": 30, "resource": 1}
+    assert judge(history([holder, elsewhere]), TTL_MS).contested_leases == 0
+
+
+@pytest.mark.parametrize("contested, bound", [(99, None), (100, 0.03), (300, 0.01)])
+def test_the_bound_is_three_over_n_from_a_hundred_contested_leases_on(history, contested, bound):
+    pairs = []
+    for number in range(contested):
+        at = 1000 * number
+        pairs += [
+            {"caller": 0, "outcome": "acquired", "release": "released", "start": at, "granted": at + 1,
+             "valid_until": at + 98, "work_end": at + 50, "release_sent": at + 50, "release_replied": at + 51},
+            {"caller": 1, "outcome": "contended", "start": at + 10, "ended": at + 11},
+        ]  # fmt: skip
+    report = judge(history(pairs), TTL_MS)
+    assert (report.verdict, report.contested_leases, report.upper_bound_95) == ("SAFE", contested, bound)
+    assert report.reason == (NOT_CONTENDED if bound is None else None)
+
+
+# ---------------------------------------------------------------- what cannot be known
+
+
+@pytest.mark.parametrize(
+    "circumstances, torn, missing_segments, reason",
+    [
+        (Circumstances(), 1, 0, "1 torn records"),
+        (Circumstances(), 0, 2, "2 missing files"),
+        (Circumstances(hosts=2), 0, 0, "2 hosts"),
+        (Circumstances(clock=((0, 5), (10**9, 5 + 50 * MS))), 0, 0, "the wall clock stepped by 50.0 ms"),
+        (Circumstances(clock=((0, 5), (10**9, 5 - 50 * MS))), 0, 0, "the wall clock stepped by 50.0 ms"),
+        (Circumstances(missing=("worker 1 was killed",)), 0, 0, "worker 1 was killed"),
+    ],
+)
+def test_a_legal_history_is_unknown_when_something_is_missing(legal, circumstances, torn, missing_segments, reason):
+    report = judge(History(legal(10_000, 10), torn, missing_segments), TTL_MS, circumstances)
+    assert report.verdict == "UNKNOWN"
+    assert reason in report.reason
+    assert report.upper_bound_95 is None
+
+
+def test_slewing_of_the_clock_is_no_step(legal):
+    slewed = tuple((second * 10**9, second * 500_000) for second in range(20))
+    assert judge(complete(legal(10_000, 10)), TTL_MS, Circumstances(clock=slewed)).verdict == "SAFE"
+
+
+def test_an_empty_history_is_unknown():
+    report = judge(complete(np.empty(0, RECORD_DTYPE)), TTL_MS)
+    assert (report.verdict, report.reason) == ("UNKNOWN", "no operation was recorded")
+
+
+def test_a_checker_that_fails_says_unknown(legal, monkeypatch):
+    monkeypatch.setattr(judge_module.rules, "contested", lambda *_: 1 // 0)
+    report = judge(complete(legal(10_000, 10)), TTL_MS)
+    assert report.verdict == "UNKNOWN"
+    assert report.reason.startswith("the checker failed: ZeroDivisionError")
+
+
+def test_what_was_seen_stays_seen_in_an_incomplete_history(legal):
+    records = legal(10_000, 10)
+    plant_service_fault(records, 100, 110)
+    report = judge(History(records, torn=1, missing_segments=0), TTL_MS)
+    assert report.verdict == "VIOLATED"
+    assert report.reason == "1 × service fault; besides, the history is incomplete: 1 torn records, 0 missing files"
+
+
+# ---------------------------------------------------------------- blame
+
+
+@pytest.mark.parametrize(
+    "circumstances, cause, unexplained",
+    [
+        (Circumstances(), "unexplained", 1),
+        (Circumstances(unsafe_recipe="deletes blindly"), "unsafe recipe", 0),
+        (Circumstances(fault_spans_ns=((10 * MS, 15 * MS),)), "injected fault", 0),
+        (Circumstances(fault_spans_ns=((21 * MS, 30 * MS),)), "unexplained", 1),
+        (Circumstances(fault_spans_ns=((-200 * MS, -90 * MS),)), "unexplained", 1),
+        (Circumstances(fault_spans_ns=((-200 * MS, -70 * MS),)), "injected fault", 0),
+    ],
+)
+def test_a_violation_is_blamed_on_what_could_have_caused_it(history, circumstances, cause, unexplained):
+    lease = {"outcome": "acquired", "release": "released", "valid_until": 98, "work_end": 50, "release_sent": 50}
+    both = history(
+        [{**lease, "caller": 0, "start": 0, "granted": 1}, {**lease, "caller": 1, "start": 2, "granted": 20}]
+    )
+    report = judge(both, TTL_MS, circumstances)
+    assert (report.verdict, report.unexplained) == ("VIOLATED", unexplained)
+    assert [example["blame"] for example in report.examples] == [cause]
+
+
+def test_overstays_and_spurious_refusals_are_not_blamed(told):
+    document, history = told
+    report = judge(history, document["ttl_ms"])
+    assert report.unexplained == report.service_faults + report.granted_invalid + report.foreign_deletes
+
+
+# ---------------------------------------------------------------- parts, size, form
+
+
+def test_parts_by_resource_are_judged_as_the_whole(legal):
+    records = legal(20_000, 100)
+    for resource in range(0, 100, 3):
+        plant_service_fault(records, resource, resource + 100)
+    whole, oracle = judge(complete(records), TTL_MS), Judge(TTL_MS)
+    for part in range(7):
+        oracle.add(records[records["resource"] % 7 == part])
+    assert {**counts_of(oracle.report()), "contested": oracle.report().contested_leases} == {
+        **counts_of(whole),
+        "contested": whole.contested_leases,
+    }
+
+
+def test_a_million_operations_are_judged_in_about_a_second(legal):
+    records = legal(1_000_000, 1_000)
+    before = time.process_time()
+    report = judge(complete(records), TTL_MS)
+    assert report.verdict == "SAFE"
+    assert time.process_time() - before < 3  # 0.7 s when nothing else runs: the margin is for shared machines
+
+
+def test_at_most_five_examples_of_a_kind_are_kept(legal):
+    records = legal(20_000, 100)
+    for resource in range(100):
+        plant_service_fault(records, resource, resource + 100)
+    assert len(judge(complete(records), TTL_MS).examples) == 5
+
+
+def test_the_report_is_plain_json_with_the_keys_of_the_result(legal):
+    report = judge(complete(legal(1_000, 10)), TTL_MS).to_json()
+    assert set(report) == {
+        "verdict", "reason", "service_faults", "client_overstays", "granted_invalid", "foreign_deletes",
+        "spurious_refusals", "unexplained", "contested_leases", "upper_bound_95", "examples",
+    }  # fmt: skip
+
+
+def test_a_report_cannot_be_changed(legal):
+    report = judge(complete(legal(1_000, 10)), TTL_MS)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.verdict = "SAFE"
