@@ -1,0 +1,50 @@
+"""The verdict: what must be said comes first, and each word has its exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.experiments.verdict import exit_code, judge_run
+
+
+def verdict(
+    *, acquired: int = 500, generator: str = "VALID", safety: str = "SAFE", deaths: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    sections = {
+        "outcomes": {"acquired": acquired},
+        "generator": {"verdict": generator, "reason": "Little's ratio is 0.7"},
+    }
+    return judge_run(sections, {"verdict": safety, "reason": "2 × service fault"}, deaths)
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "code"),
+    [
+        ({}, "pass", 0),
+        ({"safety": "UNKNOWN"}, "pass", 0),
+        ({"acquired": 0}, "inconclusive", 4),
+        ({"generator": "INVALID"}, "invalid", 4),
+        ({"deaths": ("worker 0 died",)}, "invalid", 4),
+        ({"safety": "VIOLATED"}, "violated", 5),
+        ({"safety": "VIOLATED", "generator": "INVALID", "acquired": 0}, "violated", 5),
+        ({"generator": "INVALID", "acquired": 0}, "invalid", 4),
+    ],
+)
+def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status: str, code: int) -> None:
+    found = verdict(**case)
+    assert found["status"] == status
+    assert exit_code(found, interrupted=False) == code
+    assert exit_code(found, interrupted=True) == 130
+
+
+def test_every_reason_is_said_not_only_the_worst() -> None:
+    reasons = verdict(safety="VIOLATED", generator="INVALID", acquired=0, deaths=("worker 1 died",))["reasons"]
+    assert reasons == [
+        "2 × service fault",
+        "worker 1 died",
+        "the load was not what it claims: Little's ratio is 0.7",
+        "no lease was granted in the measured window",
+    ]
+    assert verdict()["reasons"] == []
