@@ -112,7 +112,7 @@ class Engine:
 
     def submit(self, round_: SetRound) -> None:
         """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without a byte sent."""
-        if round_.undecided < self.quorum:
+        if len(round_.voters) < self.quorum:
             round_.undecided, round_.voters, round_.cleaned = 0, (), True
             round_.outcome = Outcome.UNREACHABLE
             return
@@ -145,11 +145,6 @@ class Engine:
             self._unicast(pipe, round_.encode(pipe.dialect), round_)
         self._loose.append(round_)
         round_.judge()
-
-    def make_foreign(self) -> None:
-        """This process did not connect it: no round may be sent from here."""
-        self.foreign = True
-        self.voters = ()
 
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent; nobody waits for it."""

@@ -1,6 +1,6 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
-Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
+Rules: successes are counted here, straight on the round (rounds.py says when that is enough). Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
 release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
 `transmit`, which a shell provides.
 """
@@ -73,7 +73,15 @@ class Pipeline:
         oldest = self.pending.popleft
         try:
             while (reply := following()) is not False:
-                oldest().reply(reply, self)
+                round_ = oldest()
+                undecided = round_.undecided
+                if undecided > 0 and (reply == b"OK" or reply == 1):
+                    round_.undecided = undecided - 1
+                    round_.missing = missing = round_.missing - 1
+                    if not missing:
+                        round_.carried()
+                else:
+                    round_.reply(reply, self)
         except IndexError:
             raise ProtocolError(f"{self.address} sent a reply nobody asked for") from None
         except HiredisProtocolError as error:

@@ -69,37 +69,43 @@ class SetRound:
     @property
     def tally(self) -> Tally:
         engine = self.engine
-        granted = engine.quorum - self.missing
-        known = granted + self.refused + self.errored + self.silent + self.undecided
-        return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, self.undecided)
+        granted, undecided = engine.quorum - self.missing, abs(self.undecided)
+        known = granted + self.refused + self.errored + self.silent + undecided
+        return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, undecided)
 
     def reply(self, reply: object, pipe: Pipeline) -> None:
         """Count what one instance said."""
-        undecided = self.undecided
-        if not undecided:
+        if not self._one_less():
             pipe.late_replies += 1
-            return
-        self.undecided = undecided - 1
-        if reply == b"OK":
-            self.missing = missing = self.missing - 1
-            if not missing:
-                if self.outcome is None:
-                    self.outcome = Outcome.ACQUIRED
-                    self.engine.ready.append(self)
-            elif self.cleaned:
+        elif reply == b"OK":
+            self.missing -= 1
+            if not self.missing:
+                self.carried()
+            else:
                 self._judge()
-            return
-        if reply is None:
+        elif reply is None:
             self.refused += 1
+            self._judge()
         else:
             self.errored += 1
             pipe.count_error(error_kind(reply))
-        self._judge()
+            self._judge()
+
+    def _one_less(self) -> bool:
+        undecided = self.undecided
+        if undecided:
+            self.undecided = undecided - 1 if undecided > 0 else undecided + 1
+        return undecided != 0
+
+    def carried(self) -> None:
+        """The quorum is reached."""
+        if self.outcome is None:
+            self.outcome = Outcome.ACQUIRED
+            self.engine.ready.append(self)
 
     def silence(self, pipe: Pipeline) -> None:
         """The connection broke with this reply outstanding: the SET may have happened."""
-        if self.undecided:
-            self.undecided -= 1
+        if self._one_less():
             self.silent += 1
             self._judge()
 
@@ -108,16 +114,17 @@ class SetRound:
         for pipe in self.voters:
             if pipe.pending and pipe.pending[0].started_ns <= self.started_ns:
                 pipe.count_error("TIMEOUT")
-        self.silent += self.undecided
+        self.silent += abs(self.undecided)
         self.undecided = 0
         self._judge()
 
     def _judge(self) -> None:
         quorum = self.engine.quorum
         granted = quorum - self.missing
-        if granted < quorum and not self.cleaned and is_lost(granted, self.undecided, quorum):
+        undecided = abs(self.undecided)
+        if granted < quorum and not self.cleaned and is_lost(granted, undecided, quorum):
             self.clean_up()
-        if self.outcome is None and is_settled(granted, self.refused, self.undecided, quorum):
+        if self.outcome is None and is_settled(granted, self.refused, undecided, quorum):
             self.outcome = outcome_of(granted, self.refused, quorum)
             self.engine.ready.append(self)
 
@@ -125,6 +132,7 @@ class SetRound:
         """Release whatever this attempt may hold, on every instance that was sent its SET. Once."""
         if not self.cleaned:
             self.cleaned = True
+            self.undecided = -abs(self.undecided)
             self.engine.clean_up(self)
 
     def abandon(self) -> None:
@@ -183,27 +191,26 @@ class ReleaseRound:
 
     def reply(self, reply: object, pipe: Pipeline) -> None:
         """Count what one instance said; an unknown script is sent again with its source."""
-        undecided = self.undecided
-        if undecided and (reply == 1 or reply == b"OK"):
-            self.undecided = undecided - 1
-            self.missing = missing = self.missing - 1
-            if not missing and self.outcome is None:
-                self.outcome = Outcome.RELEASED
-                self.engine.ready.append(self)
-            return
         if isinstance(reply, ReplyError) and error_kind(reply) == "NOSCRIPT":
             self.engine.send_script(self, pipe)
-            return
-        if not undecided:
+        elif not self.undecided:
             pipe.late_replies += 1
-            return
-        self.undecided = undecided - 1
-        if reply == 0 or reply is None:
-            self.not_ours += 1
         else:
-            self.errored += 1
-            pipe.count_error(error_kind(reply))
-        self.judge()
+            self.undecided -= 1
+            if reply == 1 or reply == b"OK":
+                self.missing -= 1
+            elif reply == 0 or reply is None:
+                self.not_ours += 1
+            else:
+                self.errored += 1
+                pipe.count_error(error_kind(reply))
+            self.judge()
+
+    def carried(self) -> None:
+        """It was found ours on a quorum."""
+        if self.outcome is None:
+            self.outcome = Outcome.RELEASED
+            self.engine.ready.append(self)
 
     def silence(self, pipe: Pipeline) -> None:
         """The connection broke: the release is owed to the instance until the key has expired."""

@@ -35,6 +35,7 @@ class WatchedSetRound(SetRound):
         attempt: int,
     ) -> None:
         super().__init__(engine, resource, claim, terms, started_ns)
+        self.undecided = -self.undecided  # every reply through `reply`
         self.observer = observer
         self.attempt = attempt
         self.votes = [Vote.ABSENT] * engine.instances

@@ -34,7 +34,12 @@ class Driver:
         self.closed = False
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
-        forget_after_fork(self.engine)
+        forget_after_fork(self)
+
+    def make_foreign(self) -> None:
+        """This process is a child of the one that connected: its sockets and owner tokens are not ours to use."""
+        self.engine.foreign = self.closed = True
+        self.engine.voters = ()
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
@@ -198,16 +203,20 @@ class Driver:
 
     def submit(self, round_: Round) -> None:
         """Queue a round of any kind."""
-        if self.closed:
-            raise InstanceClosedError("all instances", "this Redlock is closed")
-        if self.engine.foreign:
-            raise ForeignProcessError
+        self.check_usable()
         if isinstance(round_, SetRound):
             self.engine.submit(round_)
         elif isinstance(round_, ExtendRound):
             self.engine.submit_extend(round_)
         else:
             self.engine.submit_release(round_)
+
+    def check_usable(self) -> None:
+        """Raises ForeignProcessError after a fork, InstanceClosedError after `close`."""
+        if self.engine.foreign:
+            raise ForeignProcessError
+        if self.closed:
+            raise InstanceClosedError("all instances", "this Redlock is closed")
 
     def stop_keeping(self, lease: Lease) -> None:
         """A lease that is being released is not extended any more."""

@@ -1,4 +1,4 @@
-"""What a fork must not inherit: *an engine in a child process → an engine that refuses to be used*.
+"""What a fork must not inherit: *a driver in a child process → a driver that refuses to be used*.
 
 Rules: parent and child would share sockets and repeat owner tokens. Marking costs nothing per operation.
 """
@@ -6,21 +6,27 @@ Rules: parent and child would share sockets and repeat owner tokens. Marking cos
 from __future__ import annotations
 
 import os
+from typing import Protocol
 from weakref import WeakSet
 
-from lockcore.engine import Engine
 
-_ENGINES: WeakSet[Engine] = WeakSet()
+class Forkable(Protocol):
+    """Whatever must know that it is now in another process."""
+
+    def make_foreign(self) -> None: ...
 
 
-def forget_after_fork(engine: Engine) -> None:
-    """From now on `engine` counts as foreign in every child of this process."""
-    _ENGINES.add(engine)
+_KNOWN: WeakSet[Forkable] = WeakSet()
+
+
+def forget_after_fork(driver: Forkable) -> None:
+    """From now on `driver` counts as foreign in every child of this process."""
+    _KNOWN.add(driver)
 
 
 def _mark_foreign() -> None:
-    for engine in _ENGINES:
-        engine.make_foreign()
+    for driver in _KNOWN:
+        driver.make_foreign()
 
 
 os.register_at_fork(after_in_child=_mark_foreign)

@@ -28,6 +28,7 @@ from lockcore.shells.wire import Wire
 
 T = TypeVar("T")
 READ, WRITE = 1, 2
+ACQUIRED = Outcome.ACQUIRED
 
 
 class GreenletDriver(Driver):
@@ -67,10 +68,9 @@ class GreenletDriver(Driver):
                 round_.abandon()
                 raise
         now_ns = monotonic_ns()
-        if round_.outcome is Outcome.ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+        if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
             return lease
-        if engine.foreign or self.closed:
-            self.submit(round_)  # says which
+        self.check_usable()
         first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
         return self.drive(first.after(round_, now_ns))
 
@@ -80,8 +80,8 @@ class GreenletDriver(Driver):
             self.stop_keeping(lease)
         engine = self.engine
         round_ = engine.release_round(lease, monotonic_ns())
-        if engine.foreign or self.closed:
-            self.submit(round_)  # says which
+        if self.closed:
+            self.check_usable()
         engine.submit_release(round_)
         if round_.outcome is None:
             round_.waiter = getcurrent()
