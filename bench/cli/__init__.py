@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
         print("lockbench: interrupted", file=sys.stderr)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # rich leaves by SystemExit when the pipe it prints to is closed
         code = EXIT_ENVIRONMENT
         _drop_output()
     except ImportError as error:

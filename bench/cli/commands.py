@@ -83,11 +83,12 @@ def run(scenario: Path | None, **values: Any) -> int:
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
+    wanted = load(scenario, given_options(values))  # before the heavy imports: a typing error is told at once
     from bench.cli.run import RunOutput, run_and_print
 
     output = RunOutput(values["out"], values["markdown"], as_json=values["as_json"], quiet=values["quiet"])
     return run_and_print(
-        load(scenario, given_options(values)),
+        wanted,
         output,
         server=values["server"],
         allow_missing=values["allow_missing"],

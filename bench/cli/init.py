@@ -30,7 +30,7 @@ def write_scenario(path: Path) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(template(path.name))
     except FileExistsError:
-        raise EnvironmentNotReadyError(f"{path} already exists and was left as it is; name another file") from None
+        raise EnvironmentNotReadyError(f"{path} exists already and was left as it is; name another file") from None
     except OSError as error:
         raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
     print(f"wrote {path}; next: lockbench run {path}")

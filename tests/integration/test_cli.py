@@ -1,0 +1,179 @@
+"""The `lockbench` command as people type it: exit codes, what goes to which stream, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+
+
+def lockbench(
+    *arguments: str, cwd: Path, timeout_s: float = 60.0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one sentence of a refusal: nothing on stdout, no traceback, the right exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert lines[-1].startswith("lockbench: "), done.stderr
+    return lines[-1]
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rnu"], "no such command 'rnu'"),
+        (["run", "--usrs", "3"], "no such option '--usrs'"),
+        (["run", "--users", "many"], "option --users: 'many' is not a whole number"),
+        (["run", "--duration", "20"], "option --duration: '20' is not a duration"),
+        (["run", "nowhere.toml"], "nowhere.toml: there is no such scenario file"),
+        (["run", "--threshold", "acquire.p99 < 1ms"], "has no thresholds yet"),
+        (["run", "--target", "localhost"], "option --target: 'localhost' has no scheme"),
+        (["run", "--recipe", "redlok"], "there is no recipe 'redlok'"),
+        (["run", "--recipe", "set-nx-lua"], "the recipe set-nx-lua locks on 1 instance and the scenario has 5"),
+        (["run", "--instance-timeout", "3s"], "3s is too long for a ttl of 10s: at most a quarter of it, 2500ms"),
+        (["fleet", "--instances", "0"], "invalid value for '--instances'"),
+        (["fleet", "--fsync", "sometimes"], "invalid value for '--fsync'"),
+        (["doctor", "--what"], "no such option '--what'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_2(tmp_path: Path, arguments: Sequence[str], said: str) -> None:
+    assert said in refused(lockbench(*arguments, cwd=tmp_path), 2)
+    assert list(tmp_path.iterdir()) == [], "nothing was started, so nothing is left"
+
+
+def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
+    done = lockbench(cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Exit codes: 0 pass" in done.stderr
+    assert lockbench("--help", cwd=tmp_path).returncode == 0
+    assert lockbench("--version", cwd=tmp_path).stdout.startswith("lockbench ")
+
+
+def test_an_unreachable_target_is_named_without_its_password(tmp_path: Path) -> None:
+    url = f"redis://user:hunter2@127.0.0.1:{closed_port()}"
+    sentence = refused(lockbench("run", "--target", url, "--quiet", cwd=tmp_path), 3)
+    assert "1 of 1 targets cannot be used: 127.0.0.1:" in sentence
+    assert "connection refused" in sentence
+    assert "hunter2" not in sentence
+
+
+@pytest.mark.parametrize("place", ["there", "file/below", "/proc/lockbench"])
+def test_a_result_folder_that_cannot_be_used_is_refused_before_any_work(tmp_path: Path, place: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    sentence = refused(lockbench("run", "--out", place, cwd=tmp_path), 3)
+    assert f"the result folder {place}" in sentence
+    assert "--out" in sentence
+
+
+def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    assert "cannot be written" in refused(lockbench("run", "--markdown", "no/where.md", cwd=tmp_path), 3)
+
+
+def test_a_server_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "/no/such/server" in refused(lockbench("run", "--server", "/no/such/server", cwd=tmp_path), 3)
+    assert list(tmp_path.glob("results/*")) == [], "the empty result folder is gone"
+
+
+def test_an_unexpected_exception_is_one_sentence_and_a_saved_traceback(tmp_path: Path) -> None:
+    code = (
+        "import bench.cli.commands as c, bench.cli as m\n"
+        "def broken(arguments): raise RuntimeError('redis://u:hunter2@h:1 broke')\n"
+        "c.execute = broken\n"
+        "m.main(['run'])"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    (saved,) = tmp_path.glob("lockbench-crash-*.txt")
+    assert str(saved) in done.stderr
+    assert "RuntimeError" in saved.read_text()
+    assert "hunter2" not in saved.read_text() + done.stderr
+    assert saved.stat().st_mode & 0o077 == 0
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bench", "recipes"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(30) == 3
+    assert stderr == ""
+
+
+def test_init_writes_a_scenario_that_loads_and_never_overwrites(tmp_path: Path) -> None:
+    assert lockbench("init", cwd=tmp_path).returncode == 0
+    text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
+    assert 'retry.window = "5ms"' in text
+    assert "exists already" in refused(lockbench("init", cwd=tmp_path), 3)
+    assert "option --users: 0 is outside" in refused(lockbench("run", "scenario.toml", "--users", "0", cwd=tmp_path), 2)
+
+
+def test_recipes_are_listed_with_their_fault(tmp_path: Path) -> None:
+    assert "set-nx-lua" in lockbench("recipes", cwd=tmp_path).stdout
+    listed = json.loads(lockbench("recipes", "--json", cwd=tmp_path).stdout)
+    assert {recipe["name"] for recipe in listed} >= {"redlock", "set-nx-lua"}
+    assert all(recipe["flaw"] for recipe in listed)
+
+
+def test_doctor_tells_what_was_found(tmp_path: Path) -> None:
+    done = lockbench("doctor", "--json", cwd=tmp_path)
+    facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
+    assert facts["server"]["status"] == "ok"
+    assert "fdatasync" in facts
+    assert done.returncode == (3 if any(fact["status"] == "missing" for fact in facts.values()) else 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fleet_prints_its_urls_and_ends_with_all_its_servers(tmp_path: Path, number: signal.Signals) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bench", "fleet", "--instances", "3", "--fsync", "none"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    urls = [process.stdout.readline().strip() for _ in range(3)]
+    servers = [child for child in psutil.Process(process.pid).children(recursive=True) if "server" in child.name()]
+    for url in urls:
+        host, port = url.removeprefix("redis://").split(":")
+        socket.create_connection((host, int(port)), 5).close()
+    assert len(servers) == 3
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert rest == "", "stdout holds the URLs and nothing else"
+    assert psutil.wait_procs(servers, timeout=5)[1] == []
