@@ -7,6 +7,7 @@ by (Debian's `redis-server` is a link to `redis-check-rdb`).
 Source: `--version` of redis-server and valkey-server; DELEX is in Redis since 8.4, DELIFEQ in Valkey since 9.0.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -149,24 +150,22 @@ def _has_tls(path: str, source: str) -> bool:
 
 def _said(command: list[str], path: str, source: str) -> str:
     try:
-        with tempfile.TemporaryDirectory(prefix="lockbench-ask-") as folder:
-            done = subprocess.run(
-                command,
-                check=False,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_ANSWER_S,
-            )
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=tempfile.gettempdir(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ANSWER_S,
+        )
     except subprocess.TimeoutExpired as error:
         raise EnvironmentNotReadyError(
             f"{path} ({source}) did not answer within {_ANSWER_S:g} s; set {SETTING} to another server"
         ) from error
     except OSError as error:
-        raise EnvironmentNotReadyError(
-            f"{path} ({source}) does not run: {error.strerror}; set {SETTING} to another server"
-        ) from error
+        advice = "raise the limit with ulimit -n" if error.errno == errno.EMFILE else f"set {SETTING} to another server"
+        raise EnvironmentNotReadyError(f"{path} ({source}) does not run: {error.strerror}; {advice}") from error
     return done.stdout.decode(errors="replace")
 
 
