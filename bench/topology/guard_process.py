@@ -1,7 +1,7 @@
 """The owner of a fleet's servers and folder: *requests on a socket → servers; the parent's end → nothing left*.
 
 Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT` with a SOCK_SEQPACKET socket as standard input; it imports
-only the standard library, so that it starts in some 30 ms and drags nothing of its parent along.
+only the standard library, so that it starts in some 35 ms and drags nothing of its parent along.
 
 Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child of
 the parent still holds the socket), and on SIGTERM. It has one thread, so PR_SET_PDEATHSIG, which is tied to the forking
