@@ -1,0 +1,71 @@
+"""What every lock under test looks like to the load: *targets and settings → acquire, release, figures*.
+
+Rules: `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound methods and the
+hot path pays for no wrapper. All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`), so that the
+record, the oracle and the statistics never ask which lock it was. Source: the table of recipes in the README of this
+folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeSettings:
+    """What a lock is told at connect. `max_ttl_ms` ≥ every TTL; `instance_timeout_ms` None = min(50, TTL ÷ 4)."""
+
+    key_prefix: str = ""
+    max_ttl_ms: int = 10_000
+    instance_timeout_ms: float | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    rejoin: str = "trust-first"
+    connect_timeout_s: float = 1.0
+
+
+class Acquire(Protocol):
+    """The type of `Recipe.acquire`."""
+
+    def __call__(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """Lock `resource` for `ttl_ms`, trying for up to `wait_ms`; a cancelled call leaves nothing held."""
+
+
+class Release(Protocol):
+    """The type of `Recipe.release`."""
+
+    def __call__(self, lease: Lease, /) -> Outcome:
+        """Give the lease back: RELEASED, GONE or UNREACHABLE."""
+
+
+class Recipe(Protocol):
+    """A connected lock. Made by `connect` in the process that uses it."""
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """Connect to the instances of `targets` (URLs).
+
+        Raises UsageError for what the recipe cannot do with these targets or settings, EnvironmentNotReadyError when
+        too few instances can be used; neither names a password.
+        """
+
+    @property
+    def acquire(self) -> Acquire:
+        """The hot path's acquire."""
+
+    @property
+    def release(self) -> Release:
+        """The hot path's release."""
+
+    @property
+    def instances(self) -> tuple[InstanceStatus, ...]:
+        """Every instance as this client sees it now."""
+
+    def take_reply_times_ns(self) -> tuple[list[int], ...]:
+        """Per instance: how long (ns) its sampled replies took since the last call."""
+
+    def close(self) -> None:
+        """Send what is queued and close the connections. Idempotent."""

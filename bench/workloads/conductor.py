@@ -1,0 +1,130 @@
+"""The side of a run that leads: *Locust's events in a master or local runner → one origin, one end, one fault*.
+
+Rules
+- Every run has an id of its own, which the workers get with Locust's options: all contend for the same keys.
+- When all users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself
+  after warm-up and duration.
+- Before Locust stops a distributed run every worker is asked to finish and its last report awaited: quitting drops
+  reports.
+- The first fault of any worker ends the run with its sentence and its exit code.
+
+Source: locust.runners (MasterRunner), locust.main (shutdown).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from typing import Any
+
+import gevent
+from locust.env import Environment
+from locust.runners import STATE_MISSING, LocalRunner, MasterRunner
+
+from bench.measure.histogram import Histogram
+from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED
+from bench.workloads.note import write_note
+from bench.workloads.plan import FAILURE_FILE, RUN_ID, Plan, plan_of, planned
+from lockcore.clock import NS_PER_MS, NS_PER_S
+
+LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
+TAIL_S = 0.02  # what a planned run lasts longer, so that every worker has seen its end
+LOOK_S = 0.05
+PERCENTILES = (50, 90, 99, 99.9)
+logger = logging.getLogger(__name__)
+
+
+class Conductor:
+    """Listens for one master or local runner. Make it before the Member of a local runner: it names the run."""
+
+    def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
+        self._environment, self._runner = environment, runner
+        self._begun = self._finishing = self._failed = False
+        self._latencies: dict[str, list[Histogram]] = {}
+        self._finished: set[str] = set()
+        events = environment.events
+        events.test_start.add_listener(self._start)
+        events.spawning_complete.add_listener(self._begin)
+        runner.register_message(FAILED, self._fail)
+        runner.register_message(FINISHED, self._note_finished)
+        if isinstance(runner, MasterRunner):
+            events.test_stopping.add_listener(self._finish)
+
+    def _start(self, **_: object) -> None:
+        """A new run begins: workers get its name with Locust's options."""
+        self._begun = self._finishing = self._failed = False
+        self._latencies, self._finished = {}, set()
+        setattr(self._environment.parsed_options, RUN_ID, secrets.token_hex(4))
+
+    def _plan(self) -> Plan:
+        return plan_of(self._environment.parsed_options)
+
+    def _begin(self, **_: object) -> None:
+        """All users run."""
+        if self._begun or self._failed:
+            return
+        self._begun = True
+        runner, origin_ns = self._runner, time.time_ns()
+        if isinstance(runner, MasterRunner):
+            origin_ns += LEAD_NS
+            clients = sorted(runner.clients, key=runner.get_worker_index)
+            for part, client in enumerate(clients):
+                runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": part, "parts": len(clients)}, client)
+        else:
+            runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
+        length_ns = self._plan().length_ns
+        if length_ns is not None:
+            left_s = (origin_ns + length_ns - time.time_ns()) / NS_PER_S + TAIL_S
+            gevent.spawn_later(max(left_s, 0.0), runner.quit)
+
+    def _finish(self, **_: object) -> None:
+        """The run is to stop: wait until every worker has sent its last report, or is gone."""
+        runner = self._runner
+        if self._finishing or not isinstance(runner, MasterRunner):
+            return
+        self._finishing = True
+        for client in list(runner.clients):
+            runner.send_message(FINISH, None, client)
+        deadline_s = time.monotonic() + self._grace_s() + 5.0
+        while time.monotonic() < deadline_s:
+            alive = {client.id for client in runner.clients.values() if client.state != STATE_MISSING}
+            if alive <= self._finished:
+                self._summarise()
+                return
+            gevent.sleep(LOOK_S)
+        logger.error("a worker did not finish in time; its last operations are missing from this table")
+
+    def _grace_s(self) -> float:
+        return 0.0 if self._failed else self._environment.stop_timeout or self._plan().grace_s
+
+    def _note_finished(self, msg: Any, **_: object) -> None:
+        self._finished.add(msg.node_id)
+        for name, text in msg.data.items():
+            self._latencies.setdefault(name, []).append(Histogram.decode(text))
+        if isinstance(self._runner, LocalRunner):
+            self._summarise()
+
+    def _summarise(self) -> None:
+        """Say what Locust's table cannot: latencies to three digits, merged without loss over all workers and hosts."""
+        for name, parts in self._latencies.items():
+            merged = Histogram.merged(parts)
+            shown = [(f"p{percent:g}", merged.percentile(percent)) for percent in PERCENTILES]
+            figures = [f"{label} {value / NS_PER_MS:.3g}" for label, value in (*shown, ("max", merged.max_ns)) if value]
+            if merged.count and self._plan().workdir is None:
+                shown_ms = "  ".join(figures)
+                logger.info("%s in ms: %s of %d by %d worker(s)", name, shown_ms, merged.count, len(parts))
+
+    def _fail(self, msg: Any, **_: object) -> None:
+        """Somebody cannot go on: the run ends with one sentence."""
+        if self._failed:
+            return
+        self._failed = True
+        environment, data = self._environment, msg.data
+        environment.process_exit_code = data["exit_code"]
+        logger.error(data["sentence"])
+        if (plan := planned(os.environ)) is not None:
+            write_note(plan.with_name(FAILURE_FILE), data)
+        options = environment.parsed_options
+        gevent.spawn(self._runner.quit if options is not None and options.headless else self._runner.stop)

@@ -1,0 +1,86 @@
+"""Who wants what, and for how long: *skew, hold, think, seed → endless draws*. Pure.
+
+Rules
+- Draws are made with numpy in chunks and handed out by a C iterator, so the hot path pays some 20 ns for each.
+- Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order callers run in.
+- Resource 0 is the most wanted one under every skew.
+- A time of zero draws nothing: there is no stream, and its user has no step for it.
+
+Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+
+import numpy as np
+
+from bench.scenario.model import Delay, Skew
+from lockcore.clock import NS_PER_MS, NS_PER_S
+
+Sampler = Callable[[np.random.Generator, int], np.ndarray]
+_LONGEST_NS = 86_400 * NS_PER_S  # what a heavy tail is cut at: int64 must hold it
+_FIRST_CHUNK, _CHUNK = 16, 512  # doubling: ten thousand callers with few operations each stay small
+
+
+def resource_sampler(skew: Skew, resources: int) -> Sampler:
+    """Return what draws resource indices (0 ≤ index < `resources`) in arrays; build it once per process."""
+    if skew.kind == "zipf":
+        weights = np.arange(1, resources + 1, dtype=np.float64) ** -skew.value
+        shares = np.cumsum(weights / weights.sum())
+        shares[-1] = 1.0  # whatever rounding left
+        return lambda generator, size: np.searchsorted(shares, generator.random(size), side="right")
+    if skew.kind == "hot":
+        return lambda generator, size: np.where(
+            generator.random(size) < skew.value, 0, generator.integers(1, max(resources, 2), size)
+        )
+    return lambda generator, size: generator.integers(0, resources, size)
+
+
+def delay_sampler(delay: Delay) -> Sampler | None:
+    """Return what draws times in whole ns; None for a delay of zero."""
+    scale_ns = delay.ms * NS_PER_MS
+    if not scale_ns:
+        return None
+    if delay.kind == "exp":
+        return lambda generator, size: generator.exponential(scale_ns, size).astype(np.int64)
+    if delay.kind == "lognormal":
+        median = float(np.log(scale_ns))
+        return lambda generator, size: np.minimum(generator.lognormal(median, delay.sigma, size), _LONGEST_NS).astype(
+            np.int64
+        )
+    return lambda _generator, size: np.full(size, round(scale_ns), np.int64)
+
+
+class Contention:
+    """The choices of all callers of one process."""
+
+    def __init__(self, skew: Skew, resources: int, hold: Delay, think: Delay, seed: int) -> None:
+        self._resources = resource_sampler(skew, resources) if resources > 1 else None
+        self._hold = delay_sampler(hold)
+        self._think = delay_sampler(think)
+        self._seed = seed
+
+    def resources(self, caller: int) -> Iterator[int]:
+        """Yield, without end, the indices of the resources that `caller` wants."""
+        return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
+
+    def holds_ns(self, caller: int) -> Iterator[int] | None:
+        """Yield, without end, how long (ns) `caller` works under each lock; None when it does not."""
+        return self._draws(self._hold, caller, 2) if self._hold else None
+
+    def thinks_ns(self, caller: int) -> Iterator[int] | None:
+        """Yield, without end, how long (ns) `caller` rests after each operation; None when it does not."""
+        return self._draws(self._think, caller, 3) if self._think else None
+
+    def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
+        generator = np.random.default_rng([self._seed, caller, stream])
+        return chain.from_iterable(sampler(generator, size).tolist() for size in _sizes())
+
+
+def _sizes() -> Iterator[int]:
+    size = _FIRST_CHUNK
+    while True:
+        yield size
+        size = min(2 * size, _CHUNK)

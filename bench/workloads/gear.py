@@ -1,0 +1,50 @@
+"""What a caller works with: *a worker's parts → the values one loop needs, looked up once*.
+
+Rules: no logic. A None stands for a step that the scenario does not have. Source: operation.py and user.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench.measure.record import Write
+from bench.recipes.protocol import Acquire, Release
+from lockcore import Lease, Tally
+
+
+class PackedVotes(dict[Tally, int]):
+    """The `votes` field of a record for every tally seen so far: there are few of them, and packing costs 0.4 µs."""
+
+    def __missing__(self, tally: Tally) -> int:
+        packed = 0
+        for place, count in enumerate(tally):
+            packed |= count << 8 * place
+        self[tally] = packed
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Gear:
+    """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`; `…_failed` also take the outcome's name."""
+
+    acquire: Acquire
+    release: Release
+    ttl_ms: int
+    wait_ms: int
+    caller: int
+    names: list[str]
+    resources: Iterator[int]
+    take: Callable[[], int] | None
+    holds_ns: Iterator[int] | None
+    thinks_ns: Iterator[int] | None
+    nap_until: Callable[[int], int]
+    rest_until: Callable[[int], int]
+    write: Write
+    votes: PackedVotes
+    pending: Callable[[tuple[int, Lease]], None]
+    acquired: Callable[[int], None]
+    acquire_failed: Callable[[int, str], None]
+    released: Callable[[int], None]
+    release_failed: Callable[[int, str], None]
+    cut: Callable[[], None]

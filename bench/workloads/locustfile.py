@@ -1,0 +1,66 @@
+"""The file Locust loads, alone or for `lockbench run`: *Locust's events → the two sides of a run*.
+
+Rules: importing opens nothing; Locust's events are connected to the two sides of a run, Conductor (master or local)
+and Member (local or worker). Works with web UI, headless, `--processes`, and master and workers on other hosts, where
+the package must be installed. Source: Locust's documentation, "Event hooks".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from locust import events
+from locust.runners import MasterRunner, WorkerRunner
+
+if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that is not installed, from any folder
+    sys.path.append(str(Path(__file__).parents[2]))
+
+from bench.errors import BenchError
+from bench.workloads.conductor import Conductor
+from bench.workloads.interrupt import interrupt_main_only
+from bench.workloads.member import Member
+from bench.workloads.orphan import PARENT_VARIABLE, die_with_parent
+from bench.workloads.plan import add_options, plan_of
+from bench.workloads.table import show_fractions
+from bench.workloads.user import LockUser
+
+__all__ = ["LockUser"]
+
+_loader_pid = os.getpid()
+show_fractions()
+if os.environ.get(PARENT_VARIABLE):
+    die_with_parent(int(os.environ[PARENT_VARIABLE]))
+
+
+@events.init_command_line_parser.add_listener
+def _add_options(parser: Any) -> None:
+    add_options(parser)
+
+
+@events.init.add_listener
+def _connect(environment: Any, runner: Any, web_ui: Any, **_: object) -> None:
+    interrupt_main_only()
+    if isinstance(runner, WorkerRunner):
+        options = environment.parsed_options
+        options.json = options.json_file = None  # the master's to write; a worker would put its rest over it
+        if os.getpid() != _loader_pid:
+            die_with_parent(_loader_pid)
+        Member(environment, runner)
+        return
+    if web_ui is None:
+        _check(environment)
+    Conductor(environment, runner)
+    if not isinstance(runner, MasterRunner):
+        Member(environment, runner)
+
+
+def _check(environment: Any) -> None:
+    """A run that nobody can correct in a form ends here when its options are wrong."""
+    try:
+        plan_of(environment.parsed_options)
+    except BenchError as error:
+        sys.stderr.write(f"lockbench: {error}\n")
+        sys.exit(error.exit_code)

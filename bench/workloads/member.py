@@ -1,0 +1,100 @@
+"""The side of a run that holds users: *Locust's events in a local runner or worker → one Worker, begun and ended*.
+
+Rules
+- The lock is connected when a test starts, in this process, before its users are spawned. A failure is one sentence
+  to whoever leads the run; the users then have nothing to do.
+- A worker finishes before its last report, so Locust's table at the master equals our counts: on the conductor's
+  word, or on Ctrl-C or SIGTERM of the worker itself, whichever comes first.
+
+Source: locust.runners (WorkerRunner), locust.main (shutdown).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gevent.event import Event
+from locust.env import Environment
+from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
+
+from bench.errors import BenchError
+from bench.workloads.interrupt import end_within
+from bench.workloads.plan import plan_of
+from bench.workloads.user import LockUser
+from bench.workloads.worker import Worker
+from lockcore.clock import monotonic_ns
+
+BEGIN, FINISH, FINISHED, FAILED = (f"lockbench-{word}" for word in ("begin", "finish", "finished", "failed"))
+_AFTER_GRACE_S = 15.0
+
+
+class Member:
+    """Listens for one local runner or worker."""
+
+    def __init__(self, environment: Environment, runner: LocalRunner | WorkerRunner) -> None:
+        self._environment, self._runner = environment, runner
+        self._finished = Event()
+        self._finished.set()
+        runner.register_message(BEGIN, self._begin)
+        environment.events.test_start.add_listener(self._open)
+        environment.events.test_stop.add_listener(self._close)
+        environment.events.quitting.add_listener(self._quit)
+        if isinstance(runner, WorkerRunner):
+            runner.register_message(FINISH, self._finish, concurrent=True)
+
+    def _open(self, **_: object) -> None:
+        environment, before = self._environment, LockUser.worker
+        LockUser.worker = None
+        if before is not None:
+            before.finish()
+        self._finished.clear()
+        try:
+            plan = plan_of(environment.parsed_options)
+            environment.stop_timeout = environment.stop_timeout or plan.grace_s
+            LockUser.worker = Worker.open(plan, max(self._runner.worker_index, 0), environment, self._failed)
+        except BenchError as error:
+            self._failed(error)
+
+    def _failed(self, error: BenchError) -> None:
+        self._runner.send_message(FAILED, {"sentence": str(error), "exit_code": error.exit_code})
+
+    def _begin(self, msg: Any, **_: object) -> None:
+        if LockUser.worker is not None:
+            origin_ns = msg.data["origin_wall_ns"] - time.time_ns() + monotonic_ns()
+            LockUser.worker.begin(origin_ns, msg.data["part"], msg.data["parts"])
+
+    def _close(self, **_: object) -> None:
+        """All users have ended."""
+        if LockUser.worker is not None:
+            LockUser.worker.finish()
+        self._finished.set()
+        if isinstance(self._runner, WorkerRunner):
+            self._environment.stop_timeout = 0.0  # a worker sleeps so long after it stopped
+        else:
+            self._say_finished()
+
+    def _finish(self, **_: object) -> None:
+        """The conductor wants the last report."""
+        self._report()
+        self._say_finished()
+
+    def _say_finished(self) -> None:
+        rows = LockUser.worker.rows if LockUser.worker is not None else ()
+        self._runner.send_message(FINISHED, {row.name: row.total.encode() for row in rows})
+
+    def _quit(self, **_: object) -> None:
+        """This process ends, asked to or not: a worker's own way to quit would drop what it has not reported."""
+        end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
+        if isinstance(self._runner, WorkerRunner):
+            self._report()
+
+    def _report(self) -> None:
+        runner = self._runner
+        if not self._finished.is_set():
+            if runner.state in (STATE_CLEANUP, STATE_STOPPED):
+                self._finished.wait(self._environment.stop_timeout + _AFTER_GRACE_S)  # somebody else stops it now
+            else:
+                runner.stop()
+        if isinstance(runner, WorkerRunner):
+            runner._send_stats()

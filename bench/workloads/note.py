@@ -1,0 +1,33 @@
+"""What a worker says about itself: *counts and histograms → worker-<index>-<pid>.json, whole at any moment*.
+
+Rules: written to a temporary name and renamed, so a reader never sees half a note; keys as in the run's folder
+protocol. A histogram's encoding costs 0.4 ms, so while users run only the scheduler lag is renewed, and seldom.
+Source: the protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lockcore import InstanceStatus
+
+
+def note_path(workdir: Path, worker_index: int) -> Path:
+    """Where the worker of this process leaves its note."""
+    return workdir / f"worker-{worker_index}-{os.getpid()}.json"
+
+
+def write_note(path: Path, note: dict[str, Any]) -> None:
+    """Put `note` at `path` in one step. Raises OSError."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(note), encoding="utf-8")
+    draft.replace(path)
+
+
+def status_facts(status: InstanceStatus) -> dict[str, Any]:
+    """One instance as JSON."""
+    return {**asdict(status), "errors": dict(status.errors)}

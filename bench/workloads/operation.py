@@ -1,0 +1,126 @@
+"""One operation: *acquire, hold, release → one record and one line in each count*.
+
+Rules
+- Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
+  first; in the release it records that no reply came. Killed inside the acquire, the lock cleans up and the operation
+  counts as cut.
+- One reading of the clock serves two neighbours: without a hold, the work ends when the acquire returns.
+- Votes still out when the record is written are handed on to be patched.
+- Everything a caller needs is a closure's variable: looked up once, read at the cost of a local.
+
+Source: the fields of bench.measure.record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.measure.record import OUTCOME_CODES
+from bench.workloads.gear import Gear
+from lockcore import Denied, Lease, Outcome
+from lockcore.clock import monotonic_ns
+
+ACQUIRED = OUTCOME_CODES["acquired"]
+ACQUIRED_RELEASED = ACQUIRED | OUTCOME_CODES["released"] << 8
+_UNDECIDED = 40  # bits below them in a record's votes
+
+Operate = Callable[[int, int, int], None]
+
+
+def operation(gear: Gear) -> Operate:
+    """Return `operate(resource, intended_ns, start_ns)`, which runs one operation of the caller whose gear this is."""
+    acquire, release, names, ttl_ms, wait_ms = gear.acquire, gear.release, gear.names, gear.ttl_ms, gear.wait_ms
+    holds_ns, nap_until, write, votes, pending = gear.holds_ns, gear.nap_until, gear.write, gear.votes, gear.pending
+    acquired, released, caller, now = gear.acquired, gear.released, gear.caller, monotonic_ns
+    is_released = Outcome.RELEASED
+    denied, broken_off, failed_code = _denied(gear), _broken_off(gear), _failed_code(gear)
+
+    def operate(resource: int, intended_ns: int, start_ns: int) -> None:
+        lease, ended_ns, sent_ns = None, 0, 0
+        try:
+            lease = acquire(names[resource], ttl_ms, wait_ms)
+            ended_ns = sent_ns = now()
+            if not isinstance(lease, Lease):
+                return denied(lease, resource, intended_ns, start_ns, ended_ns)
+            if holds_ns is not None:
+                sent_ns = 0
+                nap_until(ended_ns + next(holds_ns))
+                sent_ns = now()
+            outcome = release(lease)
+            replied_ns = now()
+        except BaseException:
+            broken_off(lease, resource, intended_ns, start_ns, ended_ns, sent_ns)
+            raise
+        acquired(ended_ns - intended_ns)
+        if outcome is is_released:
+            code = ACQUIRED_RELEASED
+            released(replied_ns - sent_ns)
+        else:
+            code = failed_code(outcome, replied_ns - sent_ns)
+        packed = votes[lease.tally]
+        slot = write(
+            intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
+            replied_ns, ended_ns, resource, caller, code, packed, lease.attempts | lease.split_votes << 32,
+            hash(lease.owner_token),
+        )  # fmt: skip
+        if packed >> _UNDECIDED:
+            pending((slot, lease))
+        return None
+
+    return operate
+
+
+def _denied(gear: Gear) -> Callable[[Denied, int, int, int, int], None]:
+    """What is left of an operation whose acquire did not succeed."""
+
+    def denied(denied: Denied, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
+        outcome = denied.outcome.value
+        gear.acquire_failed(ended_ns - intended_ns, outcome)
+        gear.write(
+            intended_ns, start_ns, denied.started_ns, 0, 0, 0, 0, 0, ended_ns, resource, gear.caller,
+            OUTCOME_CODES[outcome], gear.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
+        )  # fmt: skip
+
+    return denied
+
+
+def _failed_code(gear: Gear) -> Callable[[Outcome, int], int]:
+    """A release that did not find the lock ours: counted, and its place in the record's outcome."""
+
+    def failed_code(outcome: Outcome, took_ns: int) -> int:
+        gear.release_failed(took_ns, outcome.value)
+        return ACQUIRED | OUTCOME_CODES[outcome.value] << 8
+
+    return failed_code
+
+
+def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, int, int], None]:
+    """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
+    failed_code = _failed_code(gear)
+
+    def broken_off(
+        lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, ended_ns: int, sent_ns: int
+    ) -> None:
+        if not isinstance(lease, Lease):
+            gear.cut()
+            return
+        code, replied_ns = ACQUIRED, 0
+        try:
+            if not sent_ns:
+                sent_ns = monotonic_ns()
+                outcome = gear.release(lease)
+                replied_ns = monotonic_ns()
+                if outcome is Outcome.RELEASED:
+                    code = ACQUIRED_RELEASED
+                    gear.released(replied_ns - sent_ns)
+                else:
+                    code = failed_code(outcome, replied_ns - sent_ns)
+        finally:
+            gear.acquired(ended_ns - intended_ns)
+            gear.write(
+                intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
+                replied_ns, ended_ns, resource, gear.caller, code, gear.votes[lease.tally],
+                lease.attempts | lease.split_votes << 32, hash(lease.owner_token),
+            )  # fmt: skip
+
+    return broken_off

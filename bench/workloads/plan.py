@@ -1,0 +1,174 @@
+"""What this Locust process shall do: *plan.json or Locust's own options → one Plan, or one sentence*.
+
+Rules: `lockbench run` writes a plan and names it in LOCKBENCH_PLAN; plain `locust` takes our options on its command
+line, in its web form, or from its master. One table of keys (bench.scenario) serves both. Users, processes and run
+time are Locust's own -u, --processes and -t. Nothing is connected here. Source: the run's folder protocol.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UsageError
+from bench.recipes.protocol import RecipeSettings
+from bench.recipes.registry import find_recipe
+from bench.scenario import KEYS, Key, Scenario, load, redacted
+from lockcore import RetryPolicy
+from lockcore.clock import NS_PER_MS
+
+PLAN_VARIABLE = "LOCKBENCH_PLAN"
+FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
+TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
+RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
+
+_LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
+OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN and not key.not_yet)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
+    the scenario end the run. `allow_missing`: a quorum of the targets is enough."""
+
+    run_id: str
+    targets: tuple[str, ...]
+    key_prefix: str
+    scenario: Scenario
+    workdir: Path | None = None
+    timed: bool = False
+    allow_missing: bool = True
+
+    @property
+    def recipe_settings(self) -> RecipeSettings:
+        """What the recipe is told at connect."""
+        scenario = self.scenario
+        retry = scenario.retry
+        return RecipeSettings(
+            key_prefix=self.key_prefix,
+            max_ttl_ms=scenario.max_ttl_ms,
+            instance_timeout_ms=scenario.instance_timeout_ms,
+            retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts),  # type: ignore[arg-type]
+            rejoin=scenario.rejoin,
+        )
+
+    @property
+    def length_ns(self) -> int | None:
+        """Warm-up and measured time (ns); None when Locust decides the end."""
+        return int((self.scenario.warmup_ms + self.scenario.duration_ms) * NS_PER_MS) if self.timed else None
+
+    @property
+    def grace_s(self) -> float:
+        """How long an operation under way may take to end (s): its wait, its hold, its release."""
+        return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
+
+
+def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:
+    """The plan of this process. Raises UsageError with one sentence, without secrets."""
+    path = planned(environ)
+    plan = _read(path) if path is not None else _from_options(options, environ)
+    find_recipe(plan.scenario.recipe)
+    return plan
+
+
+def planned(environ: Mapping[str, str]) -> Path | None:
+    """The plan file that `lockbench run` wrote for this process, if any."""
+    return Path(environ[PLAN_VARIABLE]) if environ.get(PLAN_VARIABLE) else None
+
+
+def _read(path: Path) -> Plan:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return Plan(
+            run_id=document["run_id"],
+            targets=tuple(document["targets"]),
+            key_prefix=document["key_prefix"],
+            scenario=Scenario.from_json(document["scenario"]),
+            workdir=Path(document["workdir"]),
+            timed=True,
+            allow_missing=document.get("allow_missing", True),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{PLAN_VARIABLE} names {path}, which is no plan of this lockbench ({type(error).__name__}: {error}); "
+            "unset it to use locust by itself"
+        ) from error
+
+
+def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+    given: dict[str, object] = {}
+    for key in OPTIONS:
+        text = getattr(options, _dest(key), None)
+        if text not in (None, "", key.default):
+            given[key.name] = split_targets(text) if key.name == "targets" else str(text)
+    given.setdefault("targets", split_targets(environ.get(TARGETS_VARIABLE, "")))
+    if not given["targets"]:
+        raise UsageError(
+            "there is no instance to lock on; give --target redis://host:port once per instance, "
+            f"or set {TARGETS_VARIABLE} (`lockbench fleet` starts some)"
+        )
+    given["users"] = str(getattr(options, "num_users", None) or 1)
+    scenario = load(options=given)
+    run_id = getattr(options, RUN_ID, None) or "plain"
+    return Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
+
+
+def split_targets(text: str) -> list[str]:
+    """The URLs in `text`, separated by spaces or commas."""
+    return re.split(r"[\s,]+(?=\w+://)", text.strip(" \t\r\n,")) if text.strip(" ,") else []
+
+
+def add_options(parser: Any) -> None:
+    """Add our options to Locust's parser, so that they appear in its help and in its web form."""
+    for key in OPTIONS:
+        shown = {"include_in_web_ui": not _holds_a_password()} if key.name == "targets" else {}
+        parser.add_argument(
+            key.option,
+            dest=_dest(key),
+            metavar=key.kind.metavar,
+            default=None if key.name == "targets" else key.default,
+            help=key.help.replace("%", "%%"),
+            type=_checked(key),
+            action=_Joined if key.kind.many else "store",
+            **shown,
+        )
+    parser.add_argument(f"--{RUN_ID.replace('_', '-')}", help=argparse.SUPPRESS, include_in_web_ui=False)
+
+
+class _Joined(argparse.Action):
+    """A repeatable option kept as one text, as the web form has it."""
+
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, value: object, _option: str | None = None
+    ) -> None:
+        known = getattr(namespace, self.dest) or ""
+        setattr(namespace, self.dest, f"{known} {value}".strip())
+
+
+def _checked(key: Key) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        try:
+            if key.kind.many:
+                key.kind.parse([key.kind.from_text(item) for item in split_targets(text)])
+            elif text:
+                key.kind.parse(key.kind.from_text(text))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
+
+
+def _dest(key: Key) -> str:
+    return key.name.replace(".", "_")
+
+
+def _holds_a_password() -> bool:
+    return any(redacted(word.partition("=")[2] or word) != (word.partition("=")[2] or word) for word in sys.argv)

@@ -1,0 +1,182 @@
+"""Our rows in Locust's table: *latencies (ns) of a second → counts → Locust's StatsEntry*.
+
+Rules
+- The hot path appends to a list; folding takes at most `FOLD` values at a time (about 60 µs), so nobody waits for it
+  long.
+- Locust's entry and its total are extended by one delta, rarely: both then equal our own counts exactly, whatever the
+  number of processes, because a worker's last delta is made before its last report.
+- Keys of Locust's response-time table are milliseconds of two significant digits, below one millisecond too. Locust's
+  own rounding (`bucket_response_time`, made to be replaced) knows whole milliseconds only; a lock takes a tenth of
+  one.
+
+Source: locust.stats, "customizing response time bucketing" in its documentation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from locust import stats as locust_stats
+from locust.stats import RequestStats, StatsEntry, StatsError
+
+from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_bucket
+from lockcore.clock import NS_PER_MS
+
+FOLD = 1500
+
+
+def bucket_ms(milliseconds: float) -> float:
+    """`milliseconds` ≥ 0 rounded to two significant digits: 0.1472 → 0.15, 3.44 → 3.4, 147 → 150."""
+    if milliseconds <= 0:
+        return 0
+    return round(milliseconds, 1 - math.floor(math.log10(milliseconds)))
+
+
+class Row:
+    """One row of the table. `done` and `fail` are for the hot path; everything else comes later."""
+
+    def __init__(self, method: str, name: str) -> None:
+        self.method, self.name = method, name
+        self.times_ns: list[int] = []
+        self.done: Callable[[int], None] = self.times_ns.append  # a success that took so many ns
+        self.failures: Counter[str] = Counter()
+        self.total = Histogram()
+        self._new = Histogram()
+        self._least_ns: int | None = None
+        self._reported_failures: Counter[str] = Counter()
+
+    def fail(self, took_ns: int, outcome: str) -> None:
+        """A failure that took so many ns."""
+        self.times_ns.append(took_ns)
+        self.failures[outcome] += 1
+
+    def fold(self) -> bool:
+        """Count up to `FOLD` of the appended values; return whether any are left."""
+        values = np.array(self.times_ns[:FOLD], np.int64)
+        del self.times_ns[: len(values)]
+        if len(values):
+            least_ns = int(values.min())
+            self._least_ns = least_ns if self._least_ns is None else min(self._least_ns, least_ns)
+            self._new.add(values)
+        return bool(self.times_ns)
+
+    def report(self, stats: RequestStats) -> None:
+        """Hand what is new to Locust's table."""
+        new, self._new = self._new, Histogram()
+        least_ns, self._least_ns = self._least_ns, None
+        failures = self.failures - self._reported_failures
+        self._reported_failures = Counter(self.failures)
+        self.total.merge(new)
+        if new.count or failures:
+            self._tell(stats, new, least_ns, failures)
+
+    def _tell(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: Counter[str]) -> None:
+        delta = self._delta(stats, new, least_ns, failures.total())
+        stats.get(self.name, self.method).extend(delta)
+        stats.total.extend(delta)
+        for text, times in failures.items():
+            _add_error(stats, self.method, self.name, text, times)
+
+    @property
+    def counts(self) -> list[int]:
+        """Requests and failures that Locust was told of."""
+        return [self.total.count, self._reported_failures.total()]
+
+    def _delta(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: int) -> StatsEntry:
+        delta = StatsEntry(stats, self.name, self.method)
+        now_s = time.time()
+        delta.last_request_timestamp = now_s
+        delta.num_requests, delta.num_failures = new.count, failures
+        delta.total_response_time = new.sum_ns / NS_PER_MS  # type: ignore[assignment]
+        delta.min_response_time = None if least_ns is None else least_ns / NS_PER_MS  # type: ignore[assignment]
+        delta.max_response_time = new.max_ns / NS_PER_MS  # type: ignore[assignment]
+        delta.response_times = _response_times(new)  # type: ignore[assignment]
+        delta.num_reqs_per_sec = {int(now_s): new.count}
+        delta.num_fail_per_sec = {int(now_s): failures} if failures else {}
+        return delta
+
+
+class StockRow(Row):
+    """A row that fires Locust's own event for every operation, and leaves the table to Locust."""
+
+    def __init__(self, method: str, name: str, fire: Callable[..., None]) -> None:
+        super().__init__(method, name)
+        self._fire = fire
+        self.done = self._done
+
+    def _done(self, took_ns: int) -> None:
+        self.times_ns.append(took_ns)
+        self._tell_one(took_ns, None)
+
+    def fail(self, took_ns: int, outcome: str) -> None:
+        """A failure that took so many ns."""
+        super().fail(took_ns, outcome)
+        self._tell_one(took_ns, outcome)
+
+    def _tell_one(self, took_ns: int, exception: str | None) -> None:
+        self._fire(
+            request_type=self.method, name=self.name, response_time=took_ns / NS_PER_MS, response_length=0,
+            exception=exception, context={},
+        )  # fmt: skip
+
+    def _tell(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: Counter[str]) -> None:
+        """Locust knows."""
+
+
+def _buckets_in_ms() -> tuple[np.ndarray, list[float]]:
+    """For every bucket of a Histogram the index of its key, and the keys."""
+    length = len(Histogram().counts)
+    middles = ((lowest_of_bucket(index) + highest_of_bucket(index)) / 2 / NS_PER_MS for index in range(length))
+    keys, indices = np.unique([bucket_ms(middle) for middle in middles], return_inverse=True)
+    return indices, keys.tolist()
+
+
+_KEY_OF_BUCKET, _KEYS = _buckets_in_ms()
+
+
+def _response_times(histogram: Histogram) -> dict[float, int]:
+    filled = np.flatnonzero(histogram.counts)
+    sums = np.bincount(_KEY_OF_BUCKET[filled], weights=histogram.counts[filled], minlength=len(_KEYS))
+    return {_KEYS[index]: int(sums[index]) for index in np.flatnonzero(sums).tolist()}
+
+
+def _add_error(stats: RequestStats, method: str, name: str, text: str, times: int) -> None:
+    key = StatsError.create_key(method, name, text)
+    error = stats.errors.get(key)
+    if error is None:
+        error = stats.errors[key] = StatsError(method, name, text)
+    error.occurred()
+    error.occurrences += times - 1
+
+
+def show_fractions() -> None:
+    """Make Locust's table keep and print fractions of a millisecond. Once per process, at the locustfile's import."""
+    locust_stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
+    StatsEntry.to_string = _to_string  # type: ignore[method-assign]
+    StatsEntry.percentile = _percentile  # type: ignore[method-assign]
+
+
+def _to_string(self: StatsEntry, current: bool = True) -> str:
+    rate, failures = (
+        (self.current_rps, self.current_fail_per_sec) if current else (self.total_rps, self.total_fail_per_sec)
+    )
+    kind, width = f"{self.method or ''} ", locust_stats.STATS_NAME_WIDTH - locust_stats.STATS_TYPE_WIDTH + 4
+    failed = f"{self.num_failures}({100 * self.fail_ratio:.2f}%)"
+    mean, least, most = self.avg_response_time, self.min_response_time or 0, self.max_response_time
+    times = f"{mean:7.4g} {least:7.4g} {most:7.4g} {self.median_response_time:6.4g}"
+    return (
+        f"{kind:<{locust_stats.STATS_TYPE_WIDTH}} {self.name:<{width}} {self.num_requests:7d} {failed:>12} |{times} | "
+        f"{rate or 0:7.2f} {failures or 0:11.2f}"
+    )
+
+
+def _percentile(self: StatsEntry) -> str:
+    if not self.num_requests:
+        raise ValueError("no percentile without requests")
+    columns = [f"{self.get_response_time_percentile(share):6.4g}" for share in locust_stats.PERCENTILES_TO_REPORT]
+    kind, width = self.method or "", locust_stats.STATS_NAME_WIDTH
+    return f"{kind:<{locust_stats.STATS_TYPE_WIDTH}} {self.name:<{width}}   {' '.join(columns)} {self.num_requests:6d}"

@@ -1,0 +1,307 @@
+"""One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note and Locust's table*.
+
+Rules
+- Everything is opened here, in the process that uses it, before its users start and never at import.
+- Users call only what `Gear` holds; all else happens once a second in the housekeeping greenlet, in pieces of about
+  100 µs with a turn of the hub between them, and at the end.
+- Votes still out when a record was written are patched into it once its round has closed.
+- The clock starts at `begin`: one origin for all workers of the run, from which schedule, warm-up and end are
+  counted.
+
+Source: the run's folder protocol.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gevent
+import numpy as np
+from gevent.event import Event
+from greenlet import greenlet
+from locust.env import Environment
+
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.histogram import Histogram
+from bench.measure.record import Recorder
+from bench.recipes.protocol import Recipe
+from bench.recipes.registry import find_recipe
+from bench.scenario import Scenario
+from bench.workloads.alarm import Alarm, PreciseAlarm
+from bench.workloads.arrivals import offsets_ns
+from bench.workloads.contention import Contention
+from bench.workloads.gear import Gear, PackedVotes
+from bench.workloads.note import note_path, status_facts, write_note
+from bench.workloads.pacer import Pacer
+from bench.workloads.plan import Plan
+from bench.workloads.table import Row, StockRow
+from lockcore import Lease
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+CALLERS_PER_WORKER = 100_000
+PROBE_NS = 10 * NS_PER_MS
+ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
+PATCH = 64  # votes patched at a time: about 80 µs
+
+
+Broke = Callable[[BenchError], None]
+
+
+class Worker:
+    """The running share. Made by `open`; `begin` when all users of all workers run; `finish` when all have ended."""
+
+    def __init__(
+        self, plan: Plan, index: int, recipe: Recipe, workdir: Path, environment: Environment, broke: Broke
+    ) -> None:
+        scenario = plan.scenario
+        self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
+        self.errors: Counter[str] = Counter()
+        self.rows = _rows(scenario, environment)
+        self._workdir, self._stats = workdir, environment.stats
+        self._recorder = Recorder(workdir, index)
+        self._contention = Contention(scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed)
+        self._names = [f"r{index}" for index in range(scenario.resources)]
+        self._votes = PackedVotes()
+        self._pending: list[tuple[int, Lease]] = []
+        self._callers = self._cuts = 0
+        self._started = Event()
+        self._naps, self._rests = Alarm(), Alarm()
+        self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
+        self._pacer: Pacer | None = None
+        self._origin_ns = self._stopped_ns = self._scheduled = 0
+        self._cpu_s = 0.0
+        self._lags_ns: list[int] = []
+        self._lag, self._lateness = Histogram(), Histogram()
+        self._lag_text = ""
+        self._replies = tuple(Histogram() for _ in recipe.instances)
+        self._greenlets = [gevent.spawn(self._probe), gevent.spawn(self._housekeep)]
+        self._finished = False
+
+    @classmethod
+    def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke) -> Worker:
+        """Connect the recipe and open the history. `broke` is called with what ends the run while it runs.
+
+        Raises UsageError or EnvironmentNotReadyError with one sentence; nothing is left open then.
+        """
+        recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, plan.recipe_settings)
+        workdir = plan.workdir or Path(tempfile.mkdtemp(prefix="lockbench-"))
+        try:
+            if not plan.allow_missing:
+                _require_all(recipe)
+            worker = cls(plan, index, recipe, workdir, environment, broke)
+        except BaseException:
+            recipe.close()
+            if plan.workdir is None:
+                shutil.rmtree(workdir, ignore_errors=True)
+            raise
+        gc.collect()
+        gc.freeze()  # a full collection over all of Locust would stop everybody for tens of milliseconds
+        return worker
+
+    # -- for users ----------------------------------------------------------------------------------------------------
+
+    def gear(self) -> Gear:
+        """What one new caller works with."""
+        caller = self.index * CALLERS_PER_WORKER + self._callers
+        self._callers += 1
+        contention, (acquires, releases) = self._contention, self.rows
+        return Gear(
+            acquire=self.recipe.acquire,
+            release=self.recipe.release,
+            ttl_ms=self.plan.scenario.ttl_ms,
+            wait_ms=self.plan.scenario.wait_ms,
+            caller=caller,
+            names=self._names,
+            resources=contention.resources(caller),
+            take=self._take if self._arrivals else None,
+            holds_ns=contention.holds_ns(caller),
+            thinks_ns=contention.thinks_ns(caller),
+            nap_until=self._naps.wait_until,
+            rest_until=self._rests.wait_until,
+            write=self._recorder.write,
+            votes=self._votes,
+            pending=self._pending.append,
+            acquired=acquires.done,
+            acquire_failed=acquires.fail,
+            released=releases.done,
+            release_failed=releases.fail,
+            cut=self._cut,
+        )
+
+    def _cut(self) -> None:
+        self._cuts += 1
+
+    def _take(self) -> int:
+        pacer = self._pacer
+        if pacer is None:
+            self._started.wait()
+            pacer = self._pacer
+        return pacer.take() if pacer else 0
+
+    def wake(self, user: greenlet) -> None:
+        """End the rest of a user that shall stop: a wait for an arrival, a think time. A hold is work, and goes on."""
+        self._rests.cancel(user)
+        if self._arrivals is not None:
+            self._arrivals.cancel(user)
+
+    # -- the course of a run ------------------------------------------------------------------------------------------
+
+    def begin(self, origin_ns: int, part: int, parts: int) -> None:
+        """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is `part` of `parts`."""
+        if self._origin_ns:
+            return
+        scenario = self.plan.scenario
+        if self._arrivals and scenario.rate_per_s:
+            schedule = offsets_ns(scenario.rate_per_s, scenario.arrivals, scenario.seed, part, parts)
+            self._pacer = Pacer(self._arrivals, schedule, origin_ns, self.plan.length_ns)
+        self._origin_ns = origin_ns
+        self._cpu_s = time.process_time()
+        self._started.set()
+        self._write_note("running")
+
+    def finish(self) -> None:
+        """All users have ended: settle votes, fold everything into Locust's table, leave the last note, close. Once."""
+        if self._finished:
+            return
+        self._finished = True
+        self._stopped_ns = monotonic_ns()
+        self._origin_ns = self._origin_ns or self._stopped_ns
+        cpu_s = time.process_time()
+        if self._pacer is not None:
+            self._scheduled = self._pacer.scheduled(self._stopped_ns)
+        gevent.killall(self._greenlets)
+        self._settle_votes()
+        for _ in self._fold():
+            pass
+        for row in self.rows:
+            row.report(self._stats)
+        self.recipe.close()
+        self._recorder.close()
+        self._write_note("stopped", cpu_s)
+        for alarm in (self._naps, self._rests, self._arrivals):
+            if alarm is not None:
+                alarm.close()
+        if self.plan.workdir is None:
+            shutil.rmtree(self._workdir, ignore_errors=True)
+
+    def _settle_votes(self) -> None:
+        """Give the rounds still open as long as they can last."""
+        deadline_ns = monotonic_ns() + 2 * int(self.plan.scenario.instance_timeout_ms * NS_PER_MS)
+        while True:
+            for _ in self._patch():
+                pass
+            if not self._pending or monotonic_ns() >= deadline_ns:
+                break
+            gevent.sleep(0.002)
+
+    # -- once a second ------------------------------------------------------------------------------------------------
+
+    def _housekeep(self) -> None:
+        seconds = 0
+        while True:
+            gevent.sleep(1)
+            seconds += 1
+            for _ in self._patch():
+                gevent.sleep(0)
+            for _ in self._fold():
+                gevent.sleep(0)
+            if self.plan.workdir is None:  # by itself: somebody looks at Locust's table, and nobody at the history
+                for row in self.rows:
+                    row.report(self._stats)
+                self._forget_history()
+            if self._origin_ns:
+                if seconds % ENCODE_EVERY == 1:
+                    self._lag_text = self._lag.encode()
+                    gevent.sleep(0)
+                self._write_note("running")
+
+    def _probe(self) -> None:
+        """How late greenlets run here: a nap until every tenth millisecond."""
+        due_ns = monotonic_ns()
+        while True:
+            due_ns = max(due_ns + PROBE_NS, monotonic_ns())
+            self._lags_ns.append(self._naps.wait_until(due_ns))
+
+    def _patch(self) -> Iterator[None]:
+        """Patch the votes of rounds closed since, a few at a time."""
+        waiting, self._pending[:] = self._pending[:], []
+        for first in range(0, len(waiting), PATCH):
+            for slot, lease in waiting[first : first + PATCH]:
+                tally = lease.tally
+                if tally.undecided:
+                    self._pending.append((slot, lease))
+                else:
+                    self._recorder.patch_votes(slot, self._votes[tally])
+            yield
+
+    def _fold(self) -> Iterator[None]:
+        """Count what was appended, one list at a time."""
+        for row in self.rows:
+            while row.fold():
+                yield
+            yield
+        _count(self._lag, self._lags_ns)
+        for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
+            _count(histogram, times_ns)
+            yield
+        if self._pacer is not None:
+            if monotonic_ns() < self._origin_ns + int(self.plan.scenario.warmup_ms * NS_PER_MS) and self.plan.timed:
+                self._pacer.lateness_ns.clear()  # the timer is judged on the measured window
+            _count(self._lateness, self._pacer.lateness_ns)
+
+    def _forget_history(self) -> None:
+        segments = sorted(self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns)
+        for path in segments[:-2]:
+            path.unlink(missing_ok=True)
+
+    def _write_note(self, phase: str, cpu_s: float | None = None) -> None:
+        if not self._workdir.exists():
+            return
+        last = phase == "stopped"
+        pacer = self._pacer
+        note: dict[str, Any] = {
+            "worker": self.index,
+            "phase": phase,
+            "spawned_ns": self._origin_ns,
+            "stopped_ns": self._stopped_ns,
+            "cpu_s": (time.process_time() if cpu_s is None else cpu_s) - self._cpu_s,
+            "lag_histogram": self._lag.encode() if last else self._lag_text,
+            "lateness_histogram": self._lateness.encode() if last else "",
+            "late_starts": pacer.late if pacer else 0,
+            "queued_starts": pacer.queued if pacer else 0,
+            "started_starts": pacer.started if pacer else 0,
+            "scheduled_starts": self._scheduled,
+            "cut": self._cuts,
+            "instances": [status_facts(status) for status in self.recipe.instances],
+            "reply_histograms": [histogram.encode() for histogram in self._replies] if last else [],
+            "errors": dict(self.errors),
+            "locust": {row.name: row.counts for row in self.rows},
+        }
+        write_note(note_path(self._workdir, self.index), note)
+
+
+def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
+    if scenario.events == "stock":
+        fire = environment.events.request.fire
+        return StockRow(scenario.recipe, "acquire", fire), StockRow(scenario.recipe, "release", fire)
+    return Row(scenario.recipe, "acquire"), Row(scenario.recipe, "release")
+
+
+def _count(histogram: Histogram, times_ns: list[int]) -> None:
+    histogram.add(np.array(times_ns, np.int64))
+    times_ns.clear()
+
+
+def _require_all(recipe: Recipe) -> None:
+    for status in recipe.instances:
+        if status.state in ("down", "refused"):
+            raise EnvironmentNotReadyError(
+                f"{status.address} cannot be used ({status.reason or status.state}); start it, or name others with --target"
+            )
