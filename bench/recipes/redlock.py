@@ -51,7 +51,7 @@ class RedlockRecipe:
         """See `Recipe.connect`: a quorum of the targets must answer."""
         reply_times = ReplyTimes(len(targets))
         try:
-            lock = Redlock.connect(
+            lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
                 targets,
                 shell="gevent",
                 key_prefix=settings.key_prefix,

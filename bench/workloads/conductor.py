@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import time
+from argparse import Namespace
 from typing import Any
 
 import gevent
@@ -59,7 +60,7 @@ class Conductor:
         setattr(self._environment.parsed_options, RUN_ID, secrets.token_hex(4))
 
     def _plan(self) -> Plan:
-        return plan_of(self._environment.parsed_options)
+        return plan_of(self._environment.parsed_options or Namespace())
 
     def _begin(self, **_: object) -> None:
         """All users run."""

@@ -12,6 +12,7 @@ Source: locust.runners (WorkerRunner), locust.main (shutdown).
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from typing import Any
 
 from gevent.event import Event
@@ -50,7 +51,7 @@ class Member:
             before.finish()
         self._finished.clear()
         try:
-            plan = plan_of(environment.parsed_options)
+            plan = plan_of(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or plan.grace_s
             LockUser.worker = Worker.open(plan, max(self._runner.worker_index, 0), environment, self._failed)
         except BenchError as error:

@@ -98,7 +98,7 @@ def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, i
     """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
     failed_code = _failed_code(gear)
 
-    def broken_off(
+    def broken_off(  # noqa: PLR0917 - called in one place, positions as in `operate`
         lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, ended_ns: int, sent_ns: int
     ) -> None:
         if not isinstance(lease, Lease):

@@ -58,7 +58,7 @@ class Worker:
     """The running share. Made by `open`; `begin` when all users of all workers run; `finish` when all have ended."""
 
     def __init__(
-        self, plan: Plan, index: int, recipe: Recipe, workdir: Path, environment: Environment, broke: Broke
+        self, plan: Plan, index: int, recipe: Recipe, workdir: Path, *, environment: Environment, broke: Broke
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
@@ -95,7 +95,7 @@ class Worker:
         try:
             if not plan.allow_missing:
                 _require_all(recipe)
-            worker = cls(plan, index, recipe, workdir, environment, broke)
+            worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke)
         except BaseException:
             recipe.close()
             if plan.workdir is None:
@@ -303,5 +303,6 @@ def _require_all(recipe: Recipe) -> None:
     for status in recipe.instances:
         if status.state in ("down", "refused"):
             raise EnvironmentNotReadyError(
-                f"{status.address} cannot be used ({status.reason or status.state}); start it, or name others with --target"
+                f"{status.address} cannot be used ({status.reason or status.state}); "
+                "start it, or name other instances with --target"
             )
