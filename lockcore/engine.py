@@ -18,6 +18,7 @@ from itertools import count
 
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import Dialect, Encode, claim_stem, eval_of
+from lockcore.flight import SMALLEST, Flight
 from lockcore.membership import Hello, Member, State, abstention_ns
 from lockcore.model import InstanceStatus, Lease, Outcome
 from lockcore.pipeline import Pipeline, Transmit
@@ -43,7 +44,7 @@ class Engine:
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Round] = []
         self.batch: list[bytes] = []
-        self.batch_rounds: list[Awaited] = []
+        self.batch_rounds: list[Round] = []
         self.want_flush = want_flush
         self.dirty = self._flushing = False
         self.terms_of: dict[int, Terms] = {}
@@ -56,7 +57,7 @@ class Engine:
         self._prefix = settings.key_prefix.encode()
         self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
         self._counter = count(1)
-        self._flights: deque[tuple[int, list[Awaited]]] = deque()
+        self._flights: deque[tuple[int, list[Round]]] = deque()
         self._open: list[Round] = []
         self._loose: list[Round] = []
         self.shortest_ns = FAR_FUTURE_NS
@@ -163,7 +164,7 @@ class Engine:
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
-    def _broadcast(self, data: bytes, round_: Awaited) -> None:
+    def _broadcast(self, data: bytes, round_: Round) -> None:
         self.batch.append(data)
         self.batch_rounds.append(round_)
         if not self.dirty:
@@ -174,20 +175,22 @@ class Engine:
         if self.batch:
             self._spill()
         pipe.queue.append(data)
-        pipe.pending.append(round_)
+        pipe.expect(round_)
         if not self.dirty:
             self.dirty = True
             self.want_flush()
 
-    def _take_batch(self) -> tuple[bytes, list[Awaited]]:
+    def _take_batch(self) -> tuple[bytes, list[Round]]:
         data, rounds = b"".join(self.batch), self.batch_rounds
+        watched, self._watched = self._watched, []
         self.batch, self.batch_rounds = [], []
+        flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
         flights = self._flights
         while flights and not flights[0][1][-1].undecided:
-            flights.popleft()  # one order per connection: the last of a flight is answered last
+            flights.popleft()  # one order per connection: the last of a batch is answered last
         flights.append((rounds[0].started_ns, rounds))
         for pipe in self.voters:
-            pipe.pending.extend(rounds)
+            pipe.expect_batch(flight, rounds)
         return data, rounds
 
     def _spill(self) -> None:
@@ -213,7 +216,6 @@ class Engine:
     def _send(self, now_ns: int) -> None:
         for watched in self._watched:
             watched.sent(now_ns)
-        self._watched = []
         if self._loose:
             self._open += self._loose
             self._loose = []
@@ -257,7 +259,7 @@ class Engine:
             if member.abstained(now_ns):
                 changed = True
             if member.state is State.VOTING and self._lags(pipe, now_ns - age_ns):
-                member.lagged(f"{len(pipe.pending):,} commands not answered for {self.settings.lag_cap.age_ms:g} ms")
+                member.lagged(f"{pipe.awaited:,} commands not answered for {self.settings.lag_cap.age_ms:g} ms")
                 changed = True
         if changed:
             self._recount()
@@ -267,7 +269,9 @@ class Engine:
         flights = self._flights
         while flights and flights[0][0] + self.shortest_ns <= now_ns:
             rounds = flights.popleft()[1]
-            self._open += [round_ for round_ in rounds if round_.undecided]  # type: ignore[union-attr, misc]
+            if rounds[-1].flight is not None:
+                rounds[-1].flight.dissolve()
+            self._open += [round_ for round_ in rounds if round_.undecided]
         if self._open:
             still = []
             for round_ in self._open:
@@ -280,7 +284,7 @@ class Engine:
 
     def _lags(self, pipe: Pipeline, oldest_ns: int) -> bool:
         pending, cap = pipe.pending, self.settings.lag_cap
-        return bool(pending) and (len(pending) > cap.operations or pending[0].started_ns < oldest_ns)
+        return bool(pending) and (pipe.awaited > cap.operations or pending[0].started_ns < oldest_ns)
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
@@ -386,7 +390,7 @@ class Engine:
             writes=pipe.writes,
             reads=pipe.reads,
             late_replies=pipe.late_replies,
-            pending=len(pipe.pending),
+            pending=pipe.awaited,
             owed_releases=len(self._owed[pipe.index]),
             reconnects=pipe.reconnects,
             errors=dict(pipe.errors),

@@ -1,6 +1,7 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
-Rules: successes are counted here, straight on the round (rounds.py says when that is enough). Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
+Rules: bytes that were expected are counted by the flight (flight.py); of what is parsed, successes are counted here, straight
+on the round (rounds.py says when that is enough). Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
 release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
 `transmit`, which a shell provides.
 """
@@ -12,8 +13,9 @@ from collections.abc import Callable
 
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
+from lockcore.flight import Flight
 from lockcore.resp import HiredisProtocolError, Replies
-from lockcore.rounds import Awaited
+from lockcore.rounds import Awaited, ReleaseRound, SetRound
 
 Transmit = Callable[[bytes], None]
 
@@ -22,15 +24,18 @@ class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
-        "address", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "index", "late_replies", "pending",
-        "queue", "reads", "reconnects", "replies", "transmit", "writes",
+        "address", "awaited", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "index", "late_replies",
+        "parsing", "pending", "queue", "reads", "reconnects", "replies", "seen", "transmit", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, address: str) -> None:
         self.index = index
         self.address = address
         self.dialect = Dialect("evalsha", native_extend=False)
-        self.pending: deque[Awaited] = deque()
+        self.pending: deque[Awaited | Flight] = deque()
+        self.awaited = 0  # replies
+        self.seen = 0  # bytes of the oldest flight's replies
+        self.parsing = False  # the parser holds the beginning of a reply
         self.queue: list[bytes] = []
         self.replies = Replies()
         self.transmit: Transmit | None = None
@@ -46,14 +51,32 @@ class Pipeline:
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
         """A new connection, empty in both directions."""
         self.transmit, self.dialect, self.replies = transmit, dialect, Replies()
+        self.parsing = False
 
     def break_off(self) -> list[Awaited]:
         """The connection is gone: returns what was still awaited on it, oldest first."""
-        lost = list(self.pending)
+        for awaited in list(self.pending):
+            if isinstance(awaited, Flight):
+                awaited.dissolve()
+        lost = [awaited for awaited in self.pending if not isinstance(awaited, Flight)]
         self.pending.clear()
         self.queue.clear()
+        self.awaited = self.seen = 0
         self.transmit = None
         return lost
+
+    def expect(self, awaited: Awaited) -> None:
+        """One more reply to await."""
+        self.pending.append(awaited)
+        self.awaited += 1
+
+    def expect_batch(self, flight: Flight | None, rounds: list[SetRound | ReleaseRound]) -> None:
+        """The replies of a batch to await, as one flight or one by one."""
+        if flight is None:
+            self.pending.extend(rounds)
+        else:
+            self.pending.append(flight)
+        self.awaited += len(rounds)
 
     def send(self, data: bytes, commands: int) -> None:
         """Hand `commands` encoded commands to the connection."""
@@ -67,13 +90,44 @@ class Pipeline:
         """Give every reply that `data` completes to its round. Raises ProtocolError on anything else."""
         self.reads += 1
         self.bytes_received += len(data)
+        if self.pending and self.pending[0].__class__ is Flight and not self.parsing and data.endswith(b"\n"):
+            data = self._predicted(data)
+        if data:
+            self._parse(data)
+
+    def _predicted(self, data: bytes) -> bytes:
+        """Count what was expected, whole flights at a time; returns what was not."""
+        pending = self.pending
+        while data and pending:
+            flight = pending[0]
+            if not isinstance(flight, Flight):
+                break
+            left = len(flight.expected) - self.seen
+            part = data[:left]
+            if not flight.expected.startswith(part, self.seen):
+                flight.dissolve()
+                break
+            replies = part.count(b"\n")
+            self.awaited -= replies
+            if len(part) == left:
+                self.seen = 0
+                pending.popleft()
+            else:
+                self.seen += len(part)
+            flight.count(self, replies)
+            data = data[left:]
+        return data
+
+    def _parse(self, data: bytes) -> None:
         replies = self.replies
         replies.feed(data)
         following = replies.next
         oldest = self.pending.popleft
+        count = 0
         try:
             while (reply := following()) is not False:
                 round_ = oldest()
+                count += 1
                 undecided = round_.undecided
                 if undecided > 0 and (reply == b"OK" or reply == 1):
                     round_.undecided = undecided - 1
@@ -86,6 +140,22 @@ class Pipeline:
             raise ProtocolError(f"{self.address} sent a reply nobody asked for") from None
         except HiredisProtocolError as error:
             raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
+        finally:
+            self.awaited -= count
+        self.parsing = replies.has_data()
+
+    def replace(self, flight: Flight, rounds: list[SetRound | ReleaseRound]) -> None:
+        """Await the rounds of a dissolved flight one by one, in its place."""
+        if self.pending[0] is flight:
+            self.seen = 0
+        pending: deque[Awaited | Flight] = deque()
+        for awaited in self.pending:
+            if awaited is flight:
+                pending.extend(rounds)
+            else:
+                pending.append(awaited)
+        self.pending.clear()
+        self.pending.extend(pending)
 
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind` (an error reply's first word, or TIMEOUT)."""

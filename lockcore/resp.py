@@ -36,12 +36,13 @@ def error_kind(reply: object) -> str:
 class Replies:
     """The replies of one connection, in order. `next()` returns False while the next one is incomplete."""
 
-    __slots__ = ("feed", "next")
+    __slots__ = ("feed", "has_data", "next")
 
     def __init__(self) -> None:
         reader = Reader(protocolError=HiredisProtocolError, replyError=ReplyError)
         self.feed = reader.feed
         self.next = reader.gets
+        self.has_data = reader.has_data
 
     def all(self, data: bytes) -> list[Any]:
         """Feed `data` and return the replies it completed. Raises ProtocolError on bytes that are not RESP."""

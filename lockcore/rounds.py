@@ -19,6 +19,7 @@ from lockcore.resp import ReplyError, error_kind
 
 if TYPE_CHECKING:
     from lockcore.engine import Engine
+    from lockcore.flight import Flight
     from lockcore.pipeline import Pipeline
 
 
@@ -42,11 +43,13 @@ class SetRound:
     """
 
     __slots__ = (
-        "claim", "cleaned", "engine", "errored", "missing", "outcome", "refused", "resource", "silent", "started_ns",
+        "claim", "cleaned", "engine", "errored", "flight", "missing", "outcome", "refused", "resource", "silent", "started_ns",
         "terms", "undecided", "voters", "waiter",
     )  # fmt: skip
 
     watched = False
+    success = b"+OK\r\n"
+    success_outcome = Outcome.ACQUIRED
 
     def __init__(self, engine: Engine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
         self.engine = engine
@@ -61,6 +64,7 @@ class SetRound:
         self.cleaned = False
         self.outcome: Outcome | None = None
         self.waiter: Any = None
+        self.flight: Flight | None = None
 
     @property
     def valid_until_ns(self) -> int:
@@ -70,6 +74,8 @@ class SetRound:
     def tally(self) -> Tally:
         engine = self.engine
         granted, undecided = engine.quorum - self.missing, abs(self.undecided)
+        if self.flight is not None:
+            granted, undecided = self.flight.counts_of(self)
         known = granted + self.refused + self.errored + self.silent + undecided
         return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, undecided)
 
@@ -151,8 +157,10 @@ class ReleaseRound:
     """
 
     __slots__ = (
-        "engine", "errored", "missing", "not_ours", "outcome", "silent", "started_ns", "undecided", "waiter", "won",
+        "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns", "undecided", "waiter", "won",
     )  # fmt: skip
+    success = b":1\r\n"
+    success_outcome = Outcome.RELEASED
     script = COMPARE_AND_DELETE
     script_arguments: tuple[bytes, ...] = ()
 
@@ -164,6 +172,7 @@ class ReleaseRound:
         self.undecided = self.not_ours = self.errored = self.silent = 0
         self.outcome: Outcome | None = None
         self.waiter: Any = None
+        self.flight: Flight | None = None
 
     @property
     def terms(self) -> Terms:
@@ -181,9 +190,11 @@ class ReleaseRound:
 
     @property
     def tally(self) -> Tally:
-        known = self.ours + self.not_ours + self.errored + self.silent + self.undecided
-        absent = self.engine.instances - known
-        return Tally(self.ours, self.not_ours, self.errored, self.silent, absent, self.undecided)
+        ours, undecided = self.ours, self.undecided
+        if self.flight is not None:
+            ours, undecided = self.flight.counts_of(self)
+        known = ours + self.not_ours + self.errored + self.silent + undecided
+        return Tally(ours, self.not_ours, self.errored, self.silent, self.engine.instances - known, undecided)
 
     def encode(self, dialect: Dialect) -> bytes:
         """The command for an instance of this dialect."""

@@ -52,19 +52,23 @@ class WatchedSetRound(SetRound):
 
     def reply(self, reply: object, pipe: Pipeline) -> None:
         if self.undecided:
-            self.replied_ns[pipe.index] = self.engine.now_ns
             granted = reply == b"OK"
-            self.votes[pipe.index] = Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED
+            self.stamp(pipe, Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED)
         super().reply(reply, pipe)
-        self._close()
+        self.close()
+
+    def stamp(self, pipe: Pipeline, vote: Vote = Vote.GRANTED) -> None:
+        """An instance has voted just now."""
+        self.replied_ns[pipe.index] = self.engine.now_ns
+        self.votes[pipe.index] = vote
 
     def silence(self, pipe: Pipeline) -> None:
         super().silence(pipe)
-        self._close()
+        self.close()
 
     def expire(self) -> None:
         super().expire()
-        self._close()
+        self.close()
 
     def abandon(self) -> None:
         super().abandon()
@@ -74,10 +78,11 @@ class WatchedSetRound(SetRound):
         """The caller ran again at `now_ns` and made `outcome` of it; None when it was cancelled."""
         if not self.decided_ns:
             self.decided_ns, self.decision = now_ns, outcome
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
-        if self.undecided:
+    def close(self) -> None:
+        """Report, once all votes are in and the caller has decided."""
+        if self.undecided or self.flight is not None:
             return
         if not self.closed_ns:
             self.closed_ns = self.engine.now_ns

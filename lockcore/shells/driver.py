@@ -197,7 +197,7 @@ class Driver:
         engine = self.engine
         if len(engine.batch) > FEW:
             return False
-        return max((len(pipe.pending) for pipe in engine.voters), default=0) <= FEW
+        return max((pipe.awaited for pipe in engine.voters), default=0) <= FEW
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
