@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bench.measure import generator, votes, workers
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Histogram
@@ -29,9 +31,11 @@ from bench.measure.outcomes import (
     shares,
 )
 from bench.measure.record import Records
+from bench.measure.timeline import Integers
 from bench.measure.workers import Worker
 
 SUSTAINED_SHARE = 0.99
+TENTHS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Fold:
         self._latencies = {name: Histogram() for name in LATENCIES}
         self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
         self._sums: Counter[str] = Counter()
+        self._tenths = np.zeros(TENTHS, np.int64)
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -69,6 +74,7 @@ class Fold:
             self._latencies[name].add(values)
         self._latencies["handoff"].add(handoffs(records, window))
         self._attempts.add(votes.attempts_of(inside)[acquired(inside)])
+        self._tenths += _per_tenth(records["granted_ns"], window)
         split_votes = votes.split_votes_of(inside)
         self._sums.update(
             records=len(records),
@@ -83,6 +89,11 @@ class Fold:
             split_votes=int(split_votes.sum()),
             split_operations=int((split_votes > 0).sum()),
         )
+
+    @property
+    def leases_per_tenth(self) -> tuple[int, ...]:
+        """Leases granted in each tenth of the window: what a steady-state check looks at."""
+        return tuple(self._tenths.tolist())
 
     def sections(self, reports: Sequence[Worker] = (), server_cpu_s: float | None = None) -> Sections:
         """The sections so far. `reports`: the workers' JSONs; `server_cpu_s`: CPU of all servers over the run."""
@@ -145,10 +156,10 @@ class Fold:
         }
 
     def _health(self, reports: Sequence[Worker], lag: Histogram, p99: float | None) -> generator.Health:
-        lag_p99 = lag.percentile(99)
         return generator.Health(
             cpu_ratio=workers.cpu_ratio(reports),
-            scheduler_lag_p99_s=None if lag_p99 is None else lag_p99 / 1e9,
+            scheduler_lag_p99_s=block(lag)["p99"],
+            timer_lateness_p99_s=block(workers.timer_lateness(reports))["p99"],
             late_starts=workers.total(reports, "late_starts"),
             queued_starts=workers.total(reports, "queued_starts"),
             scheduled_starts=workers.total(reports, "scheduled_starts"),
@@ -183,3 +194,8 @@ def fold(
     total = Fold(facts, window)
     total.add(records)
     return total.sections(reports, server_cpu_s)
+
+
+def _per_tenth(granted_ns: Integers, window: Window) -> Integers:
+    inside = granted_ns[window.holds(granted_ns)] - window.start_ns
+    return np.bincount(inside * TENTHS // (window.stop_ns - window.start_ns or 1), minlength=TENTHS)

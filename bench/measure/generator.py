@@ -34,6 +34,7 @@ class Health:
 
     cpu_ratio: float | None
     scheduler_lag_p99_s: float | None
+    timer_lateness_p99_s: float | None
     late_starts: int
     queued_starts: int
     scheduled_starts: int
@@ -83,8 +84,11 @@ def _open_loop_fault(health: Health) -> str | None:
         return "nothing of the schedule was due: no operation was offered"
     share = health.started / health.scheduled_starts
     if share < STARTED_SHARE:
-        return f"only {share:.1%} of the {health.scheduled_starts} operations due were started (99 % are needed)"
-    lag, p99 = health.scheduler_lag_p99_s, health.acquire_p99_s
+        return (
+            f"only {share:.1%} of the {health.scheduled_starts} operations due were started (99 % are needed): "
+            "lower --rate, or raise --users if callers were missing"
+        )
+    lag, p99 = health.timer_lateness_p99_s, health.acquire_p99_s
     if lag is not None and p99 is not None and lag > LATENESS_SHARE * p99:
         return (
             f"the timer was late by {lag * 1e3:.3g} ms (p99), more than 10 % of the acquire p99 "

@@ -1,0 +1,76 @@
+"""Operations and worker reports as tests write them: in ms, what is not said did not happen."""
+
+import numpy as np
+import pytest
+
+from bench.measure.histogram import Histogram
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+
+MS = 1_000_000
+TIMES = (
+    "intended",
+    "start",
+    "attempt",
+    "granted",
+    "valid_until",
+    "work_end",
+    "release_sent",
+    "release_replied",
+    "ended",
+)
+VOTES = ("granted", "refused", "errored", "silent", "absent", "undecided")
+
+
+def record_of(
+    sequence, outcome="acquired", release=None, resource=0, caller=0, votes=None, attempts=1, split=0, **times
+):
+    start = times.get("start", 0)
+    times = {"intended": start, "attempt": start, **times}
+    if outcome == "acquired":
+        times = {"granted": times.get("ended", start), "valid_until": start + 10_000, **times}
+        release = release or ("released" if "release_sent" in times else "none")
+    fields = {f"{name}_ns": round(times.get(name, 0) * MS) for name in TIMES} | {
+        "resource": resource,
+        "caller": caller,
+        "outcome": OUTCOME_CODES[outcome] | OUTCOME_CODES[release or "none"] << 8,
+        "votes": sum(count << (8 * VOTES.index(kind)) for kind, count in (votes or {"granted": 5}).items()),
+        "attempts": attempts | split << 32,
+        "owner": sequence,
+        "sequence": sequence,
+    }
+    return tuple(fields[name] for name in RECORD_DTYPE.names)
+
+
+@pytest.fixture
+def records():
+    """`records(dict, dict, …)`: a history array."""
+
+    def make(*operations):
+        return np.array([record_of(number + 1, **one) for number, one in enumerate(operations)], dtype=RECORD_DTYPE)
+
+    return make
+
+
+def instance(**changes):
+    facts = {
+        "index": 0, "address": "127.0.0.1:7001", "state": "voting", "reason": "", "run_id": "a",
+        "server": "valkey 9.1.2", "release_command": "delifeq", "commands": 0, "bytes_sent": 0, "bytes_received": 0,
+        "writes": 0, "reads": 0, "late_replies": 0, "pending": 0, "owed_releases": 0, "reconnects": 0, "errors": {},
+    }  # fmt: skip
+    return facts | changes
+
+
+@pytest.fixture
+def report():
+    """`report(key=…)`: what a worker that ended well wrote."""
+
+    def make(**changes):
+        return {
+            "worker": 0, "pid": 1, "phase": "stopped", "spawned_ns": 10**9, "stopped_ns": 11 * 10**9, "cpu_s": 5.0,
+            "lag_histogram": Histogram.of(np.full(2_000, MS)).encode(), "late_starts": 0, "queued_starts": 0,
+            "scheduled_starts": 0, "instances": [], "reply_histograms": [], "errors": {},
+            "locust": {"acquire": [0, 0], "release": [0, 0]},
+        } | changes  # fmt: skip
+
+    make.instance = instance
+    return make

@@ -1,0 +1,304 @@
+"""Every section of a result is what its definition says, from operations small enough to count by hand."""
+
+import numpy as np
+import pytest
+
+from bench.measure.facts import Facts, Window, mean_of
+from bench.measure.fold import Fold, fold
+from bench.measure.histogram import Histogram
+from bench.measure.record import RECORD_DTYPE
+from bench.scenario import Delay
+
+MS = 1_000_000
+WINDOW = Window(1_000 * MS, 2_000 * MS)
+CLOSED = Facts(instances=5, users=2)
+
+
+def values_of(records, facts=CLOSED, reports=(), **more):
+    return fold(records, WINDOW, facts, reports, **more).values
+
+
+def cycle(start, **changes):
+    """Granted after 1 ms, held for 10, released within 2."""
+    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
+    return times | changes
+
+
+def test_an_operation_belongs_to_the_window_by_its_intended_start(records):
+    inside = [cycle(1_000), cycle(1_999.999), cycle(2_500, intended=1_500)]
+    outside = [cycle(999.999), cycle(2_000), cycle(1_200, intended=900)]
+    values = values_of(records(*inside, *outside))
+    assert values["outcomes"]["acquired"] == 3
+    assert values["totals"]["acquired"] == 6
+
+
+def test_outcomes_and_totals_name_all_five_and_shares_sum_to_one(records):
+    failed = [{"start": 1_100, "ended": 1_101, "outcome": name} for name in ("contended", "split_vote", "too_late")]
+    values = values_of(records(cycle(1_050), *failed, {"start": 500, "ended": 501, "outcome": "unreachable"}))
+    assert values["outcomes"] == {"acquired": 1, "contended": 1, "split_vote": 1, "unreachable": 0, "too_late": 1}
+    assert values["totals"]["unreachable"] == 1
+    assert values["outcome_shares"]["acquired"] == 0.25
+    assert sum(values["outcome_shares"].values()) == 1
+
+
+def test_releases_are_counted_over_the_whole_run(records):
+    values = values_of(
+        records(
+            cycle(100),
+            cycle(1_100, release="gone"),
+            cycle(1_200, release="unreachable"),
+            {"start": 1_300, "ended": 1_301},
+        )
+    )
+    assert values["releases"] == {"released": 1, "gone": 1, "unreachable": 1}
+
+
+def test_achieved_rate_counts_grants_and_completed_rate_returns_within_the_window(records):
+    values = values_of(
+        records(
+            cycle(999.5), cycle(1_500), cycle(1_999.5), {"start": 1_200, "ended": 1_300, "outcome": "contended"}
+        )
+    )  # fmt: skip
+    assert values["rate"] == {"offered_per_s": None, "achieved_per_s": 2.0, "completed_per_s": 3.0, "sustained": None}
+
+
+# ---------------------------------------------------------------- latencies
+
+
+def latency(records, name, *operations):
+    return values_of(records(*operations))["latency_s"][name]
+
+
+def test_acquire_runs_from_the_intended_start_and_service_from_the_actual_one(records):
+    operation = {"intended": 1_100, "start": 1_130, "attempt": 1_150, "ended": 1_160}
+    for name, milliseconds in (("acquire", 60), ("acquire_service", 30), ("wait", 20)):
+        section = latency(records, name, operation)
+        assert (section["count"], section["mean"], section["max"]) == (1, milliseconds / 1e3, milliseconds / 1e3), name
+
+
+def test_failed_acquires_stand_apart(records):
+    failed = {"intended": 1_100, "start": 1_120, "ended": 1_200, "outcome": "contended"}
+    assert latency(records, "acquire_failed", failed, cycle(1_100))["max"] == 0.1
+    assert latency(records, "acquire", failed, cycle(1_100))["count"] == 1
+
+
+def test_release_and_hold_are_of_leases_that_were_released(records):
+    vanished = {"start": 1_300, "ended": 1_301}
+    assert latency(records, "release", cycle(1_100), vanished)["mean"] == 0.002
+    assert latency(records, "hold", cycle(1_100, granted=1_100.5), vanished)["mean"] == pytest.approx(0.0105)
+    assert latency(records, "hold", cycle(1_100), vanished)["count"] == 1
+
+
+def test_percentiles_need_ten_samples_beyond_them(records):
+    values = values_of(records(*(cycle(1_000 + number / 10) for number in range(1_000))))
+    acquire = values["latency_s"]["acquire"]
+    assert acquire["p50"] == acquire["p99"] == 0.001
+    assert acquire["p999"] is acquire["p9999"] is None
+    assert values["latency_s"]["acquire_failed"]["p50"] is None
+
+
+def test_a_run_without_operations_has_empty_sections_and_no_division_by_zero(report):
+    values = values_of(np.empty(0, RECORD_DTYPE), reports=[report()])
+    assert values["latency_s"]["acquire"] == dict.fromkeys(("mean", "p50", "p90", "p99", "p999", "p9999", "max")) | {
+        "count": 0
+    }
+    assert values["outcome_shares"]["acquired"] is None
+    assert values["cost"]["client_cpu_us_per_cycle"] is None
+    assert values["split_votes"] == {"count": 0, "operations": 0, "ratio": None}
+
+
+# ---------------------------------------------------------------- hand-off
+
+
+HOLDER = {"start": 1_100, "ended": 1_101, "release_sent": 1_150, "release_replied": 1_152}
+
+
+def handoff(records, *operations):
+    section = values_of(records(*operations))["latency_s"]["handoff"]
+    return section["count"], section["mean"]
+
+
+def test_handoff_runs_from_the_release_sent_to_the_next_grant_of_a_waiter(records):
+    heir = {"start": 1_120, "granted": 1_155, "ended": 1_156}
+    assert handoff(records, HOLDER, heir) == (1, 0.005)
+
+
+def test_without_anybody_waiting_there_is_no_handoff(records):
+    assert handoff(records, HOLDER, {"start": 1_151, "granted": 1_155, "ended": 1_156}) == (0, None)
+
+
+def test_a_waiter_who_gives_up_still_makes_the_next_grant_a_handoff(records):
+    gives_up = {"start": 1_120, "ended": 1_153, "outcome": "contended"}
+    newcomer = {"start": 1_154, "granted": 1_160, "ended": 1_161}
+    assert handoff(records, HOLDER, gives_up, newcomer) == (1, 0.01)
+
+
+def test_who_gave_up_before_the_release_waits_no_more(records):
+    gave_up = {"start": 1_120, "ended": 1_140, "outcome": "contended"}
+    assert handoff(records, HOLDER, gave_up, {"start": 1_151, "granted": 1_155, "ended": 1_156}) == (0, None)
+
+
+def test_a_waiter_of_another_resource_is_none(records):
+    other = {"start": 1_120, "ended": 1_200, "outcome": "contended", "resource": 1}
+    assert handoff(records, HOLDER, other, {"start": 1_151, "granted": 1_155, "ended": 1_156}) == (0, None)
+
+
+def test_a_release_after_the_next_grant_hands_nothing_over(records):
+    late = HOLDER | {"release_sent": 1_170, "release_replied": 1_171}
+    assert handoff(records, late, {"start": 1_120, "granted": 1_155, "ended": 1_156}) == (0, None)
+
+
+def test_a_chain_of_waiters_is_a_chain_of_handoffs_in_the_window_only(records):
+    chain = [
+        {"start": 900, "granted": at, "ended": at, "release_sent": at + 8, "release_replied": at + 9}
+        for at in range(900, 1_100, 10)
+    ]
+    assert handoff(records, *chain) == (10 - 1, 0.002)
+
+
+def test_handoffs_equal_a_count_by_hand_on_random_histories(records):
+    dice = np.random.default_rng(3)
+    for _ in range(200):
+        operations, free_at = [], {0: 1_000, 1: 1_000}
+        for _ in range(12):
+            resource = int(dice.integers(0, 2))
+            granted = free_at[resource] + int(dice.integers(1, 6))
+            sent = granted + int(dice.integers(1, 10))
+            free_at[resource] = sent
+            operations.append(
+                {"resource": resource, "start": granted - int(dice.integers(1, 20)), "granted": granted,
+                 "ended": granted, "release_sent": sent, "release_replied": sent + 1}
+            )  # fmt: skip
+        expected = []
+        for one in operations:
+            same = [other for other in operations if other["resource"] == one["resource"]]
+            heirs = [other for other in same if other["granted"] > one["granted"]]
+            at = one["release_sent"]
+            if heirs and any(other["start"] <= at < other["ended"] for other in same):
+                expected.append(min(heirs, key=lambda other: other["granted"])["granted"] - at)
+        count, mean = handoff(records, *operations)
+        assert (count, mean or 0) == (len(expected), pytest.approx(sum(expected) / 1e3 / max(len(expected), 1)))
+
+
+# ---------------------------------------------------------------- votes, attempts, cost
+
+
+def test_margins_are_votes_above_the_quorum_of_leases_and_votes_sum_by_kind(records):
+    values = values_of(
+        records(
+            cycle(1_100, votes={"granted": 5}),
+            cycle(1_200, votes={"granted": 3, "silent": 2}),
+            cycle(1_300, votes={"granted": 3, "errored": 1, "absent": 1}),
+            {"start": 1_400, "ended": 1_401, "outcome": "contended", "votes": {"granted": 1, "refused": 4}},
+            cycle(500, votes={"granted": 4, "undecided": 1}),
+        )
+    )
+    assert values["votes"] == {
+        "margin": {"0": 2, "2": 1}, "granted": 12, "refused": 4, "errored": 1, "silent": 2, "absent": 1, "undecided": 0,
+    }  # fmt: skip
+
+
+def test_a_lease_without_a_quorum_shows_as_a_negative_margin(records):
+    assert values_of(records(cycle(1_100, votes={"granted": 2})))["votes"]["margin"] == {"-1": 1}
+
+
+def test_attempts_are_of_leases_and_split_votes_of_all(records):
+    values = values_of(
+        records(
+            cycle(1_100), cycle(1_200, attempts=5, split=2),
+            {"start": 1_300, "ended": 1_301, "outcome": "split_vote", "attempts": 4, "split": 4},
+        )
+    )  # fmt: skip
+    assert {key: values["attempts"][key] for key in ("count", "mean", "max", "total")} == {
+        "count": 2, "mean": 3.0, "max": 5.0, "total": 10,
+    }  # fmt: skip
+    assert values["split_votes"] == {"count": 6, "operations": 2, "ratio": 0.6}
+
+
+def test_cost_is_per_lease_of_the_whole_run(records, report):
+    instances = [report.instance(commands=10, bytes_sent=300, bytes_received=100)] * 2
+    values = values_of(
+        records(cycle(100), cycle(1_100, attempts=4), cycle(1_200, outcome="contended")),
+        reports=[report(instances=instances, cpu_s=0.002)] * 2,
+        server_cpu_s=0.001,
+    )
+    assert values["cost"] == {
+        "commands_per_acquire": 20.0,
+        "round_trips_per_acquire": 4.5,  # 1 + 4 + 1 attempts, 3 releases
+        "bytes_per_acquire": 800.0,
+        "client_cpu_us_per_cycle": 2_000.0,
+        "server_cpu_us_per_cycle": 500.0,
+    }
+
+
+def test_what_is_not_known_of_the_cost_is_none(records):
+    cost = values_of(records(cycle(1_100)))["cost"]
+    assert cost == dict.fromkeys(cost) | {"round_trips_per_acquire": 2.0}
+
+
+# ---------------------------------------------------------------- workers and instances
+
+
+def test_a_difference_from_locusts_table_is_a_warning(records, report):
+    two = records(cycle(1_100), cycle(1_200))
+    agreeing = report(locust={"acquire": [2, 0], "release": [2, 0]})
+    assert fold(two, WINDOW, CLOSED, [agreeing]).warnings == ()
+    differing = report(locust={"acquire": [3, 0], "release": [2, 0]})
+    assert fold(two, WINDOW, CLOSED, [differing]).warnings == ("Locust's table counts 3 acquires, the history 2",)
+
+
+def test_a_worker_that_never_ended_is_named(records, report):
+    running = report(worker=3, pid=77, phase="running", stopped_ns=0, locust={"acquire": [1, 0], "release": [1, 0]})
+    (warning,) = fold(records(cycle(1_100)), WINDOW, CLOSED, [running]).warnings
+    assert warning.startswith("worker 3 (pid 77) did not report its end")
+
+
+def test_instances_are_summed_over_workers_with_the_worst_state(records, report):
+    replies = Histogram.of(np.full(20, MS)).encode()
+    reports = [
+        report(instances=[report.instance(commands=5, errors={"timeout": 1})], reply_histograms=[replies]),
+        report(
+            worker=1,
+            instances=[report.instance(commands=7, state="down", reason="refused", errors={"timeout": 2, "closed": 1})],
+            reply_histograms=[replies],
+        ),
+    ]
+    (merged,) = values_of(records(cycle(1_100)), reports=reports)["instances"]
+    assert (merged["commands"], merged["state"], merged["reason"]) == (12, "down", "refused")
+    assert merged["errors"] == {"timeout": 3, "closed": 1}
+    assert (merged["reply_s"]["count"], merged["reply_s"]["p50"]) == (40, pytest.approx(0.001, rel=1e-3))
+
+
+# ---------------------------------------------------------------- parts and facts
+
+
+def test_parts_by_resource_add_up_to_the_whole(records):
+    operations = records(
+        *(cycle(950 + number * 3, resource=number % 7, attempts=1 + number % 3) for number in range(400))
+    )
+    parts = Fold(CLOSED, WINDOW)
+    for part in range(3):
+        parts.add(operations[operations["resource"] % 3 == part])
+    assert parts.sections().values == fold(operations, WINDOW, CLOSED).values
+
+
+def test_leases_are_counted_by_tenths_of_the_window(records):
+    whole = Fold(CLOSED, WINDOW)
+    whole.add(records(*(cycle(1_000 + at - 1) for at in (-1, 0, 99, 100, 550, 999, 1_000))))
+    assert whole.leases_per_tenth == (2, 1, 0, 0, 0, 1, 0, 0, 0, 1)
+
+
+def test_histograms_are_the_latencies_in_hdrs_encoding(records):
+    values = values_of(records(cycle(1_100), cycle(1_200)))
+    assert set(values["histograms"]) == {*values["latency_s"], "scheduler_lag"}
+    assert Histogram.decode(values["histograms"]["release"]).count == 2
+
+
+def test_the_quorum_is_more_than_half_of_the_configured_instances():
+    assert [Facts(instances=count, users=1).quorum for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+
+
+def test_the_mean_of_a_delay_is_that_of_its_distribution():
+    assert mean_of(Delay("fixed", 5.0)) == mean_of(Delay("exp", 5.0)) == 5.0
+    drawn = np.random.default_rng(1).lognormal(np.log(5), 0.7, 400_000).mean()
+    assert mean_of(Delay("lognormal", 5.0, 0.7)) == pytest.approx(drawn, rel=0.01)

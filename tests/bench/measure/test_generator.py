@@ -1,0 +1,118 @@
+"""The verdict on the load itself follows its published rules, and no others."""
+
+import numpy as np
+import pytest
+
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
+from bench.measure.histogram import Histogram
+from bench.measure.record import RECORD_DTYPE
+
+MS = 1_000_000
+WINDOW = Window(1_000 * MS, 2_000 * MS)
+CLOSED = Facts(instances=5, users=2)
+OPEN = Facts(instances=5, users=2, rate_per_s=4.0)
+
+
+def values_of(records, facts=CLOSED, reports=()):
+    return fold(records, WINDOW, facts, reports).values
+
+
+def cycle(start, **changes):
+    """Granted after 1 ms, held for 10, released within 2."""
+    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
+    return times | changes
+
+
+def test_littles_ratio_is_one_when_every_caller_is_always_at_work(records):
+    callers = [cycle(at, ended=at + 1, release_sent=at + 40, release_replied=at + 50) for at in range(900, 2_100, 50)]
+    assert values_of(records(*callers, *callers))["generator"]["littles_law_ratio"] == pytest.approx(1)
+    assert values_of(records(*callers))["generator"]["littles_law_ratio"] == pytest.approx(0.5)
+
+
+def test_think_time_counts_as_work_of_the_caller(records):
+    callers = [cycle(at, release_sent=at + 15, release_replied=at + 20) for at in range(900, 2_100, 50)]
+    thinking = Facts(instances=5, users=1, think_mean_ns=30 * MS)
+    assert values_of(records(*callers), thinking)["generator"]["littles_law_ratio"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "at_work, verdict", [(7, "INVALID"), (7.7, "VALID"), (8, "VALID"), (8.3, "VALID"), (9, "INVALID")]
+)
+def test_a_closed_loop_of_eight_is_valid_within_five_percent(records, at_work, verdict):
+    long = [{"start": 1_000, "ended": 1_000 + share * 1_000} for share in [1] * int(at_work) + [at_work % 1]]
+    generator = values_of(records(*long), Facts(instances=5, users=8))["generator"]
+    assert (generator["verdict"], generator["littles_law_ratio"]) == (verdict, pytest.approx(at_work / 8))
+    assert (generator["reason"] is None) == (verdict == "VALID")
+
+
+def test_a_closed_loop_of_seven_is_not_judged_by_little(records):
+    generator = values_of(records(cycle(1_100)), Facts(instances=5, users=7))["generator"]
+    assert (generator["verdict"], generator["reason"]) == ("VALID", None)
+    assert generator["littles_law_ratio"] < 0.1
+
+
+def test_open_loop_needs_99_percent_of_the_schedule_started(records, report):
+    operations = records(*(cycle(1_000 + number) for number in range(99)))
+    valid = values_of(operations, OPEN, [report(scheduled_starts=100)])["generator"]
+    invalid = values_of(operations, OPEN, [report(scheduled_starts=101)])["generator"]
+    assert (valid["verdict"], invalid["verdict"]) == ("VALID", "INVALID")
+    assert invalid["reason"].startswith("only 98.0% of the 101 operations due were started")
+    assert invalid["littles_law_ratio"] is None
+
+
+def test_a_schedule_in_which_nothing_was_due_is_invalid(report):
+    generator = values_of(np.empty(0, RECORD_DTYPE), OPEN, [report()])["generator"]
+    assert (generator["verdict"], generator["reason"]) == (
+        "INVALID", "nothing of the schedule was due: no operation was offered",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lateness_ms, verdict", [(0.09, "VALID"), (0.12, "INVALID")])
+def test_a_timer_later_than_a_tenth_of_the_acquire_p99_is_invalid(records, report, lateness_ms, verdict):
+    operations = records(*(cycle(1_000 + number / 10) for number in range(2_000)))
+    late = Histogram.of(np.full(2_000, round(lateness_ms * MS))).encode()
+    generator = values_of(operations, OPEN, [report(scheduled_starts=2_000, lateness_histogram=late)])["generator"]
+    assert generator["verdict"] == verdict
+    assert generator["scheduler_lag_p99_s"] == pytest.approx(1e-3, rel=1e-3)  # of the lag histogram: shown, not judged
+    if verdict == "INVALID":
+        assert generator["reason"].startswith("the timer was late by 0.12 ms (p99), more than 10 %")
+
+
+def test_counts_of_starts_add_up_over_workers_and_cpu_is_the_busiest(records, report):
+    reports = [
+        report(late_starts=2, queued_starts=5, scheduled_starts=1, cpu_s=3.0),
+        report(worker=1, late_starts=1, queued_starts=7, scheduled_starts=0, cpu_s=8.0),
+    ]
+    generator = values_of(records(cycle(1_100)), OPEN, reports)["generator"]
+    assert (generator["late_starts"], generator["queued_starts"], generator["cpu_ratio"]) == (3, 12, 0.8)
+
+
+def test_a_busy_load_process_is_a_warning_not_a_verdict(records, report):
+    sections = fold(records(cycle(1_100)), WINDOW, CLOSED, [report(cpu_s=9.1)])
+    assert "generator-bound: the rate is a lower bound" in sections.warnings
+    assert sections.values["generator"]["verdict"] == "VALID"
+    assert not any(
+        "bound" in text for text in fold(records(cycle(1_100)), WINDOW, CLOSED, [report(cpu_s=8.9)]).warnings
+    )
+
+
+# ---------------------------------------------------------------- sustained
+
+
+def test_sustained_by_completed_operations(records, report):
+    operations = records(*(cycle(1_000 + number * 5) for number in range(200)))
+    for scheduled, sustained in ((200, True), (203, True), (210, False)):
+        sections = fold(operations, WINDOW, OPEN, [report(scheduled_starts=scheduled)])
+        assert sections.values["rate"]["sustained"] is sustained, scheduled
+        assert (
+            any(text.startswith("not sustained: 200.0 of 4.0 operations/s") for text in sections.warnings)
+            is not sustained
+        )
+
+
+def test_completed_too_late_is_not_sustained(records, report):
+    queued = [cycle(2_100 + number, intended=1_500 + number) for number in range(100)]
+    operations = records(*(cycle(1_000 + number) for number in range(300)), *queued)
+    rate = values_of(operations, OPEN, [report(scheduled_starts=400)])["rate"]
+    assert (rate["offered_per_s"], rate["completed_per_s"], rate["sustained"]) == (4.0, 300.0, False)

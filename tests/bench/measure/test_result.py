@@ -1,0 +1,182 @@
+"""A result is complete, meets its documented schema, and is written whole or not at all."""
+
+import errno
+import json
+import os
+
+import jsonschema
+import numpy as np
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure import environment, result
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
+from bench.measure.record import RECORD_DTYPE, History
+from bench.measure.result import RESULT_KEYS, assemble, masked_command, read_result, schema, write_result
+from bench.safety.judge import judge
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def complete(records, report):
+    """A result of a run with two overlapping leases and a failed acquire."""
+    history = records(
+        {"start": 1_100, "ended": 1_101, "release_sent": 1_150, "release_replied": 1_152},
+        {"start": 1_110, "ended": 1_120, "release_sent": 1_130, "release_replied": 1_131},
+        {"start": 1_105, "ended": 1_140, "outcome": "contended", "votes": {"refused": 5}},
+    )
+    reports = [report(instances=[report.instance(commands=3)], reply_histograms=[])]
+    sections = fold(history, Window(1_000 * MS, 2_000 * MS), Facts(5, 2), reports)
+    return assemble(
+        {
+            **sections.values,
+            "id": "7f3a", "command": ["lockbench", "run"], "scenario": {"recipe": "redlock"}, "seed": 1,
+            "started_at": "2026-11-20T18:24:01Z", "duration_s": 1.0, "interrupted": False,
+            "environment": environment.describe_environment(), "fleet": {}, "faults": [], "thresholds": [],
+            "safety": judge(History(history, 0, 0), 10_000).to_json(), "warnings": list(sections.warnings),
+            "verdict": {"status": "violated", "reasons": ["1 × service fault"]},
+        }
+    )  # fmt: skip
+
+
+def without_descriptions(node, path="$"):
+    """Every property that has no description."""
+    for name, child in node.get("properties", {}).items():
+        if "description" not in child:
+            yield f"{path}.{name}"
+        yield from without_descriptions(child, f"{path}.{name}")
+    if isinstance(node.get("items"), dict):
+        yield from without_descriptions(node["items"], f"{path}[]")
+
+
+def test_the_schema_is_valid_documents_every_key_and_lists_the_keys_of_a_result():
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert list(without_descriptions(schema())) == []
+    assert tuple(schema()["properties"]) == tuple(schema()["required"]) == RESULT_KEYS
+
+
+def test_a_result_meets_the_schema(complete, tmp_path):
+    written = read_result(write_result(complete, tmp_path))
+    jsonschema.validate(written, schema(), jsonschema.Draft202012Validator)
+    assert written["safety"]["service_faults"] == 1
+
+
+def test_an_empty_run_meets_the_schema_too(complete):
+    empty = np.empty(0, RECORD_DTYPE)
+    sections = fold(empty, Window(0, 10**9), Facts(5, 2, rate_per_s=10.0)).values
+    nothing = complete | sections | {"safety": judge(History(empty, 0, 0), 10_000).to_json()}
+    jsonschema.validate(nothing, schema(), jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("schema_version",), 2), (("rate", "achieved_per_s"), "fast"), (("verdict", "status"), "good"),
+        (("safety", "verdict"), "safe"), (("outcomes", "acquired"), -1), (("latency_s", "acquire", "p50"), "1 ms"),
+        (("votes", "margin"), {"two": 1}), (("generator", "verdict"), None), (("unknown",), 1),
+        (("safety", "examples", 0, "kind"), "bad luck"), (("instances", 0, "reply_s", "count"), 0.5),
+    ],
+)  # fmt: skip
+def test_the_schema_refuses_what_is_wrong(complete, path, value):
+    document = json.loads(json.dumps(complete, default=int))
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema(), jsonschema.Draft202012Validator)
+
+
+def test_each_key_is_required(complete):
+    for key in RESULT_KEYS:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({k: v for k, v in complete.items() if k != key}, schema())
+
+
+def test_a_result_lacks_no_key_and_has_no_other(complete):
+    sections = {key: value for key, value in complete.items() if key != "schema_version"}
+    assert tuple(assemble(sections)) == RESULT_KEYS
+    with pytest.raises(ValueError, match="unknown: extra, seed$"):
+        assemble({key: value for key, value in sections.items() if key != "seed"} | {"extra": 1})
+
+
+def test_a_result_that_exists_is_kept(complete, tmp_path):
+    write_result(complete, tmp_path)
+    with pytest.raises(EnvironmentNotReadyError, match=r"result\.json exists and is kept"):
+        write_result(complete | {"id": "other"}, tmp_path)
+    assert read_result(tmp_path)["id"] == "7f3a"
+
+
+def test_a_full_disk_leaves_no_half_result(complete, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(result.os, "fsync", full)
+    with pytest.raises(EnvironmentNotReadyError, match=r"cannot write .*No space left on device"):
+        write_result(complete, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_one_sentence(complete, tmp_path):
+    with pytest.raises(EnvironmentNotReadyError, match="cannot write"):
+        write_result(complete, tmp_path / "absent")
+
+
+def test_infinity_has_no_place_in_a_result(complete, tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_result(complete | {"duration_s": float("inf")}, tmp_path)
+
+
+def test_numpy_numbers_are_written_as_plain_ones(complete, tmp_path):
+    write_result(complete | {"duration_s": np.float64(1.5), "seed": np.int64(7)}, tmp_path)
+    assert [read_result(tmp_path)[key] for key in ("duration_s", "seed")] == [1.5, 7]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "cannot read"),
+        ("{", "is no result"),
+        ("[]", "schema_version None"),
+        ('{"schema_version": 9}', "version 9"),
+    ],
+)
+def test_what_is_no_result_is_a_usage_error(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "result.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_result(tmp_path / "result.json" if text is None else tmp_path)
+
+
+def test_secrets_do_not_stay_in_the_command():
+    command = [
+        "lockbench", "run", "--target", "redis://user:hunter2@db:6379/0", "--target=rediss://:hunter2@db",
+        "--password", "hunter2", "--tls-password=hunter2", "redis://db?password=hunter2", "--users", "64", "a.toml",
+    ]  # fmt: skip
+    masked = masked_command(command)
+    assert "hunter2" not in " ".join(masked)
+    assert masked[:4] == ["lockbench", "run", "--target", "redis://user:***@db:6379/0"]
+    assert masked[-3:] == ["--users", "64", "a.toml"]
+    assert len(masked) == len(command)
+
+
+def test_the_environment_names_machine_python_and_packages_but_no_folder():
+    section = environment.describe_environment()
+    assert section["cores"] >= 1
+    assert section["memory_bytes"] > 2**20
+    assert section["python"].startswith("CPython 3.")
+    assert section["packages"]["numpy"] == np.__version__
+    assert str(environment._SOURCE) not in json.dumps(section)
+
+
+def test_outside_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "_SOURCE", tmp_path)
+    section = environment.describe_environment()
+    assert (section["git_commit"], section["git_dirty"]) == (None, None)
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-package"))
+    assert environment.describe_environment()["packages"] == {"numpy": np.__version__, "no-such-package": None}

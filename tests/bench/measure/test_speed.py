@@ -1,0 +1,78 @@
+"""What recording and folding cost: comparable figures for later changes, and bounds that a slip would break."""
+
+import time
+
+import numpy as np
+import pytest
+
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
+from bench.measure.histogram import Histogram
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Recorder, read_history
+
+MS = 1_000_000
+START = 10**15
+
+
+def many(count: int) -> np.ndarray:
+    dice = np.random.default_rng(1)
+    records = np.zeros(count, RECORD_DTYPE)
+    records["resource"] = dice.integers(0, 1_000, count)
+    records["intended_ns"] = records["start_ns"] = records["attempt_ns"] = START + np.sort(
+        dice.integers(0, 10**10, count)
+    )
+    for later, earlier in (
+        ("granted", "start"),
+        ("ended", "granted"),
+        ("release_sent", "ended"),
+        ("release_replied", "release_sent"),
+    ):
+        records[f"{later}_ns"] = records[f"{earlier}_ns"] + dice.integers(1_000, 100_000, count)
+    records["outcome"] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    records["votes"], records["attempts"] = 5, 1
+    return records
+
+
+WINDOW, FACTS = Window(START, START + 10**10), Facts(instances=5, users=64)
+
+
+def test_a_million_operations_are_folded_in_about_a_second():
+    records = many(1_000_000)
+    before = time.process_time()
+    values = fold(records, WINDOW, FACTS).values
+    assert values["outcomes"]["acquired"] == 1_000_000
+    assert time.process_time() - before < 3  # 0.7 s when nothing else runs: the margin is for shared machines
+
+
+def test_a_record_costs_far_less_than_two_microseconds(tmp_path):
+    recorder, best = Recorder(tmp_path, 0), float("inf")
+    write = recorder.write
+    for _ in range(5):
+        before = time.thread_time()
+        for number in range(20_000):
+            write(START, START, START, START, START, START, START, START, START, number, 5, 1793, 5, 1, 12345)
+        best = min(best, (time.thread_time() - before) / 20_000)
+    assert best < 2e-6  # 0.5 µs when nothing else runs
+
+
+@pytest.mark.benchmark(group="record")
+def test_speed_of_write(benchmark, tmp_path):
+    recorder = Recorder(tmp_path, 0)
+    benchmark.pedantic(
+        recorder.write, args=(*[START] * 9, 7, 5, 1793, 5, 1, 12345), rounds=200, iterations=100, warmup_rounds=5
+    )
+    recorder.close()
+    assert len(read_history(tmp_path).records) >= 20_000
+
+
+@pytest.mark.benchmark(group="fold")
+def test_speed_of_fold_of_a_hundred_thousand(benchmark):
+    records = many(100_000)
+    sections = benchmark.pedantic(fold, args=(records, WINDOW, FACTS), rounds=5)
+    assert sections.values["totals"]["acquired"] == 100_000
+
+
+@pytest.mark.benchmark(group="histogram")
+def test_speed_of_a_histogram_of_a_hundred_thousand(benchmark):
+    values = np.random.default_rng(1).lognormal(13, 1, 100_000).astype(np.int64)
+    assert benchmark.pedantic(Histogram.of, args=(values,), rounds=20).count == 100_000
