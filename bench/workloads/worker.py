@@ -14,6 +14,7 @@ Source: the run's folder protocol.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import tempfile
 import time
@@ -268,6 +269,7 @@ class Worker:
         pacer = self._pacer
         note: dict[str, Any] = {
             "worker": self.index,
+            "pid": os.getpid(),
             "phase": phase,
             "spawned_ns": self._origin_ns,
             "stopped_ns": self._stopped_ns,
