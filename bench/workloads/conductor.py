@@ -14,7 +14,6 @@ Source: locust.runners (MasterRunner), locust.main (shutdown).
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import time
 from argparse import Namespace
@@ -26,8 +25,8 @@ from locust.runners import STATE_MISSING, LocalRunner, MasterRunner
 
 from bench.measure.histogram import Histogram
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED
-from bench.workloads.note import write_note
-from bench.workloads.plan import FAILURE_FILE, RUN_ID, Plan, plan_of, planned
+from bench.workloads.note import note_failure
+from bench.workloads.plan import RUN_ID, Plan, plan_of
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -45,7 +44,7 @@ class Conductor:
         self._begun = self._finishing = self._failed = False
         self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
-        events = environment.events
+        events: Any = environment.events
         events.test_start.add_listener(self._start)
         events.spawning_complete.add_listener(self._begin)
         runner.register_message(FAILED, self._fail)
@@ -125,7 +124,6 @@ class Conductor:
         environment, data = self._environment, msg.data
         environment.process_exit_code = data["exit_code"]
         logger.error(data["sentence"])
-        if (plan := planned(os.environ)) is not None:
-            write_note(plan.with_name(FAILURE_FILE), data)
+        note_failure(data["sentence"], data["exit_code"])
         options = environment.parsed_options
         gevent.spawn(self._runner.quit if options is not None and options.headless else self._runner.stop)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from locust import events
+import locust
 from locust.runners import MasterRunner, WorkerRunner
 
 if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that is not installed, from any folder
@@ -22,6 +22,7 @@ from bench.errors import BenchError
 from bench.workloads.conductor import Conductor
 from bench.workloads.interrupt import interrupt_main_only
 from bench.workloads.member import Member
+from bench.workloads.note import note_failure
 from bench.workloads.orphan import PARENT_VARIABLE, die_with_parent
 from bench.workloads.plan import add_options, plan_of
 from bench.workloads.table import show_fractions
@@ -29,18 +30,17 @@ from bench.workloads.user import LockUser
 
 __all__ = ["LockUser"]
 
+events: Any = locust.events
 _loader_pid = os.getpid()
 show_fractions()
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
 
 
-@events.init_command_line_parser.add_listener
 def _add_options(parser: Any) -> None:
     add_options(parser)
 
 
-@events.init.add_listener
 def _connect(environment: Any, runner: Any, web_ui: Any, **_: object) -> None:
     interrupt_main_only()
     if isinstance(runner, WorkerRunner):
@@ -63,4 +63,9 @@ def _check(environment: Any) -> None:
         plan_of(environment.parsed_options)
     except BenchError as error:
         sys.stderr.write(f"lockbench: {error}\n")
+        note_failure(str(error), error.exit_code)
         sys.exit(error.exit_code)
+
+
+events.init_command_line_parser.add_listener(_add_options)
+events.init.add_listener(_connect)

@@ -38,9 +38,10 @@ class Member:
         self._finished = Event()
         self._finished.set()
         runner.register_message(BEGIN, self._begin)
-        environment.events.test_start.add_listener(self._open)
-        environment.events.test_stop.add_listener(self._close)
-        environment.events.quitting.add_listener(self._quit)
+        events: Any = environment.events
+        events.test_start.add_listener(self._open)
+        events.test_stop.add_listener(self._close)
+        events.quitting.add_listener(self._quit)
         if isinstance(runner, WorkerRunner):
             runner.register_message(FINISH, self._finish, concurrent=True)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.workloads.plan import FAILURE_FILE, planned
 from lockcore import InstanceStatus
 
 
@@ -26,6 +27,13 @@ def write_note(path: Path, note: dict[str, Any]) -> None:
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(note), encoding="utf-8")
     draft.replace(path)
+
+
+def note_failure(sentence: str, exit_code: int) -> None:
+    """Tell `lockbench run`, if it started this Locust, why the run ends. The first fault stays."""
+    plan = planned(os.environ)
+    if plan is not None and not (path := plan.with_name(FAILURE_FILE)).exists():
+        write_note(path, {"sentence": sentence, "exit_code": exit_code})
 
 
 def status_facts(status: InstanceStatus) -> dict[str, Any]:

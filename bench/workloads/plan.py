@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Key, Scenario, load, redacted
@@ -25,6 +25,7 @@ from lockcore import RetryPolicy
 from lockcore.clock import NS_PER_MS
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
+PLAN_FILE = "plan.json"
 FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
 TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
@@ -68,6 +69,31 @@ class Plan:
     def grace_s(self) -> float:
         """How long an operation under way may take to end (s): its wait, its hold, its release."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
+
+    def write(self) -> Path:
+        """Write the plan into its workdir, readable by its owner only (it holds passwords), and return its path.
+
+        Raises EnvironmentNotReadyError when the folder cannot be written.
+        """
+        assert self.workdir is not None
+        path = self.workdir / PLAN_FILE
+        document = {
+            "run_id": self.run_id,
+            "workdir": str(self.workdir),
+            "targets": self.targets,
+            "key_prefix": self.key_prefix,
+            "allow_missing": self.allow_missing,
+            "scenario": self.scenario.to_json(),
+        }
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+        except OSError as error:
+            raise EnvironmentNotReadyError(
+                f"{path} cannot be written: {error.strerror}; choose another folder"
+            ) from error
+        return path
 
 
 def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:

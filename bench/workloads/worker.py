@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import os
+import os
 import shutil
 import tempfile
 import time
@@ -263,12 +264,11 @@ class Worker:
             path.unlink(missing_ok=True)
 
     def _write_note(self, phase: str, cpu_s: float | None = None) -> None:
-        if not self._workdir.exists():
-            return
         last = phase == "stopped"
         pacer = self._pacer
         note: dict[str, Any] = {
             "worker": self.index,
+            "pid": os.getpid(),
             "pid": os.getpid(),
             "phase": phase,
             "spawned_ns": self._origin_ns,
