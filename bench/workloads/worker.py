@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gc
 import os
-import os
 import shutil
 import tempfile
 import time
@@ -184,9 +183,9 @@ class Worker:
             pass
         for row in self.rows:
             row.report(self._stats)
+        self._write_note("stopped", cpu_s)  # before the lock closes: the instances as the last users saw them
         self.recipe.close()
         self._recorder.close()
-        self._write_note("stopped", cpu_s)
         for alarm in (self._naps, self._rests, self._arrivals):
             if alarm is not None:
                 alarm.close()
@@ -233,9 +232,10 @@ class Worker:
 
     def _patch(self) -> Iterator[None]:
         """Patch the votes of rounds closed since, a few at a time."""
-        waiting, self._pending[:] = self._pending[:], []
-        for first in range(0, len(waiting), PATCH):
-            for slot, lease in waiting[first : first + PATCH]:
+        for _ in range(0, len(self._pending), PATCH):
+            some = self._pending[:PATCH]
+            del self._pending[:PATCH]
+            for slot, lease in some:
                 tally = lease.tally
                 if tally.undecided:
                     self._pending.append((slot, lease))
@@ -252,7 +252,6 @@ class Worker:
         _count(self._lag, self._lags_ns)
         for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
             _count(histogram, times_ns)
-            yield
         if self._pacer is not None:
             if monotonic_ns() < self._origin_ns + int(self.plan.scenario.warmup_ms * NS_PER_MS) and self.plan.timed:
                 self._pacer.lateness_ns.clear()  # the timer is judged on the measured window
@@ -268,7 +267,6 @@ class Worker:
         pacer = self._pacer
         note: dict[str, Any] = {
             "worker": self.index,
-            "pid": os.getpid(),
             "pid": os.getpid(),
             "phase": phase,
             "spawned_ns": self._origin_ns,
