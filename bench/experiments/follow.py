@@ -6,6 +6,9 @@ and Ctrl-C each end the run early, and what was measured until then keeps its wi
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +16,7 @@ from typing import Protocol
 
 import psutil
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower, Progress
 from bench.measure import workers
@@ -25,19 +28,23 @@ Show = Callable[[Progress], None]
 
 
 class Load(Protocol):
-    """A running Locust, as `bench.workloads.launch` gives it."""
+    """A running Locust: what `follow` uses of bench.workloads.launch.LocustProcess."""
+
+    @property
+    def pid(self) -> int:
+        """The process to ask for an orderly end, by SIGINT."""
 
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code, or None when it still runs after `timeout_s`."""
 
-    def stop(self) -> None:
-        """Ask it to end: users finish what they do. Returns at once; asking again changes nothing."""
-
-    def kill(self) -> None:
+    def close(self) -> None:
         """End all its processes now."""
 
-    def last_lines(self) -> str:
-        """The end of what it wrote to stderr."""
+    def failure(self) -> BenchError | None:
+        """Once it has ended: why it failed, None if it did not."""
+
+    def log_tail(self) -> str:
+        """The last lines it wrote."""
 
 
 @dataclass(slots=True)
@@ -54,9 +61,9 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
     """Show the run until Locust has ended; return its course.
 
     `grace_s`: how long users may take to end once asked; then, or at a second Ctrl-C, Locust is killed.
-    Raises EnvironmentNotReadyError when Locust ends or hangs before its users run.
+    Raises BenchError when Locust ends or hangs before its users run.
     """
-    course, ended_ns = Course(), 0
+    course, asked_ns = Course(), 0
     while True:
         exit_code = load.wait(LOOK_S)
         now_ns = time.monotonic_ns()
@@ -64,21 +71,31 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
         show(follower.look(now_ns))
         if exit_code is not None:
             break
-        if not ended_ns:
+        if not asked_ns:
             course.interrupted = interrupts.count > 0
             course.deaths = dead_workers(follower)
             _require_start(load, follower, now_ns)
             if course.interrupted or course.deaths:
-                ended_ns = now_ns
-                load.stop()
-        elif interrupts.count > 1 or now_ns - ended_ns > grace_s * 1e9:
-            load.kill()
-    if follower.window_ns is None and not course.interrupted:
-        raise _did_not_start(load, f"ended with exit code {exit_code}")
-    if exit_code and not ended_ns and not course.deaths:
-        course.deaths = (f"Locust ended with exit code {exit_code}: {_last_line(load)}",)
-    course.window = _window(follower, ended_ns or time.monotonic_ns())
+                asked_ns = now_ns
+                _ask_to_end(load)
+        elif interrupts.count > 1 or now_ns - asked_ns > grace_s * 1e9:
+            load.close()
+    if not asked_ns and (failure := load.failure()):
+        if follower.window_ns is None:
+            raise failure
+        first, *rest = str(failure).splitlines()
+        course.deaths = (" ".join([first, *(line.strip() for line in rest[-1:])]),)
+    course.window = _window(follower, asked_ns or time.monotonic_ns())
+    if course.window is None and not course.interrupted:
+        raise EnvironmentNotReadyError(
+            f"the load ended before its measured time; the end of its log:\n{load.log_tail()}"
+        )
     return course
+
+
+def _ask_to_end(load: Load) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(load.pid, signal.SIGINT)
 
 
 def dead_workers(follower: Follower) -> tuple[str, ...]:
@@ -100,17 +117,9 @@ def _is_alive(pid: int) -> bool:
 
 def _require_start(load: Load, follower: Follower, now_ns: int) -> None:
     if follower.window_ns is None and now_ns - follower.began_ns > START_S * 1e9:
-        raise _did_not_start(load, f"did not start its users within {START_S:.0f} s")
-
-
-def _did_not_start(load: Load, what: str) -> EnvironmentNotReadyError:
-    lines = load.last_lines()
-    return EnvironmentNotReadyError(f"Locust {what} before its users ran" + (f"; it said:\n{lines}" if lines else ""))
-
-
-def _last_line(load: Load) -> str:
-    lines = load.last_lines().splitlines()
-    return lines[-1].strip() if lines else "it said nothing"
+        raise EnvironmentNotReadyError(
+            f"Locust did not start its users within {START_S:.0f} s; the end of its log:\n{load.log_tail()}"
+        )
 
 
 def _window(follower: Follower, ended_ns: int) -> Window | None:

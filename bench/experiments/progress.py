@@ -124,7 +124,7 @@ class Follower:
         for note in notes:
             before_ns, before_s = self._cpu.get(note["pid"], (int(note["spawned_ns"]), 0.0))
             cpu_s = float(note.get("cpu_s", 0.0))
-            if cpu_s > before_s:
+            if cpu_s > before_s and now_ns - before_ns > NS // 2:  # the first note says nothing yet
                 self._cpu[note["pid"]] = (now_ns, cpu_s)
                 shares.append((cpu_s - before_s) / max((now_ns - before_ns) / NS, 1e-9))
         return max(shares, default=None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import shutil
 import tempfile
 import time
@@ -21,11 +20,12 @@ from bench.experiments.conclude import Evidence, conclude
 from bench.experiments.follow import Course, Show, follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
-from bench.experiments.servers import Counters, Servers, open_servers, work_root
+from bench.experiments.servers import Counters, open_servers, work_root
 from bench.experiments.verdict import exit_code
 from bench.measure.result import Result, write_result
 from bench.scenario import Scenario
-from bench.workloads.launch import launch
+from bench.workloads.launch import LocustProcess
+from bench.workloads.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,22 @@ def run_scenario(order: Order, show: Show) -> Finished:
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         servers = stack.enter_context(open_servers(scenario, server=order.server, allow_missing=order.allow_missing))
         workdir = stack.enter_context(_work_folder(work_root(servers)))
-        plan = write_plan(workdir, order, servers)
+        plan = Plan(
+            run_id=order.run_id,
+            targets=servers.urls,
+            key_prefix=f"lockbench:{order.run_id}:",
+            scenario=scenario,
+            workdir=workdir,
+            timed=True,
+            allow_missing=order.allow_missing,
+        )
         counters = Counters.start(servers.urls)
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
-        course = _load(order, plan, interrupts, show)
+        course = _load(plan, workdir, interrupts, show)
         if course.window is None:
             raise KeyboardInterrupt
-        prefix, window = key_prefix(order), course.window
-        evidence = Evidence(scenario, servers, workdir, prefix, course, window, *counters.section())
+        evidence = Evidence(scenario, servers, workdir, plan.key_prefix, course, course.window, *counters.section())
         identity = {
             "id": order.run_id,
             "command": list(order.command),
@@ -80,40 +87,21 @@ def run_scenario(order: Order, show: Show) -> Finished:
         return Finished(result, path, exit_code(result["verdict"], interrupted=course.interrupted))
 
 
-def key_prefix(order: Order) -> str:
-    """What every key of this run begins with, on every instance."""
-    return f"lockbench:{order.run_id}:"
-
-
-def write_plan(workdir: Path, order: Order, servers: Servers) -> Path:
-    """Write what Locust must know into `workdir`, for its owner only (it holds passwords); return its path."""
-    path = workdir / "plan.json"
-    document = {
-        "run_id": order.run_id,
-        "workdir": str(workdir),
-        "targets": list(servers.urls),
-        "key_prefix": key_prefix(order),
-        "allow_missing": order.allow_missing,
-        "scenario": order.scenario.to_json(),
-    }
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
-
-
-def _load(order: Order, plan: Path, interrupts: Interrupts, show: Show) -> Course:
+def _load(plan: Plan, workdir: Path, interrupts: Interrupts, show: Show) -> Course:
     """Run Locust to its end, whatever that is."""
-    scenario = order.scenario
+    scenario = plan.scenario
     follower = Follower(
-        workdir=plan.parent,
+        workdir=workdir,
         processes=scenario.processes,
         warmup_s=scenario.warmup_ms / 1000,
         duration_s=scenario.duration_ms / 1000,
         began_ns=time.monotonic_ns(),
     )
-    grace_s = (scenario.wait_ms + scenario.ttl_ms) / 1000 + 5.0
-    with launch(plan, scenario) as load:
-        return follow(load, follower, interrupts, grace_s, show)
+    load = LocustProcess.start(plan)
+    try:
+        return follow(load, follower, interrupts, plan.grace_s, show)
+    finally:
+        load.close()
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ def summarise(result: Result, place: str = "") -> Summary:
         style=style,
         headline=_headline(result),
         conditions=_conditions(result),
-        rows=tuple(_rows(result["latency_s"])),
+        rows=tuple(_rows(result)),
         lines=tuple(_lines(result, place)),
     )
 
@@ -107,10 +107,15 @@ def _conditions(result: Result) -> str:
     return " · ".join(parts)
 
 
-def _rows(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+def _rows(result: Result) -> Iterator[Row]:
+    sections = result["latency_s"]
+    hidden = {
+        "acquire_service": _same(sections),
+        "hold": not result["scenario"]["hold"]["ms"],
+    }
     for name, shown, note in _ROWS:
         section = sections.get(name)
-        if not section or not section["count"] or (name == "acquire_service" and _same(sections)):
+        if not section or not section["count"] or hidden.get(name):
             continue
         cells = (*(milliseconds(section[key]) for key in PERCENTILES), count(section["count"]))
         yield Row(shown, cells, note)

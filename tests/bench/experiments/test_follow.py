@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments import follow as module
 from bench.experiments.follow import follow
 from bench.experiments.interrupt import Interrupts
@@ -24,10 +24,12 @@ NS = 1_000_000_000
 class ScriptedLoad:
     """A Locust whose every `wait` is one step of a script: a callable to run, or its exit code."""
 
-    def __init__(self, *steps: Callable[[], None] | int, tail: str = "") -> None:
+    def __init__(self, *steps: Callable[[], None] | int, failure: str = "") -> None:
         self._steps = list(steps)
-        self._tail = tail
-        self.asked: list[str] = []
+        self._failure = failure
+        self._process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        self.pid = self._process.pid
+        self.closed = False
 
     def wait(self, timeout_s: float) -> int | None:
         assert timeout_s > 0
@@ -37,14 +39,44 @@ class ScriptedLoad:
         step()
         return None
 
-    def stop(self) -> None:
-        self.asked.append("stop")
+    def close(self) -> None:
+        self.closed = True
 
-    def kill(self) -> None:
-        self.asked.append("kill")
+    def failure(self) -> BenchError | None:
+        return EnvironmentNotReadyError(self._failure) if self._failure else None
 
-    def last_lines(self) -> str:
-        return self._tail
+    def log_tail(self) -> str:
+        return "  the last words"
+
+    def was_asked(self) -> bool:
+        """Whether it got the SIGINT that asks for an orderly end."""
+        asked = True
+        try:
+            asked = self._process.wait(0.3) != 0
+        except subprocess.TimeoutExpired:
+            asked = False
+        return asked
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+Script = Callable[..., ScriptedLoad]
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """Makes loads, and ends their processes."""
+    made: list[ScriptedLoad] = []
+
+    def make(*steps: Callable[[], None] | int, failure: str = "") -> ScriptedLoad:
+        made.append(ScriptedLoad(*steps, failure=failure))
+        return made[-1]
+
+    yield make
+    for load in made:
+        load.end()
 
 
 def note(workdir: Path, pid: int, phase: str = "running", spawned_s: float = 0.0) -> Callable[[], None]:
@@ -77,83 +109,94 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follower: Follower) -> None:
+def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follower: Follower, script: Script) -> None:
     seen: list[Progress] = []
-    load = ScriptedLoad(note(tmp_path, os.getpid(), spawned_s=20.0), note(tmp_path, os.getpid(), "stopped", 20.0), 0)
+    load = script(note(tmp_path, os.getpid(), spawned_s=20.0), note(tmp_path, os.getpid(), "stopped", 20.0), 0)
     course = follow(load, follower, Interrupts(), 1.0, seen.append)
     assert course.window is not None
     assert course.window.duration_s == 10.0
-    assert (course.interrupted, course.deaths, load.asked) == (False, (), [])
+    assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
+    assert not load.was_asked()
     assert [look.phase for look in seen] == ["draining", "draining", "draining"]
     assert seen[0].troubles[0].state == "down"
     assert len(course.clock) == 3
 
 
-def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(tmp_path: Path, follower: Follower) -> None:
+def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(tmp_path: Path, follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
 
     def interrupt() -> None:
         interrupts.count += 1
 
-    load = ScriptedLoad(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, lambda: None, 0)
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, lambda: None, 0)
     course = follow(load, follower, interrupts, 60.0, quiet)
     assert course.interrupted
-    assert load.asked == ["stop"]
+    assert load.was_asked()
+    assert not load.closed
     assert course.window is not None
     assert 2.9 < course.window.duration_s < 5.0
 
 
-def test_a_second_ctrl_c_kills_it(tmp_path: Path, follower: Follower) -> None:
+def test_a_second_ctrl_c_kills_it(tmp_path: Path, follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
 
     def interrupt() -> None:
         interrupts.count += 1
 
-    load = ScriptedLoad(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, interrupt, -9)
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, interrupt, -9)
     course = follow(load, follower, interrupts, 60.0, quiet)
-    assert load.asked == ["stop", "kill"]
+    assert load.was_asked()
+    assert load.closed
     assert course.interrupted
     assert course.deaths == (), "we killed it: nobody died"
 
 
-def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Follower) -> None:
+def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
     interrupts.count = 1
-    load = ScriptedLoad(note(tmp_path, os.getpid(), spawned_s=4.0), lambda: None, -9)
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), lambda: None, -9)
     follow(load, follower, interrupts, -1.0, quiet)
-    assert load.asked == ["stop", "kill"]
+    assert load.was_asked()
+    assert load.closed
 
 
-def test_ctrl_c_before_the_measured_time_leaves_no_window(tmp_path: Path, follower: Follower) -> None:
+def test_ctrl_c_before_the_measured_time_leaves_no_window(tmp_path: Path, follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
     interrupts.count = 1
-    course = follow(ScriptedLoad(note(tmp_path, os.getpid(), spawned_s=0.5), 0), follower, interrupts, 60.0, quiet)
+    course = follow(script(note(tmp_path, os.getpid(), spawned_s=0.5), 0), follower, interrupts, 60.0, quiet)
     assert course.interrupted
     assert course.window is None
 
 
-def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follower) -> None:
+def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follower, script: Script) -> None:
     pid = ended_process()
-    load = ScriptedLoad(note(tmp_path, pid, spawned_s=5.0), 0)
+    load = script(note(tmp_path, pid, spawned_s=5.0), 0)
     course = follow(load, follower, Interrupts(), 60.0, quiet)
-    assert load.asked == ["stop"]
+    assert load.was_asked()
+    assert not load.closed
     assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
     assert course.window is not None
     assert 3.9 < course.window.duration_s < 6.0
 
 
-def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Follower) -> None:
-    load = ScriptedLoad(note(tmp_path, os.getpid(), spawned_s=5.0), 1, tail="many words\nOSError: no space left\n")
+def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Follower, script: Script) -> None:
+    load = script(
+        note(tmp_path, os.getpid(), spawned_s=5.0),
+        1,
+        failure="Locust ended with exit code 1; the end of its log:\n  OSError",
+    )
     course = follow(load, follower, Interrupts(), 60.0, quiet)
-    assert course.deaths == ("Locust ended with exit code 1: OSError: no space left",)
+    assert course.deaths == ("Locust ended with exit code 1; the end of its log: OSError",)
 
 
-def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="exit code 3 before its users ran; it said:\nno quorum"):
-        follow(ScriptedLoad(3, tail="no quorum"), follower, Interrupts(), 60.0, quiet)
+def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="^no quorum$"):
+        follow(script(3, failure="no quorum"), follower, Interrupts(), 60.0, quiet)
 
 
-def test_a_locust_that_never_starts_its_users_is_an_error(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locust_that_never_starts_its_users_is_an_error(
+    follower: Follower, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "START_S", -1.0)
     with pytest.raises(EnvironmentNotReadyError, match="did not start its users within"):
-        follow(ScriptedLoad(lambda: None, tail=""), follower, Interrupts(), 60.0, quiet)
+        follow(script(lambda: None), follower, Interrupts(), 60.0, quiet)
