@@ -44,9 +44,9 @@ def foreign_deletes(leases: Leases, timeline: Timeline) -> Pairs:
     """Releases that removed another's lease: (the one that released, the one that lost its lease).
 
     The other was granted after the first one's end, and either the release was sent after that grant, returned inside
-    the other's validity and reports success; or the other found its key gone inside its validity, and the lease before
-    it reported the success of a release that ran past its own end. (Leases that overlap are service faults: each may
-    have removed its own key.)
+    the other's validity and reports success; or the other was told inside its validity that its key is gone, and the
+    lease before it reported the success of a release that ran past its own end. (Leases that overlap are service
+    faults: each may have removed its own key.)
     """
     released = leases.release == OUTCOME_CODES["released"]
     after = np.flatnonzero(released & (leases.sent > 0) & (leases.replied > 0))
@@ -59,7 +59,7 @@ def foreign_deletes(leases: Leases, timeline: Timeline) -> Pairs:
 
 def _deleted_under(leases: Leases, released: NDArray[np.bool_], timeline: Timeline) -> Pairs:
     gone = leases.release == OUTCOME_CODES["gone"]
-    victim = np.flatnonzero(gone & (leases.sent > 0) & (leases.sent < leases.valid_until))
+    victim = np.flatnonzero(gone & (leases.replied > 0) & (leases.replied < leases.valid_until))
     victim = victim[victim > 0]
     before = victim - 1
     guilty = (

@@ -158,7 +158,7 @@ def deleted_foreign(leases, position):
         victim is not None
         and victim["granted_ns"] >= lease["valid_until_ns"]
         and victim["outcome"] >> 8 == OUTCOME_CODES["gone"]
-        and 0 < victim["release_sent_ns"] < victim["valid_until_ns"]
+        and 0 < victim["release_replied_ns"] < victim["valid_until_ns"]
         and lease["release_replied_ns"] > lease["valid_until_ns"]
         and lease["release_sent_ns"] <= victim["release_sent_ns"]
     )
