@@ -8,16 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
 
 
-def make_result_folder(wanted: Path | None, command: str, run_id: str) -> Path:
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """A new folder; `made` are all folders that came into being with it, the deepest first."""
+
+    path: Path
+    made: tuple[Path, ...]
+
+    def remove_if_empty(self) -> None:
+        """Take away what was made, as far as nothing was written into it."""
+        with contextlib.suppress(OSError):
+            for folder in self.made:
+                folder.rmdir()
+
+
+def make_result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
     """Return the new folder `wanted`, or results/<UTC time>-<command>-<run id>. Raises EnvironmentNotReadyError."""
     now = datetime.datetime.now(datetime.UTC)
     folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
     try:
+        made = tuple(place for place in (folder, *folder.parents) if not place.exists())
         folder.mkdir(parents=True)
     except FileExistsError:
         raise EnvironmentNotReadyError(
@@ -28,10 +44,4 @@ def make_result_folder(wanted: Path | None, command: str, run_id: str) -> Path:
         raise EnvironmentNotReadyError(
             f"the result folder {folder} cannot be made ({reason}); name another place with --out"
         ) from None
-    return folder
-
-
-def remove_if_empty(folder: Path) -> None:
-    """Take `folder` away if nothing was written into it."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    return ResultFolder(folder, made)

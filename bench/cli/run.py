@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cli.folder import make_result_folder, remove_if_empty
+from bench.cli.folder import make_result_folder
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.run import Finished, Order, run_scenario
 from bench.measure.result import masked_command
@@ -43,12 +43,12 @@ def run_and_print(
     _require_writable(output.markdown)
     run_id = secrets.token_hex(2)
     folder = make_result_folder(output.folder, "run", run_id)
-    order = Order(scenario, run_id, _typed(sys.argv), folder, server, allow_missing, keep_history)
+    order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history)
     try:
         with ProgressLine(quiet=output.quiet) as show:
             finished = run_scenario(order, show)
     finally:
-        remove_if_empty(folder)
+        folder.remove_if_empty()
     _show(finished, output)
     return finished.exit_code
 
