@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from bench.workloads.plan import FAILURE_FILE, planned
 from lockcore import InstanceStatus
+
+_FIELDS = tuple(field.name for field in fields(InstanceStatus))  # asdict would copy deeply, for 17 µs each
 
 
 def note_path(workdir: Path, worker_index: int) -> Path:
@@ -38,4 +40,4 @@ def note_failure(sentence: str, exit_code: int) -> None:
 
 def status_facts(status: InstanceStatus) -> dict[str, Any]:
     """One instance as JSON."""
-    return {**asdict(status), "errors": dict(status.errors)}
+    return {**{name: getattr(status, name) for name in _FIELDS}, "errors": dict(status.errors)}

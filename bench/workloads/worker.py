@@ -3,7 +3,7 @@
 Rules
 - Everything is opened here, in the process that uses it, before its users start and never at import.
 - Users call only what `Gear` holds; all else happens once a second in the housekeeping greenlet, in pieces of about
-  100 µs with a turn of the hub between them, and at the end.
+  100 µs a millisecond apart, and at the end.
 - Votes still out when a record was written are patched into it once its round has closed.
 - The clock starts at `begin`: one origin for all workers of the run, from which schedule, warm-up and end are
   counted.
@@ -20,11 +20,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import gevent
 import numpy as np
+from gevent import get_hub
 from gevent.event import Event
 from greenlet import greenlet
 from locust.env import Environment
@@ -50,6 +52,7 @@ CALLERS_PER_WORKER = 100_000
 PROBE_NS = 10 * NS_PER_MS
 ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
 PATCH = 64  # votes patched at a time: about 80 µs
+PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
 
 
 Broke = Callable[[BenchError], None]
@@ -67,6 +70,7 @@ class Worker:
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder = Recorder(workdir, index)
+        self._note_path = note_path(workdir, index)
         self._contention = Contention(scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed)
         self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
@@ -165,7 +169,7 @@ class Worker:
         self._origin_ns = origin_ns
         self._cpu_s = time.process_time()
         self._started.set()
-        self._write_note("running")
+        write_note(self._note_path, self._note("running"))
 
     def finish(self) -> None:
         """All users have ended: settle votes, fold everything into Locust's table, leave the last note, close. Once."""
@@ -183,7 +187,9 @@ class Worker:
             pass
         for row in self.rows:
             row.report(self._stats)
-        self._write_note("stopped", cpu_s)  # before the lock closes: the instances as the last users saw them
+        write_note(
+            self._note_path, self._note("stopped", cpu_s)
+        )  # before the lock closes: the instances as the last users saw them
         self.recipe.close()
         self._recorder.close()
         for alarm in (self._naps, self._rests, self._arrivals):
@@ -209,10 +215,8 @@ class Worker:
         while True:
             gevent.sleep(1)
             seconds += 1
-            for _ in self._patch():
-                gevent.sleep(0)
-            for _ in self._fold():
-                gevent.sleep(0)
+            for _ in chain(self._patch(), self._fold()):
+                gevent.sleep(PAUSE_S)
             if self.plan.workdir is None:  # by itself: somebody looks at Locust's table, and nobody at the history
                 for row in self.rows:
                     row.report(self._stats)
@@ -220,8 +224,9 @@ class Worker:
             if self._origin_ns:
                 if seconds % ENCODE_EVERY == 1:
                     self._lag_text = self._lag.encode()
-                    gevent.sleep(0)
-                self._write_note("running")
+                    gevent.sleep(PAUSE_S)
+                note = self._note("running")
+                get_hub().threadpool.apply(write_note, (self._note_path, note))  # 0.3 ms of system calls
 
     def _probe(self) -> None:
         """How late greenlets run here: a nap until every tenth millisecond."""
@@ -262,10 +267,10 @@ class Worker:
         for path in segments[:-2]:
             path.unlink(missing_ok=True)
 
-    def _write_note(self, phase: str, cpu_s: float | None = None) -> None:
+    def _note(self, phase: str, cpu_s: float | None = None) -> dict[str, Any]:
         last = phase == "stopped"
         pacer = self._pacer
-        note: dict[str, Any] = {
+        return {
             "worker": self.index,
             "pid": os.getpid(),
             "phase": phase,
@@ -284,7 +289,6 @@ class Worker:
             "errors": dict(self.errors),
             "locust": {row.name: row.counts for row in self.rows},
         }
-        write_note(note_path(self._workdir, self.index), note)
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:

@@ -1,0 +1,149 @@
+"""Locust as a process of its own: *a plan file → a running Locust; its end, or the sentence that ended it*.
+
+Rules
+- Imports neither Locust nor gevent: `import locust` patches the whole process that does it.
+- Locust and its workers form one process group and end with us however we end: each asks the kernel for a signal at
+  its parent's death (start this in a thread that lives as long as the run: the main one). Whoever is left is killed.
+- Quiet and private: no web UI, no files but in the plan's folder, the master's port on loopback only, no LOCUST_
+  variable of the caller's environment.
+
+Source: Locust's command line; the run's folder protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
+from bench.workloads.orphan import PARENT_VARIABLE
+from bench.workloads.plan import FAILURE_FILE, PLAN_VARIABLE, Plan
+
+LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
+_LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+_LOG_LINES = 12
+_GROUP_ENDS_S = 3.0
+_ERRORS: tuple[type[BenchError], ...] = (UsageError, EnvironmentNotReadyError, InconclusiveError)
+
+
+def command_line(plan: Plan) -> list[str]:
+    """The command that runs `plan`, which must have a workdir."""
+    assert plan.workdir is not None
+    users, processes = plan.scenario.users, plan.scenario.processes
+    words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
+    words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
+    words += ["--json-file", str(plan.workdir / TABLE_FILE.removesuffix(".json")), "--exit-code-on-error", "0"]
+    if processes > 1:
+        port = str(_free_port())
+        words += ["--processes", str(processes), "--master-host", "127.0.0.1", "--master-port", port]
+        words += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+    return words
+
+
+class LocustProcess:
+    """A started Locust with its workers. Made by `start`; `close` (or `stop`) must be called."""
+
+    def __init__(self, process: subprocess.Popen[bytes], workdir: Path, command: list[str]) -> None:
+        self._process = process
+        self._workdir = workdir
+        self.command = command
+
+    @classmethod
+    def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> LocustProcess:
+        """Write the plan into its workdir, start Locust on it and return at once. Raises EnvironmentNotReadyError."""
+        assert plan.workdir is not None
+        environment = {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
+        environment[PLAN_VARIABLE] = str(plan.write())
+        environment[PARENT_VARIABLE] = str(os.getpid())
+        command = command_line(plan)
+        try:
+            with (plan.workdir / LOG_FILE).open("wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd=plan.workdir,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise EnvironmentNotReadyError(
+                f"Locust cannot be started in {plan.workdir}: {error.strerror}; see whether the folder can be written"
+            ) from error
+        return cls(process, plan.workdir, command)
+
+    @property
+    def pid(self) -> int:
+        """The process that leads the group: the local runner, or the master."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, None while Locust runs; negative for the signal that killed it."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait up to `timeout_s` (None: without end) for Locust's end; the exit code, None if it still runs."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self, grace_s: float) -> None:
+        """Ask Locust to end in order (Ctrl-C: locks go back, notes are written), wait up to `grace_s`, then kill."""
+        if self.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self.wait(grace_s)
+        self.close()
+
+    def close(self) -> None:
+        """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL. Idempotent."""
+        deadline_s = time.monotonic() + (_GROUP_ENDS_S if self.poll() is not None else 0.0)
+        while self._group_lives() and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def failure(self) -> BenchError | None:
+        """Why the run failed, once Locust has ended: its own sentence, else the end of its log. None if it did not."""
+        with contextlib.suppress(OSError, ValueError):
+            note = json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8"))
+            kinds = {kind.exit_code: kind for kind in _ERRORS}
+            return kinds.get(note["exit_code"], EnvironmentNotReadyError)(note["sentence"])
+        code = self.poll()
+        if not code:
+            return None
+        ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return EnvironmentNotReadyError(f"Locust {ending}; the end of its log:\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """The last lines that Locust wrote."""
+        try:
+            text = (self._workdir / LOG_FILE).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+
+    def _group_lives(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
