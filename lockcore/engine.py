@@ -12,23 +12,23 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import Dialect, Encode, claim_stem, eval_of
+from lockcore.commands import COMPARE_AND_DELETE_MANY, Dialect, Encode, claim_stem, eval_of, merged_release
+from lockcore.deadlines import FAR_FUTURE_NS, Deadlines
 from lockcore.flight import SMALLEST, Flight
 from lockcore.membership import Hello, Member, State, abstention_ns
 from lockcore.model import InstanceStatus, Lease, Outcome
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, ExtendRound, Ignored, ReleaseRound, Round, SetRound, Terms
+from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, Round, SetRound, Terms
 from lockcore.settings import Settings
+from lockcore.status import status_of
 from lockcore.watched import WatchedSetRound
 
-FAR_FUTURE_NS = 1 << 62
 STEMS_KEPT = 1 << 16
 
 
@@ -44,23 +44,24 @@ class Engine:
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Round] = []
         self.batch: list[bytes] = []
-        self.batch_rounds: list[Round] = []
+        self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
         self.dirty = self._flushing = False
         self.terms_of: dict[int, Terms] = {}
         self.foreign = False
         self._uniform_release: Encode | None = None
+        self._merges = False
+        self._to_merge: list[ReleaseRound] = []
+        self._merge_keys: set[str] = set()
         self._stems: dict[str, bytes] = {}
         self._observer, self._observe_every = settings.observer, settings.observe_every
         self._watched: list[WatchedSetRound] = []
+        self._unstamped: list[WatchedSetRound] = []
         self.now_ns = 0
         self._prefix = settings.key_prefix.encode()
         self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
         self._counter = count(1)
-        self._flights: deque[tuple[int, list[Round]]] = deque()
-        self._open: list[Round] = []
-        self._loose: list[Round] = []
-        self.shortest_ns = FAR_FUTURE_NS
+        self.deadlines = Deadlines()
         self._owed: list[list[ReleaseRound]] = [[] for _ in addresses]
         self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
 
@@ -73,7 +74,7 @@ class Engine:
             self.settings.check_ttl(ttl_ms)
             terms = Terms(ttl_ms, self.settings.drift_factor, self.settings.timeout_ns(ttl_ms))
             self.terms_of[ttl_ms] = terms
-            self.shortest_ns = min(self.shortest_ns, terms.timeout_ns)
+            self.deadlines.shortest_ns = min(self.deadlines.shortest_ns, terms.timeout_ns)
         return terms
 
     def set_round(self, resource: str, terms: Terms, now_ns: int, attempt: int = 1) -> SetRound:
@@ -96,10 +97,7 @@ class Engine:
 
     def release_round(self, lease: Lease, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""
-        won = lease.round
-        if won.__class__ is not SetRound or won.engine is not self:  # type: ignore[attr-defined]
-            won = self._round_of(lease)
-        return ReleaseRound(won, now_ns)  # type: ignore[arg-type]
+        return ReleaseRound(self._round_of(lease), now_ns)
 
     def extend_round(self, lease: Lease, terms: Terms, now_ns: int) -> ExtendRound:
         """An extension of `lease` to `terms` from now, not yet sent."""
@@ -119,6 +117,8 @@ class Engine:
             return
         if round_.watched:
             self._watched.append(round_)  # type: ignore[arg-type]
+        if round_.resource in self._merge_keys:
+            self._merge()  # the release of a key goes before the next SET on it
         terms = round_.terms
         self._broadcast(terms.set_head + round_.claim + terms.set_tail, round_)
 
@@ -127,7 +127,12 @@ class Engine:
         targets = round_.won.voters
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
-            self._broadcast(self._uniform_release(round_.won.claim), round_)
+            if self._merges:
+                self._to_merge.append(round_)
+                self._merge_keys.add(round_.won.resource)
+                self._want()
+            else:
+                self._broadcast(self._uniform_release(round_.won.claim), round_)
             return
         for pipe in targets:
             if not pipe.is_open:
@@ -144,7 +149,7 @@ class Engine:
         round_.undecided = len(reached)
         for pipe in reached:
             self._unicast(pipe, round_.encode(pipe.dialect), round_)
-        self._loose.append(round_)
+        self.deadlines.watch(round_)
         round_.judge()
 
     def clean_up(self, round_: SetRound) -> None:
@@ -156,7 +161,13 @@ class Engine:
         """An instance forgot its scripts: send the source, which also teaches it again."""
         if pipe.is_open:
             self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
-            self._loose.append(round_)
+            self.deadlines.watch(round_)
+
+    def teach_merged(self, pipe: Pipeline) -> None:
+        """An instance forgot the script of merged releases: load it again."""
+        if pipe.is_open:
+            load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
+            self._unicast(pipe, load, Ignored(self.now_ns))
 
     def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
         """Remember a release for an instance that is not connected: it is sent on the next connection."""
@@ -168,37 +179,50 @@ class Engine:
         self.batch.append(data)
         self.batch_rounds.append(round_)
         if not self.dirty:
-            self.dirty = True
-            self.want_flush()
+            self._want()
 
-    def _unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
-        if self.batch:
-            self._spill()
-        pipe.queue.append(data)
-        pipe.expect(round_)
+    def _want(self) -> None:
         if not self.dirty:
             self.dirty = True
             self.want_flush()
 
-    def _take_batch(self) -> tuple[bytes, list[Round]]:
-        data, rounds = b"".join(self.batch), self.batch_rounds
+    def _merge(self) -> None:
+        """The releases of this turn as one script call: its reply is a header and one part each."""
+        releases, self._to_merge = self._to_merge, []
+        self._merge_keys.clear()
+        if len(releases) == 1:
+            self.batch.append(releases[0].encode(self.voters[0].dialect))
+        else:
+            self.batch.append(merged_release([round_.won.claim for round_ in releases]))
+            self.batch_rounds.append(MergedReply(self, len(releases), releases[0].started_ns))
+        self.batch_rounds += releases
+
+    def _unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
+        if self.batch or self._to_merge:
+            self._spill()
+        pipe.queue.append(data)
+        pipe.expect(round_)
+        self._want()
+
+    def _take_batch(self) -> tuple[bytes, int]:
+        if self._to_merge:
+            self._merge()
+        data, commands, rounds = b"".join(self.batch), len(self.batch), self.batch_rounds
         watched, self._watched = self._watched, []
+        self._unstamped += watched
         self.batch, self.batch_rounds = [], []
         flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
-        flights = self._flights
-        while flights and not flights[0][1][-1].undecided:
-            flights.popleft()  # one order per connection: the last of a batch is answered last
-        flights.append((rounds[0].started_ns, rounds))
+        self.deadlines.watch_batch(rounds)
         for pipe in self.voters:
             pipe.expect_batch(flight, rounds)
-        return data, rounds
+        return data, commands
 
     def _spill(self) -> None:
         """Move the common batch into each voter's own queue, in order."""
-        data, rounds = self._take_batch()
+        data, commands = self._take_batch()
         for pipe in self.voters:
             pipe.queue.append(data)
-            pipe.commands += len(rounds) - 1  # the queue counts it as one
+            pipe.commands += commands - 1  # the queue counts it as one
 
     def flush(self, now_ns: int) -> None:
         """Send everything queued, one write per connection. A send that breaks a connection may queue more: sent too."""
@@ -214,23 +238,26 @@ class Engine:
             self._flushing = False
 
     def _send(self, now_ns: int) -> None:
-        for watched in self._watched:
-            watched.sent(now_ns)
-        if self._loose:
-            self._open += self._loose
-            self._loose = []
-        if self.batch:
+        if self.batch or self._to_merge:
             if any(pipe.queue for pipe in self.voters):
                 self._spill()
             else:
                 voters = self.voters
-                data, rounds = self._take_batch()
+                data, commands = self._take_batch()
+                self._stamp(now_ns)
                 for pipe in voters:
-                    pipe.send(data, len(rounds))
+                    pipe.send(data, commands)
+        self._stamp(now_ns)
         for pipe in self.pipes:
             if pipe.queue:
                 queued, pipe.queue = pipe.queue, []
                 pipe.send(b"".join(queued), len(queued))
+
+    def _stamp(self, now_ns: int) -> None:
+        if self._unstamped:
+            for watched in self._unstamped:
+                watched.sent(now_ns)
+            self._unstamped = []
 
     def received(self, index: int, data: bytes, now_ns: int) -> None:
         """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent."""
@@ -252,7 +279,7 @@ class Engine:
     def tick(self, now_ns: int) -> int:
         """Expire rounds, notice lag, end abstentions. Returns when to call it next (ns), or FAR_FUTURE_NS."""
         self.now_ns = now_ns
-        self._expire(now_ns)
+        self.deadlines.expire(now_ns)
         changed = False
         age_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
         for pipe, member in zip(self.pipes, self.members, strict=True):
@@ -265,37 +292,20 @@ class Engine:
             self._recount()
         return self.next_tick_ns(now_ns)
 
-    def _expire(self, now_ns: int) -> None:
-        flights = self._flights
-        while flights and flights[0][0] + self.shortest_ns <= now_ns:
-            rounds = flights.popleft()[1]
-            if rounds[-1].flight is not None:
-                rounds[-1].flight.dissolve()
-            self._open += [round_ for round_ in rounds if round_.undecided]
-        if self._open:
-            still = []
-            for round_ in self._open:
-                if round_.undecided:
-                    if round_.started_ns + round_.terms.timeout_ns <= now_ns:
-                        round_.expire()
-                    else:
-                        still.append(round_)
-            self._open = still
-
     def _lags(self, pipe: Pipeline, oldest_ns: int) -> bool:
         pending, cap = pipe.pending, self.settings.lag_cap
-        return bool(pending) and (pipe.awaited > cap.operations or pending[0].started_ns < oldest_ns)
+        return bool(pending) and (
+            pipe.awaited > cap.operations or pipe.backlog > cap.bytes or pending[0].started_ns < oldest_ns
+        )
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
         due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
         due += [member.retry_ns for member in self.members if member.is_due]
-        due += [round_.started_ns + round_.terms.timeout_ns for round_ in self._open]
-        if self._flights:
-            due.append(self._flights[0][0] + self.shortest_ns)
+        due.append(self.deadlines.next_ns())
         lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
         due += [now_ns + lag_ns for pipe in self.voters if pipe.pending]
-        return min(due, default=FAR_FUTURE_NS)
+        return min(due)
 
     def due_connects(self, now_ns: int) -> list[int]:
         """The instances to connect now; each is asked for once until `attach` or `detach` answers."""
@@ -313,7 +323,7 @@ class Engine:
         pipe, member, settings = self.pipes[index], self.members[index], self.settings
         known = member.hello
         abstention = abstention_ns(
-            hello, known and known.run_id, settings.rejoin, settings.max_ttl_ms, settings.drift_factor
+            hello, known.run_id if known else None, settings.rejoin, settings.max_ttl_ms, settings.drift_factor
         )
         member.joined(hello, abstention, now_ns)
         pipe.open(transmit, dialect)
@@ -343,7 +353,7 @@ class Engine:
         pipe = self.pipes[index]
         self.members[index].lost(reason, now_ns, refused=refused)
         if pipe.is_open:
-            if self.batch:
+            if self.batch or self._to_merge:
                 self._spill()
             lost = pipe.break_off()
             self._recount()
@@ -355,7 +365,7 @@ class Engine:
 
     def _recount(self) -> None:
         """The voters anew: what is batched for the old ones goes to them first."""
-        if self.batch:
+        if self.batch or self._to_merge:
             self._spill()
         voting = tuple(index for index, member in enumerate(self.members) if member.state is State.VOTING)
         voters = self._voter_sets.get(voting)
@@ -364,34 +374,18 @@ class Engine:
         self.voters = voters
         kinds = {pipe.dialect.release_command for pipe in voters}
         self._uniform_release = voters[0].dialect.encode_release if len(kinds) == 1 else None
+        self._merges = self.settings.merge_releases and kinds == {"evalsha"}
+
+    @property
+    def queued(self) -> int:
+        """Commands of the common batch so far."""
+        return len(self.batch) + len(self._to_merge)
 
     @property
     def is_idle(self) -> bool:
         """True when nothing is queued and nothing sent awaits its reply."""
-        return not self.batch and not any(pipe.pending for pipe in self.pipes)
+        return not self.dirty and not any(pipe.pending for pipe in self.pipes)
 
     def status(self) -> tuple[InstanceStatus, ...]:
         """Every instance as it stands now."""
-        return tuple(self._status(pipe, member) for pipe, member in zip(self.pipes, self.members, strict=True))
-
-    def _status(self, pipe: Pipeline, member: Member) -> InstanceStatus:
-        hello = member.hello
-        return InstanceStatus(
-            index=pipe.index,
-            address=pipe.address,
-            state=member.state.value,
-            reason=member.reason,
-            run_id=hello.run_id if hello else "",
-            server=hello.server if hello else "",
-            release_command=pipe.dialect.release_command if hello else "",
-            commands=pipe.commands,
-            bytes_sent=pipe.bytes_sent,
-            bytes_received=pipe.bytes_received,
-            writes=pipe.writes,
-            reads=pipe.reads,
-            late_replies=pipe.late_replies,
-            pending=pipe.awaited,
-            owed_releases=len(self._owed[pipe.index]),
-            reconnects=pipe.reconnects,
-            errors=dict(pipe.errors),
-        )
+        return tuple(map(status_of, self.pipes, self.members, map(len, self._owed)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lockcore.engine import Engine
     from lockcore.pipeline import Pipeline
-    from lockcore.rounds import ReleaseRound, SetRound
+    from lockcore.rounds import Part
     from lockcore.watched import WatchedSetRound
 
 SMALLEST = 4  # rounds: below, a flight costs more than it saves
@@ -29,7 +29,7 @@ class Flight:
     undecided = -1  # never counted by the connection itself
 
     def __init__(
-        self, engine: Engine, rounds: list[SetRound | ReleaseRound], watched: list[WatchedSetRound]
+        self, engine: Engine, rounds: list[Part], watched: list[WatchedSetRound]
     ) -> None:
         self.engine = engine
         self.rounds = rounds
@@ -57,7 +57,7 @@ class Flight:
             won = rounds[self.carried : carried]
             for round_ in won:
                 round_.outcome = round_.success_outcome
-            self.engine.ready += won
+            self.engine.ready.extend(won)  # type: ignore[arg-type] - a header has no waiter
             self.carried = carried
         if after == len(rounds):
             self.open -= 1
@@ -73,7 +73,7 @@ class Flight:
         for _, watched in self.watched:
             watched.close()
 
-    def counts_of(self, round_: SetRound | ReleaseRound) -> tuple[int, int]:
+    def counts_of(self, round_: Part) -> tuple[int, int]:
         """(successes, undecided) of one of the rounds, now."""
         index = self.rounds.index(round_)
         return sum(count > index for count in self.done), sum(0 <= count <= index for count in self.done)

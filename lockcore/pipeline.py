@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
 from lockcore.resp import HiredisProtocolError, Replies
-from lockcore.rounds import Awaited, ReleaseRound, SetRound
+from lockcore.rounds import Awaited, Part
 
-Transmit = Callable[[bytes], None]
+Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
 
 
 class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
-        "address", "awaited", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "index", "late_replies",
+        "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "index", "late_replies",
         "parsing", "pending", "queue", "reads", "reconnects", "replies", "seen", "transmit", "writes",
     )  # fmt: skip
 
@@ -35,6 +36,7 @@ class Pipeline:
         self.pending: deque[Awaited | Flight] = deque()
         self.awaited = 0  # replies
         self.seen = 0  # bytes of the oldest flight's replies
+        self.backlog = 0  # bytes not taken by the socket, when last sent
         self.parsing = False  # the parser holds the beginning of a reply
         self.queue: list[bytes] = []
         self.replies = Replies()
@@ -70,7 +72,7 @@ class Pipeline:
         self.pending.append(awaited)
         self.awaited += 1
 
-    def expect_batch(self, flight: Flight | None, rounds: list[SetRound | ReleaseRound]) -> None:
+    def expect_batch(self, flight: Flight | None, rounds: list[Part]) -> None:
         """The replies of a batch to await, as one flight or one by one."""
         if flight is None:
             self.pending.extend(rounds)
@@ -84,7 +86,7 @@ class Pipeline:
         self.bytes_sent += len(data)
         self.writes += 1
         if self.transmit is not None:
-            self.transmit(data)
+            self.backlog = self.transmit(data)
 
     def receive(self, data: bytes) -> None:
         """Give every reply that `data` completes to its round. Raises ProtocolError on anything else."""
@@ -126,7 +128,7 @@ class Pipeline:
         count = 0
         try:
             while (reply := following()) is not False:
-                round_ = oldest()
+                round_: Any = oldest()
                 count += 1
                 undecided = round_.undecided
                 if undecided > 0 and (reply == b"OK" or reply == 1):
@@ -144,7 +146,7 @@ class Pipeline:
             self.awaited -= count
         self.parsing = replies.has_data()
 
-    def replace(self, flight: Flight, rounds: list[SetRound | ReleaseRound]) -> None:
+    def replace(self, flight: Flight, rounds: list[Part]) -> None:
         """Await the rounds of a dissolved flight one by one, in its place."""
         if self.pending[0] is flight:
             self.seen = 0

@@ -13,7 +13,7 @@ from hiredis import Reader, ReplyError
 
 from lockcore.errors import ProtocolError
 
-__all__ = ["Replies", "ReplyError", "bulk", "error_kind", "request"]
+__all__ = ["HiredisProtocolError", "Replies", "ReplyError", "bulk", "error_kind", "request"]
 
 
 def bulk(argument: bytes) -> bytes:

@@ -258,7 +258,7 @@ class ReleaseRound:
 class ExtendRound(ReleaseRound):
     """An extension of what `won` holds to other terms: RELEASED is read by its caller as "found ours on a quorum"."""
 
-    __slots__ = ("script_arguments", "to")  # type: ignore[misc]
+    __slots__ = ("script_arguments", "to")
     script = COMPARE_AND_EXTEND
 
     def __init__(self, won: SetRound, to: Terms, started_ns: int) -> None:
@@ -294,5 +294,43 @@ class Ignored:
         """Nobody asked."""
 
 
+class MergedReply:
+    """The header of a merged release's reply: `parts` releases follow it, in a flight or in the FIFO.
+
+    In a flight its line (`*parts`) and theirs are counted like any other; once parsed, the whole reply comes as one list,
+    which it hands to the releases that follow it.
+    """
+
+    __slots__ = ("engine", "flight", "missing", "outcome", "parts", "started_ns", "undecided", "waiter")
+    success_outcome = Outcome.RELEASED
+
+    def __init__(self, engine: Engine, parts: int, started_ns: int) -> None:
+        self.engine = engine
+        self.parts = parts
+        self.started_ns = started_ns
+        self.undecided, self.missing = -len(engine.voters), 0
+        self.outcome: Outcome | None = None
+        self.waiter: Any = None
+        self.flight: Flight | None = None
+
+    @property
+    def success(self) -> bytes:
+        return b"*%d\r\n" % self.parts
+
+    def reply(self, reply: object, pipe: Pipeline) -> None:
+        """One reply for all parts: a list, or an error for each of them."""
+        pipe.awaited -= self.parts
+        if error_kind(reply) == "NOSCRIPT":
+            self.engine.teach_merged(pipe)
+        rounds = [pipe.pending.popleft() for _ in range(self.parts)]
+        replies = reply if isinstance(reply, list) and len(reply) == self.parts else [reply] * self.parts
+        for round_, part in zip(rounds, replies, strict=True):
+            round_.reply(part, pipe)
+
+    def silence(self, pipe: Pipeline) -> None:
+        """The parts are told themselves."""
+
+
 Round = SetRound | ReleaseRound
-Awaited = SetRound | ReleaseRound | Ignored
+Part = Round | MergedReply
+Awaited = Part | Ignored

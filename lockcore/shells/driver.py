@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from random import Random
 
 from lockcore.clock import monotonic_ns
-from lockcore.engine import FAR_FUTURE_NS, Engine
+from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.engine import Engine
 from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
 from lockcore.keeper import KeepAlive
 from lockcore.model import Lease
@@ -167,7 +168,7 @@ class Driver:
         """Send what is batched and see to the next tick."""
         now_ns = monotonic_ns()
         self.engine.flush(now_ns)
-        if self._tick_at > now_ns + self.engine.shortest_ns:
+        if self._tick_at > now_ns + self.engine.deadlines.shortest_ns:
             self.arm(now_ns)
 
     def arm(self, now_ns: int) -> None:
@@ -195,7 +196,7 @@ class Driver:
     def is_quiet(self) -> bool:
         """True when little is in flight: a batch then leaves at once instead of at the end of the turn."""
         engine = self.engine
-        if len(engine.batch) > FEW:
+        if engine.queued > FEW:
             return False
         return max((pipe.awaited for pipe in engine.voters), default=0) <= FEW
 

@@ -43,21 +43,22 @@ class Wire:
         self.want_write = want_write
         self.broken = broken
 
-    def transmit(self, data: bytes) -> None:
-        """Send `data` after everything sent before."""
+    def transmit(self, data: bytes) -> int:
+        """Send `data` after everything sent before; returns how many bytes are kept for later."""
         if self.backlog:
             self.backlog += data
-            return
+            return len(self.backlog)
         try:
             sent = self.send_some(data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError as error:
             self.broken(error)
-            return
+            return 0
         if sent != len(data):
             self.backlog += memoryview(data)[sent:]
             self.want_write(True)
+        return len(self.backlog)
 
     def writable(self) -> None:
         """Send more of what was kept."""
