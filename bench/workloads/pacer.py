@@ -17,14 +17,21 @@ LATE_NS = NS_PER_MS
 
 
 class Pacer:
-    """The arrivals of one worker from `origin_ns` on; `lateness_ns` collects what the timer added to each start."""
+    """The arrivals of one worker from `origin_ns` (monotonic) on.
 
-    def __init__(self, alarm: Alarm, offsets_ns: Iterator[int], origin_ns: int, horizon_ns: int | None = None) -> None:
-        """`horizon_ns`: the schedule ends so long after the origin (ns), None for never."""
+    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, in ns after the origin; `end_ns` None for never.
+    `started`, `queued`: starts so far. `late`, `lateness_ns`: late starts while measuring, and what the timer added to
+    each start that waited for it.
+    """
+
+    def __init__(
+        self, alarm: Alarm, offsets_ns: Iterator[int], origin_ns: int, measure_ns: int = 0, end_ns: int | None = None
+    ) -> None:
         self._alarm = alarm
         self._offsets = offsets_ns
         self._origin_ns = origin_ns
-        self._end_ns = None if horizon_ns is None else origin_ns + horizon_ns
+        self._measure_ns = origin_ns + measure_ns
+        self._end_ns = None if end_ns is None else origin_ns + end_ns
         self._over = False
         self.started = self.queued = self.late = 0
         self.lateness_ns: list[int] = []
@@ -41,9 +48,9 @@ class Pacer:
             lateness_ns = self._alarm.wait_until(due_ns)
             if lateness_ns == CANCELLED:
                 return 0
-            if lateness_ns > LATE_NS:
-                self.late += 1
-            self.lateness_ns.append(lateness_ns)
+            if due_ns >= self._measure_ns:
+                self.late += lateness_ns > LATE_NS
+                self.lateness_ns.append(lateness_ns)
         self.started += 1
         return due_ns
 

@@ -61,9 +61,12 @@ class Plan:
         )
 
     @property
-    def length_ns(self) -> int | None:
-        """Warm-up and measured time (ns); None when Locust decides the end."""
-        return int((self.scenario.warmup_ms + self.scenario.duration_ms) * NS_PER_MS) if self.timed else None
+    def window_ns(self) -> tuple[int, int | None]:
+        """When measuring starts and ends, in ns after the origin; without warm-up and end when Locust decides that."""
+        if not self.timed:
+            return 0, None
+        start_ns = int(self.scenario.warmup_ms * NS_PER_MS)
+        return start_ns, start_ns + int(self.scenario.duration_ms * NS_PER_MS)
 
     @property
     def grace_s(self) -> float:
