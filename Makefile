@@ -69,7 +69,7 @@ lint: .venv/.dev
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
 bench: .venv/.run
-	$(PY) -m bench.experiments.speed $(ARGS)
+	$(PY) -m bench.cli.speed $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
