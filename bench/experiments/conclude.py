@@ -120,18 +120,24 @@ def _warnings(
 ) -> Iterator[str]:
     yield from evidence.course.deaths
     for instance in instances:
-        name = f"instance #{instance['index']} ({instance['address']})"
-        if instance["state"] != "voting":
-            reason = f": {instance['reason']}" if instance.get("reason") else ""
-            yield f"{name} was {instance['state']} at the end{reason}"
-        if instance["info"]["warning"]:
-            yield f"{name}: {instance['info']['warning']}"
-        if instance["leaked_keys"]:
-            yield f"{name}: {instance['leaked_keys']} keys of this run were left, and have been unlinked"
-        if instance["leaked_keys"] is None:
-            yield f"{name}: whether keys were left could not be checked"
+        yield from _instance_warnings(instance)
     for text, number in workers.errors(reports).items():
         yield f"a caller failed {number} times: {text}"
     if safety["verdict"] == "UNKNOWN":
         yield f"safety is unknown: {safety['reason']}"
     yield from evidence.servers.warnings()
+
+
+def _instance_warnings(instance: Section) -> Iterator[str]:
+    left, silence = instance["leaked_keys"], instance["info"]["warning"]
+    said = []
+    if instance["state"] != "voting":
+        said.append(f"{instance['state']} at the end" + (f" ({instance['reason']})" if instance.get("reason") else ""))
+    if silence:
+        said.append(str(silence))
+    if left:
+        said.append(f"{left} keys of this run were left, and have been unlinked")
+    if left is None:
+        said.append("whether keys were left could not be checked")
+    if said:
+        yield f"instance #{instance['index']} ({instance['address']}): {'; '.join(said)}"

@@ -18,11 +18,11 @@ import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.interrupt import Interrupts
-from bench.experiments.progress import Follower, Progress
+from bench.experiments.progress import NS, Follower, Progress
 from bench.measure import workers
 from bench.measure.facts import Window
 
-LOOK_S = 0.5
+LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
 START_S = 60.0  # from launch until all users run: connecting and spawning take a few seconds at most
 Show = Callable[[Progress], None]
 
@@ -73,12 +73,12 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
             break
         if not asked_ns:
             course.interrupted = interrupts.count > 0
-            course.deaths = dead_workers(follower)
+            course.deaths = dead_workers(follower) or _overdue(follower, now_ns, grace_s)
             _require_start(load, follower, now_ns)
             if course.interrupted or course.deaths:
                 asked_ns = now_ns
                 _ask_to_end(load)
-        elif interrupts.count > 1 or now_ns - asked_ns > grace_s * 1e9:
+        elif interrupts.count > 1 or now_ns - asked_ns > grace_s * NS:
             load.close()
     if not asked_ns and (failure := load.failure()):
         if follower.window_ns is None:
@@ -91,6 +91,13 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
             f"the load ended before its measured time; the end of its log:\n{load.log_tail()}"
         )
     return course
+
+
+def _overdue(follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
+    """A word if Locust, which ends by itself when its time is over, still has not."""
+    if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS:
+        return ()
+    return (f"Locust did not end within {grace_s:.0f} s after its time, and was stopped",)
 
 
 def _ask_to_end(load: Load) -> None:
@@ -116,7 +123,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _require_start(load: Load, follower: Follower, now_ns: int) -> None:
-    if follower.window_ns is None and now_ns - follower.began_ns > START_S * 1e9:
+    if follower.window_ns is None and now_ns - follower.began_ns > START_S * NS:
         raise EnvironmentNotReadyError(
             f"Locust did not start its users within {START_S:.0f} s; the end of its log:\n{load.log_tail()}"
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from bench.measure import workers
 from bench.measure.histogram import Histogram
@@ -119,15 +120,25 @@ class Follower:
         return "draining", self.duration_s, 0.0
 
     def _busiest(self, notes: Sequence[workers.Worker], now_ns: int) -> float | None:
-        """The CPU share of the busiest worker between its last two notes (they are renewed about once a second)."""
+        """The CPU share of the busiest worker since the last look; None at the first."""
         shares = []
         for note in notes:
-            before_ns, before_s = self._cpu.get(note["pid"], (int(note["spawned_ns"]), 0.0))
-            cpu_s = float(note.get("cpu_s", 0.0))
-            if cpu_s > before_s and now_ns - before_ns > NS // 2:  # the first note says nothing yet
+            cpu_s = cpu_seconds(int(note["pid"]))
+            if cpu_s is not None:
+                before_ns, before_s = self._cpu.get(note["pid"], (now_ns, cpu_s))
                 self._cpu[note["pid"]] = (now_ns, cpu_s)
-                shares.append((cpu_s - before_s) / max((now_ns - before_ns) / NS, 1e-9))
+                if now_ns > before_ns:
+                    shares.append((cpu_s - before_s) * NS / (now_ns - before_ns))
         return max(shares, default=None)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time that process `pid` has used so far, None when it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return None
+    return float(times.user + times.system)
 
 
 def _troubles(notes: Sequence[workers.Worker]) -> tuple[InstanceTrouble, ...]:

@@ -194,8 +194,7 @@ def _generator(generator: Mapping[str, Any]) -> Line:
     if generator["littles_law_ratio"] is not None:
         parts.append(f"Little {generator['littles_law_ratio']:.2f}")
     parts += [f"{count(generator[key])} {_words(key)}" for key in ("late_starts", "queued_starts") if generator[key]]
-    reason = f" ({generator['reason']})" if generator.get("reason") else ""
-    return Line("generator", f"{verdict}: {', '.join(parts)}{reason}", PLAIN if verdict == "valid" else WARNING)
+    return Line("generator", f"{verdict}: {', '.join(parts)}", PLAIN if verdict == "valid" else WARNING)
 
 
 def _instances(instances: Sequence[Mapping[str, Any]]) -> Iterator[Line]:

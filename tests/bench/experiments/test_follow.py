@@ -112,7 +112,7 @@ def ended_process() -> int:
 def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follower: Follower, script: Script) -> None:
     seen: list[Progress] = []
     load = script(note(tmp_path, os.getpid(), spawned_s=20.0), note(tmp_path, os.getpid(), "stopped", 20.0), 0)
-    course = follow(load, follower, Interrupts(), 1.0, seen.append)
+    course = follow(load, follower, Interrupts(), 60.0, seen.append)
     assert course.window is not None
     assert course.window.duration_s == 10.0
     assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
@@ -177,6 +177,17 @@ def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follo
     assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
     assert course.window is not None
     assert 3.9 < course.window.duration_s < 6.0
+
+
+def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: None, -9)
+    course = follow(load, follower, Interrupts(), 2.0, quiet)
+    assert load.was_asked()
+    assert course.deaths == ("Locust did not end within 2 s after its time, and was stopped",)
+    assert course.window is not None
+    assert course.window.duration_s == 10.0
 
 
 def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Follower, script: Script) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from bench.experiments.progress import Follower
+from bench.experiments import progress as module
+from bench.experiments.progress import Follower, cpu_seconds
 from bench.measure.record import OUTCOME_CODES, Recorder
 
 MS, S = 1_000_000, 1_000_000_000
@@ -60,15 +62,24 @@ def test_the_clock_starts_when_the_last_worker_has_its_users(tmp_path: Path, fol
     assert follower.look(35 * S).phase == "draining"
 
 
-def test_the_busiest_worker_is_the_generators_health(tmp_path: Path, follower: Follower) -> None:
-    write_note(tmp_path, 0, cpu_s=0.2)
-    write_note(tmp_path, 1, cpu_s=0.9, late_starts=7)
-    look = follower.look(11 * S)
-    assert look.cpu_ratio == pytest.approx(0.9)
-    assert look.late_starts == 7
-    assert follower.look(11 * S + MS).cpu_ratio is None, "no news since"
-    write_note(tmp_path, 0, cpu_s=0.7)
-    assert follower.look(12 * S).cpu_ratio == pytest.approx(0.5)
+def test_the_busiest_worker_is_the_generators_health(
+    tmp_path: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[int, float | None] = {100: 5.0, 101: 7.0}
+    monkeypatch.setattr(module, "cpu_seconds", used.get)
+    write_note(tmp_path, 0)
+    write_note(tmp_path, 1, late_starts=7)
+    first = follower.look(11 * S)
+    assert (first.cpu_ratio, first.late_starts) == (None, 7)
+    used |= {100: 5.2, 101: 7.9}
+    assert follower.look(12 * S).cpu_ratio == pytest.approx(0.9)
+    used |= {100: 5.7, 101: None}
+    assert follower.look(13 * S).cpu_ratio == pytest.approx(0.5), "the other worker has gone"
+
+
+def test_the_cpu_time_of_a_process_that_is_gone_is_unknown() -> None:
+    assert cpu_seconds(os.getpid()) is not None
+    assert cpu_seconds(2**22 + 1) is None
 
 
 def test_an_instance_in_trouble_is_told_with_the_errors_of_all_workers(tmp_path: Path, follower: Follower) -> None:
