@@ -127,7 +127,7 @@ def _locust(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
         command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
         for url in fleet.urls:
             command += ["--target", url]
-        command += ["--users", str(entry.callers), "--resources", "100000", "--warmup", "1s"]
+        command += ["--users", str(entry.callers), "--resources", "50000", "--warmup", "1s"]
         command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust or "fast", "--no-merge-releases"]
         result = _answer(entry, subprocess.run(command, capture_output=True, timeout=120 + 2 * seconds, check=False))
     cost = result["cost"]
@@ -182,8 +182,7 @@ def measure(rounds: int, seconds: float, seed: int, say: Any) -> dict[str, Any]:
     with ExitStack() as stack:
         cores = stack.enter_context(_two_cores())
         fleets = {
-            kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server))
-            for kind, server in servers.items()
+            kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
         }
         for number in range(1, rounds + 1):
             figures = {}
