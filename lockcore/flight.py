@@ -23,10 +23,10 @@ SMALLEST = 4  # rounds: below, a flight costs more than it saves
 
 class Flight:
     """The rounds of one batch. `done[i]`: replies of instance i so far (−1: it was not asked); `carried`: rounds won so far;
-    `open`: instances still to finish."""
+    `open`: instances still to finish, 0 also once dissolved."""
 
     __slots__ = ("carried", "done", "engine", "expected", "open", "rounds", "started_ns", "watched")
-    undecided = -1  # never counted by the connection itself
+    undecided = -1  # its replies are never counted by the connection's parser
 
     def __init__(
         self, engine: Engine, rounds: list[Part], watched: list[WatchedSetRound]
@@ -79,27 +79,30 @@ class Flight:
         return sum(count > index for count in self.done), sum(0 <= count <= index for count in self.done)
 
     def dissolve(self) -> None:
-        """Give every round its own counts, and every connection the rounds it still has to answer."""
-        for pipe in self.engine.pipes:
-            if 0 <= self.done[pipe.index] < len(self.rounds):
-                pipe.replace(self, self.rounds[self.done[pipe.index] :])
-        quorum = self.engine.quorum
-        for index, round_ in enumerate(self.rounds):
-            successes = sum(count > index for count in self.done)
-            undecided = sum(0 <= count <= index for count in self.done)
-            round_.missing = quorum - successes
-            round_.undecided = -undecided if round_.undecided < 0 else undecided
-            round_.flight = None
+        """Give every round its own counts. The flight keeps its place in each connection's order until it is reached."""
+        if not self.open:
+            return
         self.open = 0
+        quorum, size, start = self.engine.quorum, len(self.rounds), 0
+        for edge in sorted({count for count in self.done if count > 0} | {size}):
+            successes = sum(count > start for count in self.done)
+            undecided = sum(0 <= count <= start for count in self.done)
+            for round_ in self.rounds[start:edge]:
+                round_.missing = quorum - successes
+                round_.undecided = -undecided if round_.undecided < 0 else undecided
+                round_.flight = None
+            start = edge
         for _, watched in self.watched:
             watched.close()
 
-    def reply(self, reply: object, pipe: Pipeline) -> None:
-        """A reply that was parsed, because what came before it was: no flight any more."""
-        pipe.pending.appendleft(self)
-        self.dissolve()
-        pipe.pending.popleft().reply(reply, pipe)
+    def left(self, pipe: Pipeline) -> list[Part]:
+        """The rounds that an instance has still to answer."""
+        return self.rounds[self.done[pipe.index] :]
 
-    def silence(self, pipe: Pipeline) -> None:
-        """Never called: a connection dissolves its flights before it breaks off."""
-        raise AssertionError("a flight was not dissolved")
+    def reply(self, reply: object, pipe: Pipeline) -> None:
+        """A reply that was parsed: from here on its connection awaits the rounds one by one."""
+        self.dissolve()
+        pipe.seen = 0
+        first, *others = self.left(pipe)
+        pipe.pending.extendleft(reversed(others))
+        first.reply(reply, pipe)

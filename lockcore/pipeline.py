@@ -57,10 +57,13 @@ class Pipeline:
 
     def break_off(self) -> list[Awaited]:
         """The connection is gone: returns what was still awaited on it, oldest first."""
-        for awaited in list(self.pending):
+        lost: list[Awaited] = []
+        for awaited in self.pending:
             if isinstance(awaited, Flight):
                 awaited.dissolve()
-        lost = [awaited for awaited in self.pending if not isinstance(awaited, Flight)]
+                lost += awaited.left(self)
+            else:
+                lost.append(awaited)
         self.pending.clear()
         self.queue.clear()
         self.awaited = self.seen = 0
@@ -102,7 +105,7 @@ class Pipeline:
         pending = self.pending
         while data and pending:
             flight = pending[0]
-            if not isinstance(flight, Flight):
+            if not isinstance(flight, Flight) or not flight.open:
                 break
             left = len(flight.expected) - self.seen
             part = data[:left]
@@ -145,19 +148,6 @@ class Pipeline:
         finally:
             self.awaited -= count
         self.parsing = replies.has_data()
-
-    def replace(self, flight: Flight, rounds: list[Part]) -> None:
-        """Await the rounds of a dissolved flight one by one, in its place."""
-        if self.pending[0] is flight:
-            self.seen = 0
-        pending: deque[Awaited | Flight] = deque()
-        for awaited in self.pending:
-            if awaited is flight:
-                pending.extend(rounds)
-            else:
-                pending.append(awaited)
-        self.pending.clear()
-        self.pending.extend(pending)
 
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind` (an error reply's first word, or TIMEOUT)."""

@@ -186,11 +186,12 @@ class ReleaseRound:
 
     @property
     def never(self) -> int:
+        """The instances where the key cannot be ours, so that nothing was sent there."""
         return self.engine.instances - len(self.won.voters)
 
     @property
     def tally(self) -> Tally:
-        ours, undecided = self.ours, self.undecided
+        ours, undecided = self.ours, abs(self.undecided)
         if self.flight is not None:
             ours, undecided = self.flight.counts_of(self)
         known = ours + self.not_ours + self.errored + self.silent + undecided
@@ -207,7 +208,7 @@ class ReleaseRound:
         elif not self.undecided:
             pipe.late_replies += 1
         else:
-            self.undecided -= 1
+            self._one_less()
             if reply == 1 or reply == b"OK":
                 self.missing -= 1
             elif reply == 0 or reply is None:
@@ -230,13 +231,17 @@ class ReleaseRound:
 
     def _fall_silent(self) -> None:
         if self.undecided:
-            self.undecided -= 1
+            self._one_less()
             self.silent += 1
             self.judge()
 
+    def _one_less(self) -> None:
+        """One answer less to come. From now on a success may settle another name too, so all come here (negative)."""
+        self.undecided = 1 - abs(self.undecided)
+
     def expire(self) -> None:
         """The timeout: whatever is undecided stays SILENT (a release keeps its place in its connection's order)."""
-        self.silent += self.undecided
+        self.silent += abs(self.undecided)
         self.undecided = 0
         self.judge()
 
@@ -246,7 +251,7 @@ class ReleaseRound:
             return
         engine = self.engine
         elsewhere = self.not_ours + self.never
-        if is_owned_settled(self.ours, elsewhere, self.undecided, engine.instances, engine.quorum):
+        if is_owned_settled(self.ours, elsewhere, abs(self.undecided), engine.instances, engine.quorum):
             self.outcome = owned_outcome_of(self.ours, elsewhere, engine.instances, engine.quorum)
             engine.ready.append(self)
 
@@ -265,6 +270,11 @@ class ExtendRound(ReleaseRound):
         super().__init__(won, started_ns)
         self.to = to
         self.script_arguments = (b"%d" % to.ttl_ms,)
+
+    @property
+    def never(self) -> int:
+        """None: an extension asks every instance that can answer."""
+        return 0
 
     @property
     def terms(self) -> Terms:
