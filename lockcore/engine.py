@@ -146,7 +146,7 @@ class Engine:
         self._submit_to(reached, round_)
 
     def _submit_to(self, reached: list[Pipeline], round_: ReleaseRound) -> None:
-        round_.undecided = len(reached)
+        round_.undecided = -len(reached)  # not all: successes alone do not settle it
         for pipe in reached:
             self._unicast(pipe, round_.encode(pipe.dialect), round_)
         self.deadlines.watch(round_)
