@@ -1,0 +1,167 @@
+"""Precise waking: in order, never early, nothing left behind by whoever is cancelled or killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import gevent
+import pytest
+
+from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
+from lockcore.clock import monotonic_ns
+
+MS = 1_000_000
+
+
+@pytest.fixture(params=[Alarm, PreciseAlarm])
+def alarm(request: pytest.FixtureRequest) -> Iterator[Alarm]:
+    made = request.param()
+    yield made
+    made.close()
+
+
+def test_nobody_wakes_before_the_time(alarm: Alarm) -> None:
+    for wait_ns in (0, 20_000, 300_000, 3 * MS):
+        due_ns = monotonic_ns() + wait_ns
+        lateness_ns = alarm.wait_until(due_ns)
+        assert monotonic_ns() >= due_ns
+        assert lateness_ns >= 0
+
+
+def test_a_time_that_has_passed_returns_at_once(alarm: Alarm) -> None:
+    assert alarm.wait_until(monotonic_ns() - 5 * MS) != CANCELLED
+
+
+def test_waiters_wake_in_the_order_of_their_times(alarm: Alarm) -> None:
+    woken: list[int] = []
+    start_ns = monotonic_ns() + 2 * MS
+
+    def wait(place: int) -> None:
+        alarm.wait_until(start_ns + place * 300_000)
+        woken.append(place)
+
+    gevent.joinall([gevent.spawn(wait, place) for place in (4, 0, 3, 1, 2)])
+    assert woken == [0, 1, 2, 3, 4]
+
+
+def test_an_earlier_time_that_comes_later_is_kept(alarm: Alarm) -> None:
+    late = gevent.spawn(alarm.wait_until, monotonic_ns() + 200 * MS)
+    gevent.sleep(0)
+    due_ns = monotonic_ns() + 2 * MS
+    alarm.wait_until(due_ns)
+    assert monotonic_ns() < due_ns + 150 * MS
+    assert not late.ready()
+    late.kill()
+
+
+def test_the_cancelled_one_returns_at_once_and_says_so(alarm: Alarm) -> None:
+    far = gevent.spawn(alarm.wait_until, monotonic_ns() + 3600 * 1000 * MS)
+    near = gevent.spawn(alarm.wait_until, monotonic_ns() + 5 * MS)
+    gevent.sleep(0)
+    alarm.cancel(far)
+    assert far.get(timeout=2) == CANCELLED
+    assert near.get(timeout=2) != CANCELLED
+
+
+def test_cancelling_somebody_who_does_not_wait_changes_nothing(alarm: Alarm) -> None:
+    idle = gevent.spawn(gevent.sleep, 0.01)
+    gevent.sleep(0)
+    alarm.cancel(idle)
+    idle.get(timeout=2)
+
+
+def test_a_killed_waiter_is_not_woken_in_its_next_wait(alarm: Alarm) -> None:
+    """The alarm must not switch to a greenlet that waits for something else by then."""
+    other: list[float] = []
+
+    def wait() -> None:
+        try:
+            alarm.wait_until(monotonic_ns() + 5 * MS)
+        except gevent.GreenletExit:
+            began_ns = monotonic_ns()
+            gevent.sleep(0.03)
+            other.append((monotonic_ns() - began_ns) / MS)
+
+    waiter = gevent.spawn(wait)
+    gevent.sleep(0)
+    waiter.kill()
+    assert len(other) == 1
+    assert other[0] >= 29
+
+
+def test_cancelled_and_killed_in_the_same_turn_wakes_once(alarm: Alarm) -> None:
+    ends: list[str] = []
+
+    def wait() -> None:
+        try:
+            alarm.wait_until(monotonic_ns() + 50 * MS)
+            ends.append("woken")
+            gevent.sleep(0.02)
+            ends.append("slept")
+        except gevent.GreenletExit:
+            ends.append("killed")
+            gevent.sleep(0.01)
+            ends.append("cleaned up")
+
+    waiter = gevent.spawn(wait)
+    gevent.sleep(0)
+    waiter.kill(block=False)
+    alarm.cancel(waiter)
+    waiter.join(2)
+    assert ends == ["killed", "cleaned up"]
+
+
+def test_a_closed_alarm_gives_its_descriptor_back() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for kind in (Alarm, PreciseAlarm):
+        made = kind()
+        made.wait_until(monotonic_ns() + 100_000)
+        made.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_closing_cancels_whoever_still_waits() -> None:
+    made = Alarm()
+    waiter = gevent.spawn(made.wait_until, monotonic_ns() + 3600 * 1000 * MS)
+    gevent.sleep(0)
+    made.close()
+    assert waiter.get(timeout=2) == CANCELLED
+
+
+def test_a_busy_process_is_not_called_a_late_timer() -> None:
+    """Whoever is due while callers run starts late, but the timer says 0: that is load."""
+    alarm = PreciseAlarm()
+    try:
+        gevent.sleep(0.001)  # its watchers take part from the hub's next turn on
+        due_ns = monotonic_ns() + 3 * MS
+        waiter = gevent.spawn(alarm.wait_until, due_ns)
+        gevent.sleep(0)
+        while monotonic_ns() < due_ns + 5 * MS:
+            pass  # a caller that computes
+        assert waiter.get(timeout=2) == 0
+    finally:
+        alarm.close()
+
+
+def test_a_wait_in_idleness_reports_what_the_timer_added() -> None:
+    alarm = PreciseAlarm()
+    try:
+        reported = []
+        for _ in range(20):
+            due_ns = monotonic_ns() + MS
+            lateness_ns = alarm.wait_until(due_ns)
+            reported.append(lateness_ns <= monotonic_ns() - due_ns)
+        assert all(reported)
+    finally:
+        alarm.close()
+
+
+def test_the_margin_follows_the_wake_up_time_within_its_bounds() -> None:
+    alarm = PreciseAlarm()
+    try:
+        for _ in range(30):
+            alarm.wait_until(monotonic_ns() + MS)
+        assert 40_000 <= alarm.margin_ns <= 400_000
+    finally:
+        alarm.close()

@@ -1,0 +1,100 @@
+"""Who wants what: shares of resources, lengths of holds, and that a seed repeats them."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from bench.scenario.model import Delay, Skew
+from bench.workloads.contention import Contention
+
+NONE = Delay()
+MANY = 60_000
+
+
+def contention(skew: Skew | None = None, resources: int = 100, hold: Delay = NONE, think: Delay = NONE, seed: int = 1):  # type: ignore[no-untyped-def]
+    return Contention(skew or Skew(), resources, hold, think, seed)
+
+
+def shares(skew: Skew, resources: int) -> np.ndarray:
+    drawn = list(islice(contention(skew, resources).resources(0), MANY))
+    return np.bincount(drawn, minlength=resources) / MANY
+
+
+def test_uniform_wants_every_resource_alike_and_no_other() -> None:
+    found = shares(Skew(), 10)
+    assert len(found) == 10
+    assert found == pytest.approx(np.full(10, 0.1), abs=0.01)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.1, 2.0])
+def test_zipf_shares_follow_its_law(exponent: float) -> None:
+    weights = np.arange(1, 51) ** -exponent
+    assert shares(Skew("zipf", exponent), 50) == pytest.approx(weights / weights.sum(), abs=0.01)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
+def test_the_hot_resource_gets_its_share_and_the_others_the_rest(share: float) -> None:
+    found = shares(Skew("hot", share), 11)
+    assert found[0] == pytest.approx(share, abs=0.01)
+    assert found[1:] == pytest.approx(np.full(10, (1 - share) / 10), abs=0.01)
+
+
+@pytest.mark.parametrize("skew", [Skew(), Skew("zipf", 1.1), Skew("hot", 0.9)])
+def test_a_single_resource_is_always_the_one(skew: Skew) -> None:
+    assert list(islice(contention(skew, 1).resources(3), 5)) == [0] * 5
+
+
+@pytest.mark.parametrize("skew", [Skew(), Skew("zipf", 1.1), Skew("hot", 0.9)])
+def test_draws_are_plain_integers_within_the_resources(skew: Skew) -> None:
+    drawn = list(islice(contention(skew, 7).resources(0), 5000))
+    assert {type(index) for index in drawn} == {int}
+    assert set(drawn) <= set(range(7))
+
+
+def test_a_caller_repeats_its_choices_and_no_two_callers_share_them() -> None:
+    one, again, other = (list(islice(contention().resources(caller), 200)) for caller in (4, 4, 5))
+    assert one == again
+    assert one != other
+    assert one != list(islice(contention(seed=2).resources(4), 200))
+
+
+def test_choices_do_not_depend_on_who_draws_first() -> None:
+    shared = contention()
+    streams = [shared.resources(0), shared.resources(1)]
+    interleaved = [next(streams[1]) for _ in range(100)]
+    assert interleaved == list(islice(contention().resources(1), 100))
+
+
+def test_no_hold_and_no_think_have_no_stream_at_all() -> None:
+    assert contention().holds_ns(0) is None
+    assert contention().thinks_ns(0) is None
+
+
+def test_a_fixed_hold_is_exact() -> None:
+    assert list(islice(contention(hold=Delay("fixed", 5.0)).holds_ns(0), 3)) == [5_000_000] * 3
+
+
+def test_an_exponential_think_has_its_mean() -> None:
+    drawn = list(islice(contention(think=Delay("exp", 2.0)).thinks_ns(0), MANY))
+    assert np.mean(drawn) == pytest.approx(2_000_000, rel=0.02)
+    assert np.std(drawn) == pytest.approx(2_000_000, rel=0.03)
+
+
+def test_a_lognormal_hold_has_its_median_and_sigma() -> None:
+    drawn = np.array(list(islice(contention(hold=Delay("lognormal", 5.0, 0.7)).holds_ns(0), MANY)))
+    assert np.median(drawn) == pytest.approx(5_000_000, rel=0.02)
+    assert np.log(drawn).std() == pytest.approx(0.7, rel=0.02)
+
+
+def test_a_wild_tail_stays_within_an_integer() -> None:
+    drawn = list(islice(contention(hold=Delay("lognormal", 1000.0, 10.0)).holds_ns(0), 20_000))
+    assert 0 <= min(drawn)
+    assert max(drawn) <= 86_400 * 10**9
+
+
+def test_hold_and_think_of_one_caller_are_independent_streams() -> None:
+    both = contention(hold=Delay("exp", 5.0), think=Delay("exp", 5.0))
+    assert list(islice(both.holds_ns(0), 50)) != list(islice(both.thinks_ns(0), 50))

@@ -1,0 +1,189 @@
+"""One operation: what it records and counts, however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
+from bench.workloads.gear import Gear, PackedVotes
+from bench.workloads.operation import operation
+from lockcore import Denied, Lease, Outcome, Tally
+from lockcore.clock import monotonic_ns
+from lockcore.model import Closed
+
+ALL = Tally(granted=5)
+SOME = Tally(granted=3, undecided=2)
+
+
+class Killed(BaseException):
+    """What a greenlet meets when somebody ends it."""
+
+
+@dataclass
+class Scene:
+    """A lock that does as told, and everything an operation leaves behind."""
+
+    acquires: Callable[[], Lease | Denied]
+    releases: Callable[[], Outcome] = lambda: Outcome.RELEASED
+    holds_ns: Iterator[int] | None = None
+    nap: Callable[[int], int] = lambda _due_ns: 0
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    records: list[dict[str, int]] = field(default_factory=list)
+    pending: list[tuple[int, Lease]] = field(default_factory=list)
+    counted: list[tuple[Any, ...]] = field(default_factory=list)
+    cuts: int = 0
+
+    def run(self, intended_ns: int | None = None) -> None:
+        start_ns = monotonic_ns()
+        operation(self._gear())(2, start_ns if intended_ns is None else intended_ns, start_ns)
+
+    def _gear(self) -> Gear:
+        return Gear(
+            acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, caller=41,
+            names=["r0", "r1", "r2"], resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
+            nap_until=self.nap, rest_until=self.nap, write=self._write, votes=PackedVotes(),
+            pending=self.pending.append,
+            acquired=lambda ns: self.counted.append(("acquired", ns)),
+            acquire_failed=lambda ns, name: self.counted.append(("acquire failed", ns, name)),
+            released=lambda ns: self.counted.append(("released", ns)),
+            release_failed=lambda ns, name: self.counted.append(("release failed", ns, name)),
+            cut=self._cut,
+        )  # fmt: skip
+
+    def _acquire(self, *call: Any) -> Lease | Denied:
+        self.calls.append(("acquire", *call))
+        return self.acquires()
+
+    def _release(self, lease: Lease) -> Outcome:
+        self.calls.append(("release", lease))
+        return self.releases()
+
+    def _write(self, *values: int) -> int:
+        self.records.append(dict(zip(RECORD_FIELDS, values, strict=False)))
+        return len(self.records) - 1
+
+    def _cut(self) -> None:
+        self.cuts += 1
+
+
+def lease(tally: Tally = ALL, attempts: int = 1, split_votes: int = 0) -> Lease:
+    now_ns = monotonic_ns()
+    return Lease("r2", b"t" * 34, 10_000, now_ns, now_ns + 5, now_ns + 9, Closed(tally), attempts, split_votes)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+def test_a_granted_operation_is_recorded_whole() -> None:
+    mine = lease(Tally(3, 1, 0, 1, 0, 0), attempts=4, split_votes=2)
+    scene = Scene(lambda: mine)
+    scene.run(intended_ns=77)
+    (record,) = scene.records
+    assert scene.calls == [("acquire", "r2", 10_000, 700), ("release", mine)]
+    assert record["intended_ns"] == 77 < record["start_ns"] <= record["ended_ns"] <= record["release_replied_ns"]
+    assert record["work_end_ns"] == record["release_sent_ns"] == record["ended_ns"]  # nothing was held: one reading
+    assert (record["attempt_ns"], record["granted_ns"]) == (mine.started_ns, mine.granted_ns)
+    assert record["valid_until_ns"] == mine.valid_until_ns
+    assert (record["resource"], record["caller"]) == (2, 41)
+    assert record["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    assert record["votes"] == 3 | 1 << 8 | 1 << 24
+    assert record["attempts"] == 4 | 2 << 32
+    assert record["owner"] == hash(mine.owner_token)
+    assert scene.counted == [
+        ("acquired", record["ended_ns"] - 77),
+        ("released", record["release_replied_ns"] - record["release_sent_ns"]),
+    ]
+    assert (scene.pending, scene.cuts) == ([], 0)
+
+
+def test_a_hold_lasts_from_the_grant_and_is_recorded_as_it_was() -> None:
+    waits: list[int] = []
+    scene = Scene(lease, holds_ns=iter([2_000_000]), nap=lambda due_ns: waits.append(due_ns) or 0)
+    scene.run()
+    (record,) = scene.records
+    assert waits == [record["ended_ns"] + 2_000_000]
+    assert record["ended_ns"] < record["work_end_ns"] == record["release_sent_ns"] <= record["release_replied_ns"]
+
+
+def test_votes_still_out_are_handed_on() -> None:
+    mine = lease(SOME)
+    scene = Scene(lambda: mine)
+    scene.run()
+    assert scene.records[0]["votes"] == 3 | 2 << 40
+    assert scene.pending == [(0, mine)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE])
+def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -> None:
+    scene = Scene(lambda: Denied("r2", outcome, Tally(1, 4), 7, 3, 11, 12))
+    scene.run()
+    (record,) = scene.records
+    assert record["outcome"] == OUTCOME_CODES[outcome.value]
+    assert (record["granted_ns"], record["valid_until_ns"], record["release_sent_ns"], record["owner"]) == (0, 0, 0, 0)
+    assert (record["attempt_ns"], record["votes"], record["attempts"]) == (11, 1 | 4 << 8, 7 | 3 << 32)
+    assert scene.counted == [("acquire failed", record["ended_ns"] - record["intended_ns"], outcome.value)]
+    assert [name for name, *_ in scene.calls] == ["acquire"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.GONE, Outcome.UNREACHABLE])
+def test_a_release_that_did_not_find_the_lock_ours_counts_as_failed(outcome: Outcome) -> None:
+    scene = Scene(lease, lambda: outcome)
+    scene.run()
+    (record,) = scene.records
+    assert record["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES[outcome.value] << 8
+    assert [(kind, *rest) for kind, _, *rest in scene.counted] == [("acquired",), ("release failed", outcome.value)]
+
+
+@pytest.mark.parametrize("error", [Killed(), RuntimeError("a bug")])
+def test_whoever_is_killed_in_the_acquire_leaves_no_record_and_is_counted_as_cut(error: BaseException) -> None:
+    scene = Scene(raising(error))
+    with pytest.raises(type(error)):
+        scene.run()
+    assert (scene.records, scene.counted, scene.cuts) == ([], [], 1)
+
+
+@pytest.mark.parametrize("error", [Killed(), RuntimeError("a bug")])
+def test_whoever_is_killed_under_a_lease_gives_it_back_and_is_recorded(error: BaseException) -> None:
+    scene = Scene(lease, holds_ns=iter([1]), nap=raising(error))
+    with pytest.raises(type(error)):
+        scene.run()
+    (record,) = scene.records
+    assert [name for name, *_ in scene.calls] == ["acquire", "release"]
+    assert record["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    assert 0 < record["ended_ns"] <= record["release_sent_ns"] <= record["release_replied_ns"]
+    assert [kind for kind, *_ in scene.counted] == ["released", "acquired"]
+    assert scene.cuts == 0
+
+
+def test_whoever_is_killed_in_the_release_is_recorded_without_a_reply() -> None:
+    scene = Scene(lease, raising(Killed()))
+    with pytest.raises(Killed):
+        scene.run()
+    (record,) = scene.records
+    assert [name for name, *_ in scene.calls] == ["acquire", "release"]  # not sent twice
+    assert record["release_sent_ns"] > 0 == record["release_replied_ns"]
+    assert record["outcome"] == OUTCOME_CODES["acquired"]
+    assert [kind for kind, *_ in scene.counted] == ["acquired"]
+
+
+def test_a_second_kill_while_giving_back_still_leaves_the_record() -> None:
+    scene = Scene(lease, raising(Killed()), holds_ns=iter([1]), nap=raising(Killed()))
+    with pytest.raises(Killed):
+        scene.run()
+    (record,) = scene.records
+    assert record["release_sent_ns"] > 0 == record["release_replied_ns"]
+
+
+def test_packed_votes_hold_each_count_in_its_own_byte() -> None:
+    votes = PackedVotes()
+    assert votes[Tally(1, 2, 3, 4, 5, 6)] == 1 | 2 << 8 | 3 << 16 | 4 << 24 | 5 << 32 | 6 << 40
+    assert votes == {Tally(1, 2, 3, 4, 5, 6): 1 | 2 << 8 | 3 << 16 | 4 << 24 | 5 << 32 | 6 << 40}

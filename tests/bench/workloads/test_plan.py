@@ -1,0 +1,160 @@
+"""From plan.json or Locust's options to one plan, or one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import stat
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.scenario import load
+from bench.workloads.plan import OPTIONS, Plan, add_options, plan_of, split_targets
+
+TWO = ["redis://127.0.0.1:7001", "redis://127.0.0.1:7002"]
+
+
+class Parser(argparse.ArgumentParser):
+    """As Locust's: `add_argument` knows the web form."""
+
+    def add_argument(self, *args: Any, include_in_web_ui: bool = True, **kwargs: Any) -> Any:
+        action = super().add_argument(*args, **kwargs)
+        action.include_in_web_ui = include_in_web_ui  # type: ignore[attr-defined]
+        return action
+
+
+def options(*words: str, users: int = 50) -> Namespace:
+    parser = Parser()
+    add_options(parser)
+    return parser.parse_args(words, Namespace(num_users=users))
+
+
+def targets(*urls: str) -> list[str]:
+    return [word for url in urls for word in ("--target", url)]
+
+
+def test_targets_are_repeatable_and_everything_else_has_its_default() -> None:
+    plan = plan_of(options(*targets(*TWO)), {})
+    assert plan.targets == tuple(TWO)
+    assert plan.scenario.users == 50
+    assert (plan.scenario.recipe, plan.scenario.ttl_ms, plan.scenario.rate_per_s) == ("redlock", 10_000, None)
+    assert (plan.timed, plan.workdir, plan.allow_missing) == (False, None, False)
+    assert plan.window_ns == (0, None)
+
+
+def test_the_environment_names_targets_too_and_the_command_line_wins() -> None:
+    environ = {"LOCKBENCH_TARGETS": f"{TWO[0]}, {TWO[1]}"}
+    assert plan_of(options(), environ).targets == tuple(TWO)
+    assert plan_of(options("--target", "redis://localhost:1"), environ).targets == ("redis://localhost:1",)
+
+
+@pytest.mark.parametrize(
+    "text, urls",
+    [("", []), (" , ", []), (TWO[0], TWO[:1]), (" ".join(TWO), TWO), (",".join(TWO), TWO), ("\n".join(TWO), TWO)],
+)
+def test_one_text_holds_many_urls(text: str, urls: list[str]) -> None:
+    assert split_targets(text) == urls
+
+
+def test_our_options_reach_the_scenario() -> None:
+    words = "--rate 2000 --arrivals fixed --skew zipf:1.1 --hold exp:5ms --ttl 2s --retry-window 7ms --events stock"
+    scenario = plan_of(options(*targets(*TWO), *words.split()), {}).scenario
+    assert (scenario.rate_per_s, scenario.arrivals, scenario.skew.kind, scenario.hold.kind) == (
+        2000, "fixed", "zipf", "exp",
+    )  # fmt: skip
+    assert (scenario.ttl_ms, scenario.retry.window_ms, scenario.events) == (2000, 7.0, "stock")
+
+
+def test_the_masters_run_id_is_in_every_key() -> None:
+    given = options(*targets(*TWO))
+    given.lockbench_run_id = "7f3a"
+    assert plan_of(given, {}).key_prefix == "lockbench:7f3a:"
+
+
+def test_a_form_that_was_left_empty_means_the_defaults() -> None:
+    given = options(*targets(*TWO))
+    given.rate, given.skew = "", ""
+    assert plan_of(given, {}).scenario.skew.kind == "uniform"
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        ([], "there is no instance to lock on; give --target"),
+        ([*targets(*TWO), "--arrivals", "fixed"], "arrivals need a rate"),
+        ([*targets(*TWO), "--rate", "5", "--think", "1ms"], "think time belongs to the closed loop"),
+        ([*targets(*TWO), "--recipe", "redlok"], "there is no recipe 'redlok'; the recipes are redlock"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        plan_of(options(*words), {})
+
+
+@pytest.mark.parametrize("words", [["--skew", "zip:1"], ["--ttl", "10"], ["--target", "ftp://x"], ["--seed", "x"]])
+def test_a_value_of_the_wrong_kind_is_refused_by_the_parser(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        options(*words)
+    assert f"argument {words[0]}:" in capsys.readouterr().err
+
+
+def test_a_refused_target_does_not_show_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options("--target", "redis://me:sesame@host:99999")
+    assert "sesame" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url, shown", [(TWO[0], True), ("redis://:sesame@localhost:1", False)])
+def test_targets_appear_in_the_web_form_unless_they_hold_a_password(
+    url: str, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["locust", f"--target={url}"])
+    parser = Parser()
+    add_options(parser)
+    (action,) = [action for action in parser._actions if action.dest == "targets"]
+    assert action.include_in_web_ui is shown  # type: ignore[attr-defined]
+
+
+def test_every_key_of_the_load_is_an_option_and_locusts_own_are_not() -> None:
+    names = {key.name for key in OPTIONS}
+    assert {"recipe", "targets", "rate", "skew", "hold", "think", "ttl", "wait", "retry.window", "events"} <= names
+    assert not names & {"users", "processes", "duration", "warmup", "instances", "fsync"}
+
+
+def planned(workdir: Path) -> Plan:
+    scenario = load(options={"targets": TWO, "users": "8", "duration": "3s", "warmup": "500ms", "hold": "exp:1ms"})
+    return Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, workdir, timed=True, allow_missing=True)
+
+
+def test_a_written_plan_is_read_back_whatever_the_options_say(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    path = plan.write()
+    assert plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)}) == plan
+    assert plan.window_ns == (500_000_000, 3_500_000_000)
+
+
+def test_only_its_owner_can_read_a_plan(tmp_path: Path) -> None:
+    assert stat.S_IMODE(planned(tmp_path).write().stat().st_mode) == 0o600
+
+
+def test_a_plan_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="plan.json cannot be written: No such file"):
+        planned(tmp_path / "missing").write()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"run_id": 1, "targets": [], "scenario": {}})])
+def test_something_else_in_its_place_is_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="is no plan of this lockbench"):
+        plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)})
+
+
+def test_the_grace_covers_a_wait_and_a_hold(tmp_path: Path) -> None:
+    assert planned(tmp_path).grace_s == pytest.approx(13.0)  # 1 s of wait, 10 s of TTL, 2 s
