@@ -1,0 +1,240 @@
+"""An engine whose instances are a script: *what each instance says, and when → what the engine sends and decides*.
+
+Nothing moves by itself: the test attaches, replies, breaks and moves the clock. What the engine sent is read back with
+hiredis, per instance, as lists of arguments.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from hiredis import Reader
+
+from lockcore.attempt import lease_of
+from lockcore.clock import NS_PER_MS
+from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
+from lockcore.engine import Engine
+from lockcore.flight import Flight
+from lockcore.membership import Hello
+from lockcore.model import Lease
+from lockcore.rounds import ExtendRound, Ignored, MergedReply, ReleaseRound, Round, SetRound
+from lockcore.settings import Settings
+
+START_NS = 1_000_000 * NS_PER_MS
+TTL_MS = 10_000
+OK, NIL, ONE, ZERO = b"+OK\r\n", b"$-1\r\n", b":1\r\n", b":0\r\n"
+MISCONF, NOSCRIPT = b"-MISCONF the disk is full\r\n", b"-NOSCRIPT No matching script.\r\n"
+DELIFEQ, DELEX, EVALSHA = Dialect("delifeq", True), Dialect("delex", True), Dialect("evalsha", False)
+RELEASES = {b"DELIFEQ", b"DELEX", COMPARE_AND_DELETE.sha, COMPARE_AND_DELETE.source}
+MERGED = {COMPARE_AND_DELETE_MANY.sha, COMPARE_AND_DELETE_MANY.source}
+EXTENSIONS = {COMPARE_AND_EXTEND.sha, COMPARE_AND_EXTEND.source}
+
+Command = list[bytes]
+
+
+def settings_of(**changed: Any) -> Settings:
+    """Settings for scripted fleets: every instance is trusted unless the test is about that."""
+    values: dict[str, Any] = {"rejoin": "trust", "merge_releases": False} | changed
+    return Settings(**values)
+
+
+def kind_of(command: Command) -> str:
+    """set, release, extend or other."""
+    if command[0] == b"SET":
+        return "extend" if b"IFEQ" in command else "set"
+    if command[0] in RELEASES or command[1] in RELEASES | MERGED:
+        return "release"
+    return "extend" if command[1] in EXTENSIONS else "other"
+
+
+def claims_of(command: Command) -> list[tuple[bytes, bytes]]:
+    """The (key, owner token) pairs a command is about; none for commands that concern no lock."""
+    kind = kind_of(command)
+    if kind == "other":
+        return []
+    if command[0] == b"SET" and kind == "extend":
+        return [(command[1], command[4])]
+    if command[0] in {b"SET", b"DELIFEQ"}:
+        return [(command[1], command[2])]
+    if command[0] == b"DELEX":
+        return [(command[1], command[3])]
+    keys = int(command[2])
+    return list(zip(command[3 : 3 + keys], command[3 + keys : 3 + 2 * keys], strict=True))
+
+
+class ScriptedFleet:
+    """Scripted instances behind one engine. `at_once`: a batch leaves as soon as it begins, as from a quiet shell."""
+
+    def __init__(
+        self, instances: int, *, settings: Settings | None = None, dialect: Dialect = DELIFEQ, at_once: bool = False,
+        connect: bool = True,
+    ) -> None:  # fmt: skip
+        self.now_ns = START_NS
+        self.at_once = at_once
+        self.dialect = dialect
+        self.wanted = 0
+        self.sent: list[list[Command]] = [[] for _ in range(instances)]
+        self.unanswered: list[list[Command]] = [[] for _ in range(instances)]
+        self.writes: list[list[bytes]] = [[] for _ in range(instances)]
+        self.breaks: set[int] = set()  # sending to these breaks their connection
+        self.backlog = [0] * instances  # bytes their sockets have not taken yet
+        self.settings = settings or settings_of()
+        self.engine = Engine([f"host:{7000 + index}" for index in range(instances)], self.settings, self._want_flush)
+        for index in range(instances if connect else 0):
+            self.attach(index)
+
+    def _want_flush(self) -> None:
+        self.wanted += 1
+        if self.at_once:
+            self.flush()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        index: int,
+        run_id: str = "",
+        *,
+        uptime_s: int = 1_000_000,
+        client_id: int = 0,
+        dialect: Dialect | None = None,
+    ) -> None:
+        """Instance `index` is connected (anew)."""
+        reader: Any = Reader()
+        self.unanswered[index] = []
+
+        def transmit(data: bytes) -> int:
+            if index in self.breaks:
+                self.detach(index, "broken pipe")
+                return 0
+            self.writes[index].append(data)
+            reader.feed(data)
+            while (command := reader.gets()) is not False:
+                self.sent[index].append(command)
+                self.unanswered[index].append(command)
+            return self.backlog[index]
+
+        hello = Hello(run_id or f"run-{index}", uptime_s, "scripted 1", client_id)
+        self.engine.attach(index, hello, dialect or self.dialect, transmit, self.now_ns)
+
+    def detach(self, index: int, reason: str = "connection reset") -> None:
+        """The connection of an instance ended."""
+        self.engine.detach(index, reason, self.now_ns)
+
+    def reply(self, index: int, *replies: bytes) -> None:
+        """The next replies of instance `index` come in, in one piece."""
+        assert len(replies) <= len(self.unanswered[index]), "the script answers what was not asked"
+        del self.unanswered[index][: len(replies)]
+        self.engine.received(index, b"".join(replies), self.now_ns)
+
+    def reply_all(self, *replies: bytes, of: Iterable[int] | None = None) -> None:
+        """The same bytes of every instance, or of those named."""
+        for index in range(len(self.sent)) if of is None else of:
+            self.reply(index, *replies)
+
+    def drain(self) -> None:
+        """Every connected instance answers everything it was asked: SETs with OK, releases and extensions with 1."""
+        self.flush()
+        while any(self.unanswered):
+            for index, commands in enumerate(self.unanswered):
+                if self.engine.pipes[index].is_open and commands:
+                    self.reply(index, *[OK if kind_of(command) == "set" else ONE for command in commands])
+                else:
+                    commands.clear()
+            self.flush()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        self.engine.flush(self.now_ns)
+
+    def after(self, ms: float) -> None:
+        """The clock moves; nothing else happens."""
+        self.now_ns += int(ms * NS_PER_MS)
+
+    def tick(self, after_ms: float = 0) -> int:
+        """The clock moves, the engine is told and sends what comes of it."""
+        self.after(after_ms)
+        self.engine.tick(self.now_ns)
+        self.flush()
+        return self.engine.next_tick_ns(self.now_ns)
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    def begin(self, resource: str = "stock", ttl_ms: int = TTL_MS) -> SetRound:
+        """An attempt, queued."""
+        round_ = self.engine.set_round(resource, self.engine.terms(ttl_ms), self.now_ns)
+        self.engine.submit(round_)
+        return round_
+
+    def ask(self, resource: str = "stock", ttl_ms: int = TTL_MS) -> SetRound:
+        """An attempt, sent."""
+        round_ = self.begin(resource, ttl_ms)
+        self.flush()
+        return round_
+
+    def won(self, resource: str = "stock", ttl_ms: int = TTL_MS) -> Lease:
+        """A lease granted by every voter at once."""
+        round_ = self.ask(resource, ttl_ms)
+        for pipe in round_.voters:
+            self.reply(pipe.index, OK)
+        lease = lease_of(round_, self.now_ns)
+        assert lease is not None
+        return lease
+
+    def release(self, lease: Lease) -> ReleaseRound:
+        """A release, sent."""
+        round_ = self.engine.release_round(lease, self.now_ns)
+        self.engine.submit_release(round_)
+        self.flush()
+        return round_
+
+    def extend(self, lease: Lease, ttl_ms: int = TTL_MS) -> ExtendRound:
+        """An extension, sent."""
+        round_ = self.engine.extend_round(lease, self.engine.terms(ttl_ms), self.now_ns)
+        self.engine.submit_extend(round_)
+        self.flush()
+        return round_
+
+    # -- what can be seen ---------------------------------------------------------------------------------------------
+
+    def kinds(self, index: int) -> list[str]:
+        """The kinds of the commands an instance got, in order."""
+        return [kind_of(command) for command in self.sent[index]]
+
+    def about(self, index: int, round_: SetRound) -> list[str]:
+        """The kinds of the commands about one attempt's owner token that an instance got, in order."""
+        token = token_of(round_)
+        return [kind_of(command) for command in self.sent[index] for _, other in claims_of(command) if other == token]
+
+    def is_empty(self) -> bool:
+        """Nothing is awaited and nothing remembered: whatever was asked has been answered or given up."""
+        status = self.engine.status()
+        return self.engine.is_idle and not any(one.pending or one.owed_releases for one in status)
+
+
+def rounds_kept(engine: Engine) -> list[object]:
+    """Every round the engine still holds anywhere, found by following its references: what a leak would be made of."""
+    kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored)
+    passed = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, Settings)
+    seen, ahead = {id(engine)}, gc.get_referents(engine)
+    kept: list[object] = []
+    while ahead:
+        thing = ahead.pop()
+        if id(thing) not in seen and not isinstance(thing, passed):
+            seen.add(id(thing))
+            if isinstance(thing, kinds):
+                kept.append(thing)
+            ahead += gc.get_referents(thing)
+    return kept
+
+
+def token_of(round_: Round) -> bytes:
+    """The owner token of an attempt, read from its bytes."""
+    set_round = round_.won if isinstance(round_, ReleaseRound) else round_
+    assert isinstance(set_round, SetRound)
+    return set_round.claim.split(b"\r\n")[-2]
