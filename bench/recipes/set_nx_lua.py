@@ -23,7 +23,14 @@ from typing import Any, Self
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from bench.errors import EnvironmentNotReadyError, UsageError
@@ -43,6 +50,8 @@ GRANTED = Closed(Tally(granted=1))
 REFUSED = Tally(refused=1)
 ERRORED = Tally(errored=1)
 SILENT = Tally(silent=1)
+DEFINITE = (ResponseError, BusyLoadingError)  # the instance answered with an error: nothing changed
+_KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}  # redis-py drops the word
 
 
 class SetNxLuaRecipe:
@@ -146,7 +155,7 @@ class SetNxLuaRecipe:
         started_ns = monotonic_ns()
         try:
             reply = self._ask("SET", self._prefix + resource, token, "NX", "PX", ttl_ms)
-        except ResponseError:
+        except DEFINITE:
             return Outcome.UNREACHABLE, ERRORED
         except RedisError:
             self._delete(resource, token)
@@ -182,8 +191,8 @@ class SetNxLuaRecipe:
             reply = self._client.execute_command(*command)  # type: ignore[no-untyped-call]
         except NoScriptError:
             raise
-        except ResponseError as error:
-            self._errors[str(error).partition(" ")[0]] += 1
+        except DEFINITE as error:
+            self._errors[_KINDS.get(type(error)) or str(error).partition(" ")[0]] += 1
             raise
         except RedisError as error:
             self._errors[type(error).__name__] += 1

@@ -209,7 +209,9 @@ def _batches(order: Order) -> tuple[bytes, bytes]:
 
 def replay(order: Order) -> Figures:
     """Blind replay: each connection sends its next batch once it has counted the bytes of all replies to the last one."""
-    batches = [(data, order.callers * len(reply)) for data, reply in zip(_batches(order), (b"+OK\r\n", b":1\r\n"), strict=True)]
+    batches = [
+        (data, order.callers * len(reply)) for data, reply in zip(_batches(order), (b"+OK\r\n", b":1\r\n"), strict=True)
+    ]
     sockets = {sock.fileno(): sock for sock in _sockets(order)}
     poll = select.epoll()
     for fileno, sock in sockets.items():

@@ -1,0 +1,167 @@
+"""Checks that need Locust's classes: run by test_table.py in a process of their own, because `import locust` patches it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+
+from locust.event import EventHook
+from locust.stats import RequestStats, StatsEntry
+
+from bench.workloads.table import FOLD, Row, StockRow, bucket_ms, show_fractions
+
+CHECKS: list[Callable[[], None]] = []
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS.append(function)
+    return function
+
+
+def filled(values_ns: list[int], failures: tuple[str, ...] = ()) -> Row:
+    row = Row("redlock", "acquire")
+    for value in values_ns:
+        row.done(value)
+    for name in failures:
+        row.fail(1_000_000, name)
+    while row.fold():
+        pass
+    return row
+
+
+@check
+def entry_and_total_equal_what_was_counted() -> None:
+    stats = RequestStats()
+    values = [100_000 + 977 * index for index in range(5000)]
+    row = filled(values, ("contended", "contended", "split_vote"))
+    row.report(stats)
+    for entry in (stats.get("acquire", "redlock"), stats.total):
+        assert (entry.num_requests, entry.num_failures) == (5003, 3)
+        assert abs(entry.total_response_time - (sum(values) + 3_000_000) / 1e6) < 1e-6
+        assert entry.min_response_time == 0.1
+        assert entry.max_response_time == max(values) / 1e6
+        assert sum(entry.response_times.values()) == 5003
+        assert sum(entry.num_reqs_per_sec.values()) == 5003
+        assert sum(entry.num_fail_per_sec.values()) == 3
+    assert row.counts == [5003, 3]
+
+
+@check
+def reports_add_up_and_an_empty_one_changes_nothing() -> None:
+    stats, row = RequestStats(), Row("redlock", "release")
+    for batch in range(4):
+        for value in range(10):
+            row.done(1000 * (batch + 1) + value)
+        row.fail(7, "gone")
+        row.fold()
+        row.report(stats)
+        row.report(stats)
+    entry = stats.get("release", "redlock")
+    assert (entry.num_requests, entry.num_failures, stats.total.num_requests) == (44, 4, 44)
+    assert [(error.error, error.occurrences) for error in stats.errors.values()] == [("gone", 4)]
+    assert row.total.count == 44
+
+
+@check
+def the_table_is_the_one_that_stock_events_make() -> None:
+    values = [int(50_000 * 1.003**index) for index in range(3000)]
+    fast, stock = RequestStats(), RequestStats()
+    filled(values).report(fast)
+    for value in values:
+        stock.log_request("redlock", "acquire", value / 1e6, 0)
+    for entry, other in ((fast.total, stock.total), (fast.get("acquire", "redlock"), stock.get("acquire", "redlock"))):
+        assert (entry.num_requests, entry.max_response_time) == (other.num_requests, other.max_response_time)
+        for share in (0.1, 0.5, 0.9, 0.99):
+            one, two = entry.get_response_time_percentile(share), other.get_response_time_percentile(share)
+            assert abs(one - two) <= 0.1 * two, (share, one, two)  # neighbouring keys at most
+
+
+@check
+def a_fold_takes_a_bounded_number_and_loses_none() -> None:
+    row = Row("redlock", "acquire")
+    for value in range(2 * FOLD + 1):
+        row.done(value)
+    assert [row.fold(), row.fold(), row.fold(), row.fold()] == [True, True, False, False]
+    row.report(RequestStats())
+    assert row.total.count == 2 * FOLD + 1
+
+
+@check
+def what_comes_while_folding_is_kept_for_the_next() -> None:
+    row = filled([1, 2, 3])
+    row.done(4)
+    row.report(RequestStats())
+    assert row.total.count == 3
+    row.fold()
+    row.report(RequestStats())
+    assert row.total.count == 4
+
+
+@check
+def two_significant_digits_are_kept_below_a_millisecond_too() -> None:
+    assert [bucket_ms(value) for value in (0, 0.1472, 3.44, 9.96, 12.3, 147, 3432, 58760)] == [
+        0, 0.15, 3.4, 10.0, 12, 150, 3400, 59000,
+    ]  # fmt: skip
+
+
+@check
+def keys_of_the_table_survive_the_way_to_the_master() -> None:
+    import msgpack
+
+    stats = RequestStats(use_response_times_cache=False)
+    filled([123_456, 150_000_000]).report(stats)
+    sent = msgpack.loads(msgpack.dumps(stats.total.get_stripped_report()), strict_map_key=False)
+    assert sent["response_times"] == {0.12: 1, 150: 1}
+    other = RequestStats()
+    other.total.extend(StatsEntry.unserialize(sent, other))
+    assert other.total.num_requests == 2
+
+
+@check
+def stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
+    hook, seen = EventHook(), []
+    hook.add_listener(lambda **facts: seen.append(facts))
+    row = StockRow("redlock", "acquire", hook.fire)
+    row.done(250_000)
+    row.fail(1_500_000, "contended")
+    assert [(facts["response_time"], facts["exception"]) for facts in seen] == [(0.25, None), (1.5, "contended")]
+    assert {(facts["request_type"], facts["name"]) for facts in seen} == {("redlock", "acquire")}
+    row.fold()
+    stats = RequestStats()
+    row.report(stats)
+    assert (stats.total.num_requests, row.counts) == (0, [2, 1])
+
+
+@check
+def the_printed_table_has_fractions_and_locusts_columns() -> None:
+    import locust.stats as locust_stats
+
+    stats = RequestStats()
+    filled([123_456] * 20 + [9_876_543], ("contended",)).report(stats)
+    header, rule, line, *_ = locust_stats.get_stats_summary(stats, current=False)
+    assert "0.123" in line
+    assert "9.877" in line
+    assert len(rule) - 6 <= len(line) <= len(header) + 6
+    assert line.index("|") == header.index("|")
+    assert line.rindex("|") == header.rindex("|")
+    _, names, _, row, *_ = locust_stats.get_percentile_stats_summary(stats)
+    assert row.split()[2:] == ["0.12"] * 5 + ["1"] + ["9.9"] * 5 + ["22"], row
+    assert names.split()[-1] == "reqs"
+
+
+def main() -> None:
+    show_fractions()
+    results = {}
+    for function in CHECKS:
+        try:
+            function()
+            results[function.__name__] = ""
+        except Exception:
+            results[function.__name__] = traceback.format_exc()
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Starting and ending Locust's process group; the process itself is played by a script here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.scenario import load
+from bench.workloads import launch
+from bench.workloads.launch import LocustProcess, command_line
+from bench.workloads.plan import Plan
+
+ROOT = Path(__file__).parents[3]
+
+
+def plan(workdir: Path, processes: int = 1) -> Plan:
+    options = {"targets": ["redis://:sesame@127.0.0.1:7001"], "users": "8", "processes": str(processes)}
+    scenario = load(options=options)
+    return Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, workdir, timed=True)
+
+
+def play(monkeypatch: pytest.MonkeyPatch, workdir: Path, script: str) -> LocustProcess:
+    monkeypatch.setattr(launch, "command_line", lambda _plan: [sys.executable, "-c", script])
+    return LocustProcess.start(plan(workdir))
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 10
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.005)
+    return path.read_text()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"{pid} still lives"
+        time.sleep(0.005)
+
+
+def test_the_command_line_is_headless_quiet_and_without_secrets(tmp_path: Path) -> None:
+    words = command_line(plan(tmp_path))
+    assert {"--headless", "--only-summary"} <= set(words)
+    assert words[words.index("-u") + 1] == words[words.index("-r") + 1] == "8"
+    assert words[words.index("--exit-code-on-error") + 1] == "0"
+    assert "--processes" not in words
+    assert "sesame" not in " ".join(words)
+
+
+def test_several_processes_speak_on_loopback_only(tmp_path: Path) -> None:
+    words = command_line(plan(tmp_path, processes=2))
+    assert words[words.index("--processes") + 1] == "2"
+    assert words[words.index("--master-bind-host") + 1] == words[words.index("--master-host") + 1] == "127.0.0.1"
+    assert words[words.index("--master-bind-port") + 1] == words[words.index("--master-port") + 1]
+
+
+def test_importing_it_does_not_import_locust_or_gevent() -> None:
+    code = "import sys, bench.workloads.launch; sys.exit(bool({'locust', 'gevent'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_locust_gets_the_plan_and_none_of_the_callers_locust_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCUST_USERS", "9")
+    script = "import json, os; json.dump(dict(os.environ), open('env', 'w'))"
+    process = play(monkeypatch, tmp_path, script)
+    assert process.wait(10) == 0
+    process.close()
+    environment = json.loads((tmp_path / "env").read_text())
+    assert environment["LOCKBENCH_PLAN"] == str(tmp_path / "plan.json")
+    assert environment["LOCKBENCH_PARENT"] == str(os.getpid())
+    assert "LOCUST_USERS" not in environment
+    assert process.failure() is None
+
+
+def test_stopping_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "open('ready', 'w').write('x')\ntry:\n    __import__('time').sleep(60)\nexcept KeyboardInterrupt:\n    print('in order')"
+    process = play(monkeypatch, tmp_path, script)
+    wait_for(tmp_path / "ready")
+    process.stop(10)
+    assert process.poll() == 0
+    assert process.log_tail() == "  in order"
+
+
+def test_who_does_not_listen_is_killed_with_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "pid = os.fork() or time.sleep(60)\nopen('worker', 'w').write(str(pid))\ntime.sleep(60)"
+    )
+    process = play(monkeypatch, tmp_path, script)
+    worker = int(wait_for(tmp_path / "worker"))
+    process.stop(0.05)
+    assert process.poll() == -signal.SIGKILL
+    wait_for_end(worker)
+
+
+def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_GROUP_ENDS_S", 0.05)
+    script = "import os, time\npid = os.fork()\nopen('worker', 'w').write(str(pid)) if pid else time.sleep(60)"
+    process = play(monkeypatch, tmp_path, script)
+    assert process.wait(10) == 0
+    process.close()
+    wait_for_end(int((tmp_path / "worker").read_text()))
+
+
+def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import json; json.dump({'sentence': 'no room', 'exit_code': 2}, open('failure.json', 'w')); exit(2)"
+    process = play(monkeypatch, tmp_path, script)
+    process.wait(10)
+    process.close()
+    failure = process.failure()
+    assert isinstance(failure, UsageError)
+    assert str(failure) == "no room"
+
+
+def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = play(monkeypatch, tmp_path, "for i in range(30): print('line', i)\nexit(7)")
+    process.wait(10)
+    process.close()
+    failure = process.failure()
+    assert isinstance(failure, EnvironmentNotReadyError)
+    assert "exit code 7" in str(failure)
+    assert "line 29" in str(failure)
+    assert "line 10\n" not in str(failure)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="cannot be written"):
+        LocustProcess.start(plan(tmp_path / "missing"))
