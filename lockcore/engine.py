@@ -159,15 +159,13 @@ class Engine:
 
     def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again."""
-        if pipe.is_open:
-            self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
-            self.deadlines.watch(round_)
+        self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
+        self.deadlines.watch(round_)
 
     def teach_merged(self, pipe: Pipeline) -> None:
         """An instance forgot the script of merged releases: load it again."""
-        if pipe.is_open:
-            load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
-            self._unicast(pipe, load, Ignored(self.now_ns))
+        load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
+        self._unicast(pipe, load, Ignored(self.now_ns))
 
     def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
         """Remember a release for an instance that is not connected: it is sent on the next connection."""
@@ -200,6 +198,9 @@ class Engine:
     def _unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
         if self.batch or self._to_merge:
             self._spill()
+        if not pipe.is_open:  # broken by what was sent a moment ago
+            round_.silence(pipe)
+            return
         pipe.queue.append(data)
         pipe.expect(round_)
         self._want()
