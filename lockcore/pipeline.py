@@ -142,11 +142,13 @@ class Pipeline:
                 else:
                     round_.reply(reply, self)
         except IndexError:
-            raise ProtocolError(f"{self.address} sent a reply nobody asked for") from None
+            if self.is_open:
+                raise ProtocolError(f"{self.address} sent a reply nobody asked for") from None
         except HiredisProtocolError as error:
             raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
         finally:
-            self.awaited -= count
+            if self.is_open:  # else it broke in the middle: what was left is silent by now
+                self.awaited -= count
         self.parsing = replies.has_data()
 
     def count_error(self, kind: str) -> None:
