@@ -168,8 +168,8 @@ class Engine:
         self._unicast(pipe, load, Ignored(self.now_ns))
 
     def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
-        """Remember a release for an instance that is not connected: it is sent on the next connection."""
-        self._owed[pipe.index].append(round_)
+        """Remember a release for an instance that is not connected: sent on the next connection, counted for nobody."""
+        self._owed[pipe.index].append(ReleaseRound(round_.won, round_.started_ns))
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class Engine:
         self._recount()
 
     def _expiry_ns(self, round_: ReleaseRound) -> int:
-        ttl_ms = round_.terms.ttl_ms
+        ttl_ms = self.settings.max_ttl_ms  # the lease may have been extended
         return round_.started_ns + ttl_ms * NS_PER_MS + drift_ns(ttl_ms, self.settings.drift_factor)
 
     def twin_of(self, index: int, hello: Hello) -> int | None:
