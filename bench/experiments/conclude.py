@@ -6,7 +6,7 @@ keys are counted, then unlinked by their known names. Source: bench.measure (fol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
     scenario, course = evidence.scenario, evidence.course
     reports = workers.read_workers(evidence.workdir)
     folded, safety, used = _judge(evidence, reports)
-    leaks = leaked_keys(evidence.servers.urls, _key_names(evidence, used))
+    asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
+    leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
     instances = _instances(evidence, folded.values["instances"], leaks)
     return assemble(
         {
@@ -87,10 +88,9 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
     return total.sections(reports, evidence.server_cpu_s), oracle.report(torn, missing).to_json(), used
 
 
-def _key_names(evidence: Evidence, used: set[int]) -> Iterator[str]:
-    """The names of all keys this run may have left; after a death also of locks that were never recorded."""
-    indices = range(evidence.scenario.resources) if evidence.course.deaths else sorted(used)
-    return (f"{evidence.key_prefix}r{index}" for index in indices)
+def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
+    """The names that the keys of these resources have on every instance."""
+    return (f"{key_prefix}r{index}" for index in resources)
 
 
 def _instances(evidence: Evidence, seen: Sequence[Section], leaks: Sequence[LeakCount]) -> list[Section]:
@@ -118,12 +118,11 @@ def _instances(evidence: Evidence, seen: Sequence[Section], leaks: Sequence[Leak
 def _warnings(
     evidence: Evidence, instances: Sequence[Section], reports: Sequence[workers.Worker], safety: Section
 ) -> Iterator[str]:
-    yield from evidence.course.deaths
     for instance in instances:
         yield from _instance_warnings(instance)
     for text, number in workers.errors(reports).items():
         yield f"a caller failed {number} times: {text}"
-    if safety["verdict"] == "UNKNOWN":
+    if safety["verdict"] == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety['reason']}"
     yield from evidence.servers.warnings()
 

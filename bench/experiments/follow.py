@@ -49,12 +49,18 @@ class Load(Protocol):
 
 @dataclass(slots=True)
 class Course:
-    """How a run went: `window` None when it never came to its measured time."""
+    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order."""
 
     window: Window | None = None
     interrupted: bool = False
+    killed: bool = False
     deaths: tuple[str, ...] = ()
     clock: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def orderly(self) -> bool:
+        """Whether every caller could give its lease back."""
+        return not (self.killed or self.deaths)
 
 
 def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show) -> Course:
@@ -79,12 +85,12 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
                 asked_ns = now_ns
                 _ask_to_end(load)
         elif interrupts.count > 1 or now_ns - asked_ns > grace_s * NS:
+            course.killed = True
             load.close()
     if not asked_ns and (failure := load.failure()):
         if follower.window_ns is None:
             raise failure
-        first, *rest = str(failure).splitlines()
-        course.deaths = (" ".join([first, *(line.strip() for line in rest[-1:])]),)
+        course.deaths = (_in_one_line(failure, exit_code),)
     course.window = _window(follower, asked_ns or time.monotonic_ns())
     if course.window is None and not course.interrupted:
         raise EnvironmentNotReadyError(
@@ -98,6 +104,13 @@ def _overdue(follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]
     if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS:
         return ()
     return (f"Locust did not end within {grace_s:.0f} s after its time, and was stopped",)
+
+
+def _in_one_line(failure: BenchError, exit_code: int) -> str:
+    """What went wrong, and the last line of the log where it explains an exit code (a kill explains itself)."""
+    first, *rest = str(failure).splitlines()
+    what = first.partition("; the end of its log:")[0]
+    return f"{what}: {rest[-1].strip()}" if rest and exit_code > 0 else what
 
 
 def _ask_to_end(load: Load) -> None:

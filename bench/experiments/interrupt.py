@@ -26,7 +26,7 @@ class Interrupts:
         """Take the signals, but a SIGHUP that is ignored (nohup) stays so."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                if signal.getsignal(number) != signal.SIG_IGN:
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
         return self
 

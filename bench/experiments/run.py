@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.conclude import Evidence, conclude
+from bench.experiments.conclude import Evidence, conclude, key_names
 from bench.experiments.follow import Course, Show, follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
@@ -24,6 +24,7 @@ from bench.experiments.servers import Counters, open_servers, work_root
 from bench.experiments.verdict import exit_code
 from bench.measure.result import Result, write_result
 from bench.scenario import Scenario
+from bench.topology.probe import leaked_keys
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
 
@@ -73,6 +74,8 @@ def run_scenario(order: Order, show: Show) -> Finished:
         started_at = datetime.datetime.now(datetime.UTC)
         course = _load(plan, workdir, interrupts, show)
         if course.window is None:
+            if not course.orderly:
+                leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
             raise KeyboardInterrupt
         evidence = Evidence(scenario, servers, workdir, plan.key_prefix, course, course.window, *counters.section())
         identity = {

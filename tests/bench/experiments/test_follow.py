@@ -197,7 +197,7 @@ def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Fol
         failure="Locust ended with exit code 1; the end of its log:\n  OSError",
     )
     course = follow(load, follower, Interrupts(), 60.0, quiet)
-    assert course.deaths == ("Locust ended with exit code 1; the end of its log: OSError",)
+    assert course.deaths == ("Locust ended with exit code 1: OSError",)
 
 
 def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
