@@ -17,12 +17,14 @@ import logging
 import secrets
 import time
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
 import gevent
 from locust.env import Environment
-from locust.runners import STATE_MISSING, LocalRunner, MasterRunner
+from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner
 
+from bench.errors import BenchError
 from bench.measure.histogram import Histogram
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED
 from bench.workloads.note import note_failure
@@ -56,7 +58,10 @@ class Conductor:
         """A new run begins: workers get its name with Locust's options."""
         self._begun = self._finishing = self._failed = False
         self._latencies, self._finished = {}, set()
-        setattr(self._environment.parsed_options, RUN_ID, secrets.token_hex(4))
+        environment = self._environment
+        setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
+        with suppress(BenchError):  # the workers will say it
+            environment.stop_timeout = environment.stop_timeout or self._plan().grace_s
 
     def _plan(self) -> Plan:
         return plan_of(self._environment.parsed_options or Namespace())
@@ -85,6 +90,7 @@ class Conductor:
         if self._finishing or not isinstance(runner, MasterRunner):
             return
         self._finishing = True
+        runner.update_state(STATE_STOPPING)  # else a worker that leaves now has its users spawned on the others
         for client in list(runner.clients):
             runner.send_message(FINISH, None, client)
         deadline_s = time.monotonic() + self._grace_s() + 5.0
@@ -100,6 +106,8 @@ class Conductor:
         return 0.0 if self._failed else self._environment.stop_timeout or self._plan().grace_s
 
     def _note_finished(self, msg: Any, **_: object) -> None:
+        if msg.node_id in self._finished:
+            return
         self._finished.add(msg.node_id)
         for name, text in msg.data.items():
             self._latencies.setdefault(name, []).append(Histogram.decode(text))

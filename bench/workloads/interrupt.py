@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Callable
 from itertools import count
 
 import gevent
@@ -18,13 +19,15 @@ from gevent import get_hub
 logger = logging.getLogger(__name__)
 
 
-def interrupt_main_only() -> None:
-    """Install the handler in this process."""
+def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
+    """Install the handler in this process. While `is_starting()`, when Locust catches nothing, it exits with 130."""
     numbers = count(1)
 
     def interrupted() -> None:
         number = next(numbers)
-        if number == 1:
+        if number == 1 and is_starting():
+            get_hub().handle_system_error(SystemExit, SystemExit(130))
+        elif number == 1:
             get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
         elif number == 2:
             logger.warning("giving the locks back; Ctrl-C again leaves them until their TTL has passed")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import locust
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_INIT, MasterRunner, WorkerRunner
 
 if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that is not installed, from any folder
     sys.path.append(str(Path(__file__).parents[2]))
@@ -42,7 +42,8 @@ def _add_options(parser: Any) -> None:
 
 
 def _connect(environment: Any, runner: Any, web_ui: Any, **_: object) -> None:
-    interrupt_main_only()
+    headless = web_ui is None and not isinstance(runner, WorkerRunner)
+    interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
         options = environment.parsed_options
         options.json = options.json_file = None  # the master's to write; a worker would put its rest over it

@@ -35,6 +35,8 @@ class Member:
 
     def __init__(self, environment: Environment, runner: LocalRunner | WorkerRunner) -> None:
         self._environment, self._runner = environment, runner
+        self._worker: Worker | None = None
+        self._quitting = False
         self._finished = Event()
         self._finished.set()
         runner.register_message(BEGIN, self._begin)
@@ -46,30 +48,34 @@ class Member:
             runner.register_message(FINISH, self._finish, concurrent=True)
 
     def _open(self, **_: object) -> None:
-        environment, before = self._environment, LockUser.worker
-        LockUser.worker = None
-        if before is not None:
-            before.finish()
+        environment = self._environment
+        self._worker = None
         self._finished.clear()
         try:
             plan = plan_of(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or plan.grace_s
-            LockUser.worker = Worker.open(plan, max(self._runner.worker_index, 0), environment, self._failed)
+            worker = Worker.open(plan, max(self._runner.worker_index, 0), environment, self._failed)
         except BenchError as error:
             self._failed(error)
+            return
+        if self._quitting:  # Ctrl-C while connecting: Locust has stopped already, and will spawn all the same
+            worker.finish()
+        else:
+            self._worker = LockUser.worker = worker
 
     def _failed(self, error: BenchError) -> None:
         self._runner.send_message(FAILED, {"sentence": str(error), "exit_code": error.exit_code})
 
     def _begin(self, msg: Any, **_: object) -> None:
-        if LockUser.worker is not None:
+        if self._worker is not None:
             origin_ns = msg.data["origin_wall_ns"] - time.time_ns() + monotonic_ns()
-            LockUser.worker.begin(origin_ns, msg.data["part"], msg.data["parts"])
+            self._worker.begin(origin_ns, msg.data["part"], msg.data["parts"])
 
     def _close(self, **_: object) -> None:
-        """All users have ended."""
-        if LockUser.worker is not None:
-            LockUser.worker.finish()
+        """All users have ended; whoever is spawned after this has nothing to do."""
+        LockUser.worker = None
+        if self._worker is not None:
+            self._worker.finish()
         self._finished.set()
         if isinstance(self._runner, WorkerRunner):
             self._environment.stop_timeout = 0.0  # a worker sleeps so long after it stopped
@@ -82,14 +88,15 @@ class Member:
         self._say_finished()
 
     def _say_finished(self) -> None:
-        rows = LockUser.worker.rows if LockUser.worker is not None else ()
+        rows = self._worker.rows if self._worker is not None else ()
         self._runner.send_message(FINISHED, {row.name: row.total.encode() for row in rows})
 
     def _quit(self, **_: object) -> None:
         """This process ends, asked to or not: a worker's own way to quit would drop what it has not reported."""
+        self._quitting = True
         end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
         if isinstance(self._runner, WorkerRunner):
-            self._report()
+            self._finish()
 
     def _report(self) -> None:
         runner = self._runner

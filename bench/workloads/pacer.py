@@ -19,7 +19,7 @@ LATE_NS = NS_PER_MS
 class Pacer:
     """The arrivals of one worker from `origin_ns` (monotonic) on.
 
-    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, in ns after the origin; `end_ns` None for never.
+    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, in ns after the origin; `end_ns` None = never.
     `started`, `queued`: starts so far. `late`, `lateness_ns`: late starts while measuring, and what the timer added to
     each start that waited for it.
     """
