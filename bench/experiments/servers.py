@@ -48,8 +48,7 @@ class Servers:
 
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
-        found = [f"{fact.address} cannot be reached: {fact.unreachable}" for fact in self.facts if fact.unreachable]
-        found += [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
+        found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
         durable = any(fact.fsync in ("everysec", "always") for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
             found.append(

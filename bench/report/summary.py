@@ -198,9 +198,11 @@ def _generator(generator: Mapping[str, Any]) -> Line:
 
 
 def _instances(instances: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    servers = {str(instance["server"]) for instance in instances}
+    servers = {str(instance["server"]) for instance in instances if instance["server"]}
     well = all(_is_well(instance) for instance in instances)
-    yield Line("instances", f"{len(instances)} × {', '.join(sorted(servers))}{', all voting' if well else ''}")
+    yield Line(
+        "instances", f"{len(instances)} × {', '.join(sorted(servers)) or 'unknown'}{', all voting' if well else ''}"
+    )
     for instance in instances:
         if len(instances) <= MOST_INSTANCES or not _is_well(instance):
             yield Line("", _instance(instance), PLAIN if _is_well(instance) else WARNING)

@@ -1,0 +1,252 @@
+"""`lockbench run` from end to end: a true result, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+import redis
+
+from bench.measure.result import schema
+from bench.topology.fleet import Fleet, start_fleet
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SHORT = ("--duration", "1s", "--warmup", "200ms")
+LONG = ("--duration", "60s", "--warmup", "0")
+
+
+class Run:
+    """A `lockbench run` under way in its own folder, and its whole family of processes as far as it was seen."""
+
+    def __init__(self, folder: Path, *arguments: str, limits: Callable[[], None] | None = None) -> None:
+        self.folder = folder
+        self.family: list[psutil.Process] = []
+        self._stderr = folder / "stderr"
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+        with self._stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bench", "run", "--out", "result", *arguments],
+                cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                preexec_fn=limits,  # noqa: PLW1509 - a limit must be set between fork and exec
+            )  # fmt: skip
+
+    def until_measuring(self) -> None:
+        """Return when the progress says that the measured time has begun."""
+        deadline = time.monotonic() + 40
+        while "measuring" not in self.stderr:
+            assert self.process.poll() is None, self.stderr
+            assert time.monotonic() < deadline, self.stderr
+            time.sleep(0.05)
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
+    def called(self, word: str) -> list[psutil.Process]:
+        """The processes of the family with `word` in their command line."""
+        return [process for process in self.family if word in " ".join(process.cmdline())]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end; return the exit code and stdout."""
+        stdout, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, stdout
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text(encoding="utf-8")
+
+    @property
+    def result(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.folder / "result" / "result.json").read_text(encoding="utf-8"))
+        return document
+
+    def assert_nothing_left(self) -> None:
+        """No process of the family within 2 s, no private folder."""
+        assert psutil.wait_procs(self.family, timeout=2)[1] == []
+        assert list(self.folder.glob("lockbench-*")) == []
+        assert "Traceback" not in self.stderr
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Three servers that outlive the run, to count what it leaves on them."""
+    with start_fleet(3, "none") as fleet:
+        yield fleet
+
+
+def targets(fleet: Fleet) -> tuple[str, ...]:
+    return tuple(word for instance in fleet.instances for word in ("--target", instance.url))
+
+
+def keys_left(fleet: Fleet) -> list[int]:
+    return [int(redis.Redis.from_url(instance.url).dbsize()) for instance in fleet.instances]
+
+
+def test_json_is_the_whole_stdout_and_meets_the_schema(tmp_path: Path) -> None:
+    run = Run(tmp_path, *SHORT, "--json", "--quiet", "--seed", "7", "--instances", "3", "--users", "8")
+    code, stdout = run.end()
+    result = json.loads(stdout)
+    jsonschema.Draft202012Validator(schema()).validate(result)
+    assert code == {"pass": 0, "invalid": 4}[result["verdict"]["status"]], "a busy machine may make a run invalid"
+    assert result == run.result
+    assert run.stderr == ""
+    assert (result["seed"], result["scenario"]["users"], result["interrupted"]) == (7, 8, False)
+    assert result["command"][:4] == ["lockbench", "run", "--out", "result"]
+    assert result["outcomes"]["acquired"] > 100
+    assert result["totals"]["acquired"] >= result["outcomes"]["acquired"]
+    assert not [warning for warning in result["warnings"] if "Locust's table" in warning or "left" in warning]
+    assert [instance["leaked_keys"] for instance in result["instances"]] == [0, 0, 0]
+    assert result["cost"]["client_cpu_us_per_cycle"] > 0
+    assert result["cost"]["server_cpu_us_per_cycle"] > 0
+    run.assert_nothing_left()
+
+
+def test_the_summary_and_the_markdown_say_the_same_word_first(tmp_path: Path) -> None:
+    run = Run(tmp_path, str(ROOT / "bench/scenarios/hot-key.toml"), *SHORT, "--markdown", "summary.md")
+    _, stdout = run.end()
+    word = stdout.split()[0]
+    assert word in ("SAFE", "INVALID"), stdout
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8").startswith(f"## {word}: ")
+    assert "hot:0.9" in stdout
+    assert "result/result.json" in stdout
+    assert "\x1b" not in stdout + run.stderr
+    run.assert_nothing_left()
+
+
+def test_two_processes_and_an_open_loop_are_one_result(tmp_path: Path) -> None:
+    run = Run(tmp_path, *SHORT, "--processes", "2", "--rate", "400", "--instances", "3", "--keep-history", "--quiet")
+    run.end()
+    result = run.result
+    assert result["rate"]["offered_per_s"] == 400
+    assert 200 < result["outcomes"]["acquired"] < 600
+    assert not [warning for warning in result["warnings"] if "Locust's table" in warning]
+    kept = {path.name for path in (tmp_path / "result" / "history").iterdir()}
+    assert len([name for name in kept if re.fullmatch(r"history-[01]-\d+\.0\.bin", name)]) == 2
+    assert not any("plan" in name for name in kept), "the plan holds passwords"
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path: Path, fleet: Fleet, number: signal.Signals) -> None:
+    run = Run(tmp_path, *LONG, *targets(fleet))
+    run.until_measuring()
+    run.process.send_signal(number)
+    code, stdout = run.end()
+    assert code == 130
+    assert "cut short after" in stdout
+    assert run.result["interrupted"]
+    assert 0 < run.result["duration_s"] < 30
+    assert run.result["outcomes"]["acquired"] > 0
+    assert keys_left(fleet) == [0, 0, 0]
+    run.assert_nothing_left()
+
+
+def test_a_second_ctrl_c_leaves_no_process_and_no_lock(tmp_path: Path, fleet: Fleet) -> None:
+    run = Run(tmp_path, *LONG, *targets(fleet), "--hold", "fixed:5s")
+    run.until_measuring()
+    assert sum(keys_left(fleet)) > 0, "locks are held for 5 s"
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)  # two presses of a key, not one
+    run.process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert run.end()[0] == 130
+    assert time.monotonic() - began < 4.5, "it did not wait for the holds"
+    assert keys_left(fleet) == [0, 0, 0]
+    run.assert_nothing_left()
+
+
+def test_ctrl_c_before_anything_was_measured_leaves_nothing(tmp_path: Path, fleet: Fleet) -> None:
+    run = Run(tmp_path, "--warmup", "60s", *targets(fleet))
+    deadline = time.monotonic() + 40
+    while "warm-up" not in run.stderr and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run.family = psutil.Process(run.process.pid).children(recursive=True)
+    run.process.send_signal(signal.SIGINT)
+    code, stdout = run.end()
+    assert (code, stdout) == (130, "")
+    assert run.stderr.rstrip().endswith("lockbench: interrupted")
+    assert not (tmp_path / "result").exists()
+    assert keys_left(fleet) == [0, 0, 0]
+    run.assert_nothing_left()
+
+
+def test_a_killed_worker_makes_the_run_invalid_and_leaves_no_lock(tmp_path: Path, fleet: Fleet) -> None:
+    run = Run(tmp_path, *LONG, *targets(fleet), "--processes", "2", "--hold", "fixed:50ms")
+    run.until_measuring()
+    (note,) = tmp_path.glob("lockbench-run-*/worker-1-*.json")
+    os.kill(int(note.stem.rpartition("-")[2]), signal.SIGKILL)
+    code, _ = run.end()
+    assert code == 4
+    assert run.result["verdict"]["status"] == "invalid"
+    assert "worker 1" in run.result["verdict"]["reasons"][0]
+    assert run.result["safety"]["verdict"] == "UNKNOWN"
+    assert keys_left(fleet) == [0, 0, 0]
+    run.assert_nothing_left()
+
+
+def test_an_instance_that_dies_is_told_and_the_run_goes_on(tmp_path: Path, fleet: Fleet) -> None:
+    run = Run(tmp_path, *targets(fleet), "--duration", "4s", "--warmup", "0")
+    run.until_measuring()
+    fleet.kill(2)
+    code, stdout = run.end()
+    assert code in (0, 4), "a busy machine may make a run invalid"
+    assert run.result["votes"]["absent"] > 0
+    assert run.result["verdict"]["status"] in ("pass", "invalid")
+    assert f"instance #2 ({fleet.instances[2].url.removeprefix('redis://')}): down at the end" in " ".join(
+        stdout.split()
+    )
+    run.assert_nothing_left()
+
+
+def test_a_majority_that_dies_fails_fast_and_the_run_still_ends(tmp_path: Path, fleet: Fleet) -> None:
+    run = Run(tmp_path, *targets(fleet), "--duration", "3s", "--warmup", "0", "--quiet")
+    while not list(tmp_path.glob("lockbench-run-*/worker-0-*.json")):
+        time.sleep(0.05)
+    fleet.kill(1)
+    fleet.kill(2)
+    run.end()
+    assert run.result["outcomes"]["unreachable"] > 0
+    assert not run.result["verdict"]["reasons"] or "did not end" not in run.result["verdict"]["reasons"][0]
+    run.assert_nothing_left()
+
+
+def test_nothing_outlives_a_killed_lockbench(tmp_path: Path) -> None:
+    run = Run(tmp_path, *LONG)
+    run.until_measuring()
+    assert len(run.called("server")) >= 5
+    assert run.called("locust")
+    run.process.kill()
+    run.end()
+    run.assert_nothing_left()
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+    run = Run(tmp_path, *SHORT, "--fsync", "none", limits=small_files)
+    code, stdout = run.end()
+    assert (code, stdout) == (3, "")
+    assert "cannot make room for the history" in run.stderr.splitlines()[-1]
+    run.assert_nothing_left()
+
+
+def test_too_few_file_descriptors_are_one_sentence(tmp_path: Path) -> None:
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
+    run = Run(tmp_path, *SHORT, limits=few_files)
+    code, stdout = run.end()
+    assert (code, stdout) == (3, "")
+    assert "file descriptors" in run.stderr.splitlines()[-1]
+    run.assert_nothing_left()
