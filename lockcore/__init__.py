@@ -4,17 +4,18 @@
         with lock.hold("stock:42", ttl_ms=10_000, wait_ms=500) as lease:
             ...
 
-Errors are in `lockcore.errors`.
+`AsyncRedlock` is the same for asyncio. Errors are in `lockcore.errors`.
 """
 
 from lockcore.keeper import KeepAlive
 from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Tally, Vote
 from lockcore.observe import AttemptRecord, Observer
-from lockcore.redlock import Redlock
+from lockcore.redlock import AsyncRedlock, Redlock
 from lockcore.retry import RetryPolicy
 from lockcore.settings import LagCap, Settings
 
 __all__ = [
+    "AsyncRedlock",
     "AttemptRecord",
     "Denied",
     "InstanceStatus",

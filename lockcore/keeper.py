@@ -1,6 +1,7 @@
-"""A lease kept alive in the background: *a lease → a handle that always holds the newest one, or says it is gone*. Pure.
+"""A lease kept alive in the background: *a lease → a handle with the newest one, or why it is gone*. Pure.
 
-Rules: bounded in number, stopped by release, never extends after the lease's own end (attempt.py), tells its holder at once.
+Rules: bounded in number, stopped by release, never extends after the lease's own end (attempt.py), tells its holder at
+once.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from collections.abc import Callable, Generator
 
 from lockcore.attempt import keep_alive_steps
 from lockcore.engine import Engine
+from lockcore.errors import LockcoreError
 from lockcore.model import Denied, Lease
 from lockcore.rounds import Round
 
 
 class KeepAlive:
-    """`lease`: the newest one. `gone`: None while it is ours, else why it is not. `renewals`: extensions so far."""
+    """`lease`: the newest one. `gone`: None while it is ours, else why it is not. `renewals`: extensions so far.
+
+    `stopped`: no more extensions, because it was told to, was released, is gone, or has used all of them up.
+    """
 
     def __init__(
         self, lease: Lease, every_ms: float | None, extensions: int, on_gone: Callable[[Denied], None] | None
@@ -39,20 +44,34 @@ class KeepAlive:
 
     def ended(self, denied: Denied | None) -> None:
         """No more extensions: the lease is gone (`denied`), or all were used up (None)."""
-        if denied is not None and not self.stopped:
+        was_stopped, self.stopped = self.stopped, True
+        self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling him
+        if denied is not None and not was_stopped:
             self.gone = denied
             if self._on_gone is not None:
                 self._on_gone(denied)
-        self.stopped = True
 
     def stop(self) -> None:
         """Extend no more; the lease lasts until `lease.valid_until_ns` unless released."""
         self.stopped = True
-        if self.cancel is not None:
-            self.cancel()
+        cancel, self.cancel = self.cancel, None
+        if cancel is not None:
+            cancel()
 
 
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Round | int, int, Denied | None]:
-    """The steps of `keep_alive_steps` for a handle."""
+    """The steps of `keep_alive_steps` for a handle. None also when the Redlock is closed, or of another process.
+
+    Raises ValueError at once when the lease was not made by `engine`.
+    """
     lease = keeper.lease
-    return keep_alive_steps(engine, lease, lease.ttl_ms, keeper.every_ms, keeper.extensions, keeper.renewed)
+    engine.extend_round(lease, engine.terms(lease.ttl_ms), lease.started_ns)
+
+    def steps() -> Generator[Round | int, int, Denied | None]:
+        extensions = keep_alive_steps(engine, lease, lease.ttl_ms, keeper.every_ms, keeper.extensions, keeper.renewed)
+        try:
+            return (yield from extensions)
+        except LockcoreError:
+            return None
+
+    return steps()

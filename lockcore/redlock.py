@@ -7,26 +7,25 @@ attempt.py and engine.py, how they wait in shells/. A shell, and its library, is
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from lockcore.attempt import extend_steps
 from lockcore.clock import monotonic_ns
-from lockcore.errors import LeaseGoneError, UnreachableError, error_of
-from lockcore.keeper import KeepAlive, keeper_steps
+from lockcore.errors import error_of
+from lockcore.keeper import KeepAlive
 from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Tally
 from lockcore.settings import Settings
 
 if TYPE_CHECKING:
-    from lockcore.shells.handshake import Target
+    from lockcore.shells.target import Target
 
 Shell = Literal["auto", "gevent", "threads"]
 
 
-def targets_of(urls: Sequence[str], settings: Settings) -> list[Target]:
-    """Check the URLs of a fleet. Raises ValueError: none, or one that is no instance URL; TypeError: a lone string."""
-    from lockcore.shells.handshake import target_of
+def _targets_of(urls: Sequence[str], settings: Settings) -> list[Target]:
+    from lockcore.shells.target import target_of  # redis-py imports asyncio
 
     if isinstance(urls, str):
         raise TypeError("urls must be a list of instance URLs, not one string")
@@ -35,7 +34,7 @@ def targets_of(urls: Sequence[str], settings: Settings) -> list[Target]:
     return [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in urls]
 
 
-def _shell(name: Shell) -> Any:
+def _driver_of(name: Shell) -> Any:
     if name == "auto":
         monkey = sys.modules.get("gevent.monkey")
         name = "gevent" if monkey is not None and monkey.is_module_patched("socket") else "threads"
@@ -50,24 +49,67 @@ def _shell(name: Shell) -> Any:
     raise ValueError(f"shell must be auto, gevent or threads, not {name!r} (asyncio: use AsyncRedlock)")
 
 
-class Redlock:
-    """A lock over N independent instances, for greenlets or threads. Made by `connect`; safe to share between callers."""
+def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
+    """The lease, or the error of why there is none; `lease` is the one that was to be extended."""
+    if isinstance(result, Denied):
+        raise error_of(result, lease)
+    return result
+
+
+def _check_released(lease: Lease, outcome: Outcome) -> None:
+    if outcome is not Outcome.RELEASED:
+        now_ns = monotonic_ns()
+        raise error_of(Denied(lease.resource, outcome, Tally(), 1, 0, now_ns, now_ns), lease)
+
+
+class _Connected:
+    """What both kinds of lock have: a driver, its instances, and leases kept alive beside the callers."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         self.try_acquire = driver.try_acquire  # the driver's own methods: no wrapper on the hot path
         self.try_release = driver.try_release
 
+    def keep_alive(
+        self,
+        lease: Lease,
+        *,
+        every_ms: float | None = None,
+        extensions: int = 1000,
+        on_gone: Callable[[Denied], None] | None = None,
+    ) -> KeepAlive:
+        """Extend `lease` in the background every `every_ms` (default: a third of its TTL), at most `extensions` times.
+
+        Stops at release. When the lease is gone, `KeepAlive.gone` is set and `on_gone` called at once; nothing is sent
+        after the lease's own end. Raises ValueError when `every_ms` or `extensions` is out of range.
+        """
+        keeper = KeepAlive(lease, every_ms, extensions, on_gone)
+        self._driver.keep(keeper)
+        return keeper
+
+    @property
+    def instances(self) -> tuple[InstanceStatus, ...]:
+        """Every instance as this client sees it now."""
+        return self._driver.engine.status()  # type: ignore[no-any-return]
+
+    def _stop_keepers(self) -> None:
+        for keeper in list(self._driver.keepers.values()):
+            keeper.stop()
+
+
+class Redlock(_Connected):
+    """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may share it."""
+
     @classmethod
     def connect(cls, urls: Sequence[str], *, shell: Shell = "auto", **settings: Any) -> Redlock:
         """Connect to every instance of `urls` (redis://, rediss://, unix://), at least a quorum of which must answer.
 
         `settings`: the fields of `lockcore.Settings`. `shell`: how callers wait; `auto` is gevent in a monkey-patched
-        process, else threads. Raises ValueError or TypeError for a bad setting or URL, InstanceError when an instance must
-        not take part or too few can be reached.
+        process, else threads. Raises ValueError or TypeError for a bad setting or URL, InstanceError when an instance
+        must not take part or too few can be reached.
         """
         checked = Settings(**settings)
-        return cls(_shell(shell).connect(targets_of(urls, checked), checked))
+        return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))
 
     if TYPE_CHECKING:
 
@@ -82,60 +124,29 @@ class Redlock:
 
         Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError.
         """
-        result = self.try_acquire(resource, ttl_ms, wait_ms)
-        if isinstance(result, Denied):
-            raise error_of(result)
-        return result
+        return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back. Raises LeaseGoneError when it was no longer ours, UnreachableError when too few answered."""
-        outcome = self.try_release(lease)
-        if outcome is not Outcome.RELEASED:
-            raise error_of(_unreleased(lease, outcome), lease)
+        """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too few answered)."""
+        _check_released(lease, self.try_release(lease))
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
-        """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends when it would have."""
+        """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
         steps = extend_steps(self._driver.engine, lease, ttl_ms or lease.ttl_ms, monotonic_ns())
         return self._driver.drive(steps)  # type: ignore[no-any-return]
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
-        """Make the lease last `ttl_ms` from now (default: its own TTL). Raises LeaseGoneError, UnreachableError, ValueError."""
-        result = self.try_extend(lease, ttl_ms)
-        if isinstance(result, Denied):
-            raise error_of(result, lease)
-        return result
+        """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-    def keep_alive(
-        self,
-        lease: Lease,
-        *,
-        every_ms: float | None = None,
-        extensions: int = 1000,
-        on_gone: Callable[[Denied], None] | None = None,
-    ) -> KeepAlive:
-        """Extend `lease` in the background every `every_ms` (default: a third of its TTL), at most `extensions` times.
-
-        Stops at release. When the lease is gone, `KeepAlive.gone` is set and `on_gone` called at once; nothing is sent
-        after the lease's own end.
+        Raises LeaseGoneError, UnreachableError (the lease then ends as before), ValueError when that would shorten it.
         """
-        keeper = KeepAlive(lease, every_ms, extensions, on_gone)
-        driver = self._driver
-        driver.keepers[lease.owner_token] = keeper
-
-        def run() -> None:
-            try:
-                keeper.ended(driver.drive(keeper_steps(keeper, driver.engine)))
-            finally:
-                driver.keepers.pop(lease.owner_token, None)
-
-        keeper.cancel = driver.background(run)
-        return keeper
+        return _granted(self.try_extend(lease, ttl_ms), lease)
 
     @contextmanager
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
         """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires, and releases however the body ends.
 
-        Raises what `acquire` raises; LeaseGoneError at the end when the body outlived its lease and did not raise itself.
+        Raises what `acquire` raises; LeaseGoneError at the end when the body outlived its lease and raised nothing.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:
@@ -145,15 +156,9 @@ class Redlock:
             raise
         self.release(lease)
 
-    @property
-    def instances(self) -> tuple[InstanceStatus, ...]:
-        """Every instance as this client sees it now."""
-        return self._driver.engine.status()  # type: ignore[no-any-return]
-
     def close(self, drain_s: float = 1.0) -> None:
-        """Send what is queued, wait up to `drain_s` seconds for what is in flight, close the connections. Idempotent."""
-        for keeper in list(self._driver.keepers.values()):
-            keeper.stop()
+        """Send what is queued, wait up to `drain_s` seconds for what is in flight, close. Idempotent."""
+        self._stop_keepers()
         self._driver.close(drain_s)
 
     def __enter__(self) -> Redlock:
@@ -163,6 +168,63 @@ class Redlock:
         self.close()
 
 
-def _unreleased(lease: Lease, outcome: Outcome) -> Denied:
-    now_ns = monotonic_ns()
-    return Denied(lease.resource, outcome, Tally(), 1, 0, now_ns, now_ns)
+class AsyncRedlock(_Connected):
+    """A lock over N independent instances, for tasks of one event loop (asyncio's own or uvloop).
+
+    Its methods are those of `Redlock`, awaited; `keep_alive` and `instances` do not wait and are the same.
+    """
+
+    @classmethod
+    async def connect(cls, urls: Sequence[str], **settings: Any) -> AsyncRedlock:
+        """See `Redlock.connect`."""
+        from lockcore.shells.aio import AsyncDriver
+
+        checked = Settings(**settings)
+        return cls(await AsyncDriver.connect(_targets_of(urls, checked), checked))
+
+    if TYPE_CHECKING:
+
+        async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
+            """Acquire as a value: a `Lease`, or a `Denied` with its outcome. See `acquire`."""
+
+        async def try_release(self, lease: Lease) -> Outcome:
+            """Give the lease back: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered)."""
+
+    async def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
+        """See `Redlock.acquire`. A task that is cancelled while it waits leaves nothing behind."""
+        return _granted(await self.try_acquire(resource, ttl_ms, wait_ms))
+
+    async def release(self, lease: Lease) -> None:
+        """See `Redlock.release`. The release goes on when its task is cancelled."""
+        _check_released(lease, await self.try_release(lease))
+
+    async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
+        """See `Redlock.try_extend`."""
+        steps = extend_steps(self._driver.engine, lease, ttl_ms or lease.ttl_ms, monotonic_ns())
+        return await self._driver.drive(steps)  # type: ignore[no-any-return]
+
+    async def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
+        """See `Redlock.extend`."""
+        return _granted(await self.try_extend(lease, ttl_ms), lease)
+
+    @asynccontextmanager
+    async def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> AsyncIterator[Lease]:
+        """See `Redlock.hold`: `async with lock.hold("stock:42", 10_000) as lease:`."""
+        lease = await self.acquire(resource, ttl_ms, wait_ms)
+        try:
+            yield lease
+        except BaseException:
+            await self.try_release(lease)
+            raise
+        await self.release(lease)
+
+    async def close(self, drain_s: float = 1.0) -> None:
+        """See `Redlock.close`."""
+        self._stop_keepers()
+        await self._driver.close(drain_s)
+
+    async def __aenter__(self) -> AsyncRedlock:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -41,7 +41,8 @@ from lockcore.commands import COMPARE_AND_DELETE
 from lockcore.errors import InstanceError
 from lockcore.membership import Hello
 from lockcore.model import Closed
-from lockcore.shells.handshake import shake, target_of
+from lockcore.shells.handshake import shake
+from lockcore.shells.target import target_of
 
 OBSERVE_EVERY = 64
 DRIFT_FACTOR = 0.01  # lockcore's default

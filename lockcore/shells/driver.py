@@ -1,26 +1,30 @@
 """What every way of waiting shares: *sockets, time and one engine → rounds to wake*.
 
-Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it decides nothing. Everything
-here runs in the loop's own thread. An instance that breaks is detached and tried again later; nobody waits for it.
+Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it decides nothing.
+Everything here runs in the loop's own thread. An instance that breaks is detached and tried again later; nobody waits
+for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from random import Random
+from typing import TypeVar
 
 from lockcore.clock import monotonic_ns
 from lockcore.deadlines import FAR_FUTURE_NS
 from lockcore.engine import Engine
 from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
-from lockcore.keeper import KeepAlive
-from lockcore.model import Lease
+from lockcore.keeper import KeepAlive, keeper_steps
+from lockcore.model import Denied, Lease
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.forked import forget_after_fork
-from lockcore.shells.handshake import Connected, Shaken, Target
+from lockcore.shells.handshake import Connected, Shaken
+from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
 
+T = TypeVar("T")
 FEW = 4
 
 
@@ -34,13 +38,18 @@ class Driver:
         self.random = Random()
         self.closed = False
         self.keepers: dict[bytes, KeepAlive] = {}
+        self._inherited: list[Wire | None] = []
         self._tick_at = FAR_FUTURE_NS
         forget_after_fork(self)
 
     def make_foreign(self) -> None:
-        """This process is a child of the one that connected: its sockets and owner tokens are not ours to use."""
+        """This process is a child of the one that connected: its sockets and owner tokens are not ours to use.
+
+        The sockets stay as they are: what watches them (an epoll set) may still be shared with the parent.
+        """
         self.engine.foreign = self.closed = True
         self.engine.voters = ()
+        self._inherited, self.wires = self.wires, [None] * len(self.wires)
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
@@ -70,10 +79,14 @@ class Driver:
         """Wake whoever waits for a settled round."""
         raise NotImplementedError
 
+    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+        """Run steps beside all callers, then `done` with their value. Returns what stops them, without `done`."""
+        raise NotImplementedError
+
     # -- connections --------------------------------------------------------------------------------------------------
 
     def admit(self, shaken: Sequence[Shaken]) -> None:
-        """The first contact with all instances. Raises InstanceError when one is refused or no quorum can be reached."""
+        """The first contact with all. Raises InstanceError when one is refused or a quorum is out of reach."""
         failures = [result for result in shaken if isinstance(result, InstanceError)]
         try:
             for failure in failures:
@@ -124,9 +137,8 @@ class Driver:
                 engine.attach(index, result.hello, result.dialect, wire.transmit, now_ns)
                 return None
             result.sock.close()
-            result = InstanceRefusedError(
-                self.targets[index].address, f"it is the same server as {self.targets[twin].address}; each may vote once"
-            )
+            same = f"it is the same server as {self.targets[twin].address}; each may vote once"
+            result = InstanceRefusedError(self.targets[index].address, same)
         refused = isinstance(result, InstanceRefusedError)
         engine.detach(index, result.detail or result.reason, now_ns, refused=refused)
         return result if isinstance(result, InstanceRefusedError) else None
@@ -136,8 +148,8 @@ class Driver:
         wire = self.wires[index]
         if wire is None:
             return
-        self.wires[index] = None
         self._unwatch(index)
+        self.wires[index] = None
         wire.close(hard=True)
         self.engine.detach(index, str(error) or type(error).__name__, monotonic_ns())
         self._wake_later()
@@ -180,6 +192,8 @@ class Driver:
 
     def tick(self) -> None:
         """The timer fired. Replies that wait in the sockets count first: it may be this process that was held up."""
+        if self.closed:
+            return
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
@@ -219,6 +233,26 @@ class Driver:
         if self.closed:
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
+    def keep(self, keeper: KeepAlive) -> None:
+        """Extend the keeper's lease in the background until it is stopped, released or gone."""
+        self.check_usable()
+        token = keeper.lease.owner_token
+        steps = keeper_steps(keeper, self.engine)
+        self.stop_keeping(keeper.lease)
+        self.keepers[token] = keeper
+
+        def done(denied: Denied | None) -> None:
+            self.keepers.pop(token, None)
+            keeper.ended(denied)
+
+        stop = self.background(steps, done)
+
+        def cancel() -> None:
+            self.keepers.pop(token, None)
+            stop()
+
+        keeper.cancel = cancel
+
     def stop_keeping(self, lease: Lease) -> None:
         """A lease that is being released is not extended any more."""
         keeper = self.keepers.pop(lease.owner_token, None)
@@ -230,7 +264,7 @@ class Driver:
         self.closed = True
         for index, wire in enumerate(self.wires):
             if wire is not None:
-                self.wires[index] = None
                 self._unwatch(index)
+                self.wires[index] = None
                 wire.close()
                 self.engine.detach(index, "closed", monotonic_ns())

@@ -13,7 +13,8 @@ from weakref import WeakSet
 class Forkable(Protocol):
     """Whatever must know that it is now in another process."""
 
-    def make_foreign(self) -> None: ...
+    def make_foreign(self) -> None:
+        """This process is a child of the one that made it."""
 
 
 _KNOWN: WeakSet[Forkable] = WeakSet()

@@ -1,8 +1,8 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
-Rules: one engine per hub (thread). A caller parks in the hub and is switched to when its round is settled; a greenlet that
-is killed there abandons its round. A batch leaves at once when little is in flight, else once per turn of the loop.
-The first attempt takes a short cut past the step generator; every other one goes through it.
+Rules: one engine per hub (thread). A caller parks in the hub and is switched to when its round is settled; a greenlet
+that is killed there abandons its round. A batch leaves at once when little is in flight, else once per turn of the
+loop. The first attempt takes a short cut past the step generator; every other one goes through it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 from greenlet import getcurrent
-from greenlet import greenlet as RawGreenlet
+from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
 from lockcore.attempt import Acquire, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -23,7 +23,8 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round
 from lockcore.settings import Settings
 from lockcore.shells.driver import Driver
-from lockcore.shells.handshake import Shaken, Target, shaken
+from lockcore.shells.handshake import Shaken, shaken
+from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
 
 T = TypeVar("T")
@@ -51,6 +52,13 @@ class GreenletDriver(Driver):
         jobs = [driver._spawn(shaken, target) for target in targets]
         driver.admit([job.get() for job in jobs])
         return driver
+
+    def make_foreign(self) -> None:
+        """See Driver.make_foreign: a hub goes on in the child, and must not watch what is the parent's."""
+        super().make_foreign()
+        self._timer.stop()
+        for index in range(len(self._readers)):
+            self._unwatch(index)
 
     # -- the three operations -----------------------------------------------------------------------------------------
 
@@ -115,9 +123,9 @@ class GreenletDriver(Driver):
             wanted.waiter = getcurrent()
             self._park()
 
-    def background(self, job: Callable[[], None]) -> Callable[[], None]:
-        """Run `job` in a greenlet of its own; returns what stops it."""
-        return gevent.spawn(job).kill  # type: ignore[no-any-return]
+    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+        """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""
+        return gevent.spawn(lambda: done(self.drive(steps))).kill  # type: ignore[no-any-return]
 
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
@@ -132,6 +140,7 @@ class GreenletDriver(Driver):
     # -- hooks of Driver ----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
+        """See Driver.wake."""
         self._waking = True
         switch = RawGreenlet.switch
         try:
@@ -195,4 +204,3 @@ class GreenletDriver(Driver):
             self.connected(index, self._spawn(shaken, self.targets[index]).get())
 
         gevent.spawn(run)
-

@@ -1,36 +1,31 @@
-"""From a URL to a connection ready for pipelining: *redis://, rediss://, unix:// → a socket and what the server said*.
+"""From a target to a connection ready for pipelining: *host, port, credentials → a socket and what the server said*.
 
-Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a retried SET NX reads its own
-success as a refusal). Then the instance is asked what it is. Refused, with one sentence: a cluster node, a replica, a wrong
-password, a failed TLS handshake, no way to compare and delete. No message holds a password.
-Blocking: a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
+Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a retried SET NX reads
+its own success as a refusal). Then the instance is asked what it is. Refused, with one sentence: a cluster node, a
+replica, a wrong password, a failed TLS handshake, no way to compare and delete. No message holds a password. Blocking:
+a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
 """
 
 from __future__ import annotations
 
-import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any
+from typing import Any, Protocol
 
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, parse_url
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
 from lockcore.membership import Hello
+from lockcore.shells.target import Target
 from lockcore.shells.wire import Sock, plain_socket
 
 TCP_USER_TIMEOUT_MS = 10_000
+LONGEST_TEXT = 200
+UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unknown subcommand", "can't run this")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,42 +37,17 @@ class Connected:
     dialect: Dialect
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One instance to connect: `address` (host:port or a path) is all that may be shown of it."""
-
-    address: str
-    pool: ConnectionPool
-    key_prefix: str
+Shaken = Connected | InstanceError
 
 
-def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
-    """Check one URL as redis-py takes them. Raises ValueError with one sentence, without its password."""
-    shown = re.sub(r"//[^@/]*@", "//", url)
-    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError(f"{shown!r} is not an instance URL; use redis://host:port, rediss://… or unix://path")
-    path = re.sub(r"[?#].*", "", url.split("//", 1)[1].rpartition("@")[2])
-    database = path.partition("/")[2]
-    if not url.startswith("unix://") and database and not database.isdigit():
-        raise ValueError(f"{shown!r}: the database after the slash must be a number, not {database!r}")
-    try:
-        options = parse_url(url)
-        pool = ConnectionPool.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            driver_info=None,
-        )
-        pool.make_connection()
-    except (ValueError, TypeError, RedisError) as error:
-        reason = str(error).replace(url, shown)
-        raise ValueError(f"{shown!r} is not a usable instance URL: {reason}") from None
-    host = options.get("host", "localhost")
-    host = f"[{host}]" if ":" in host else host
-    address = options.get("path") or f"{host}:{options.get('port', 6379)}"
-    return Target(address, pool, key_prefix)
+class Job(Protocol):
+    """A handshake that runs elsewhere: a future of asyncio or of concurrent.futures, once it is done."""
+
+    def cancelled(self) -> bool:
+        """True when there is no result."""
+
+    def result(self) -> Shaken:
+        """What came of it."""
 
 
 def shake(target: Target) -> Connected:
@@ -96,9 +66,6 @@ def shake(target: Target) -> Connected:
         raise _failure(target, error) from None
 
 
-Shaken = Connected | InstanceError
-
-
 def shaken(target: Target) -> Shaken:
     """`shake` with its failure as a value."""
     try:
@@ -107,12 +74,20 @@ def shaken(target: Target) -> Shaken:
         return error
 
 
+def discard(job: Job) -> None:
+    """Nobody waits for this handshake any more: close what it opened."""
+    if not job.cancelled() and isinstance(result := job.result(), Connected):
+        result.sock.close()
+
+
 def _failure(target: Target, error: Exception) -> InstanceError:
-    text = str(error)
+    text = " ".join(str(error).split())[:LONGEST_TEXT]
     if isinstance(error, AuthenticationError):
         return InstanceRefusedError(target.address, "wrong user name or password")
     if isinstance(error, NoPermissionError):
-        return InstanceRefusedError(target.address, f"this user's ACL is too narrow ({text}); the README lists the minimum")
+        return InstanceRefusedError(
+            target.address, f"this user's ACL is too narrow ({text}); the README lists the minimum"
+        )
     if "SSL" in text or "certificate" in text.lower():
         return InstanceRefusedError(target.address, f"the TLS handshake failed: {text}")
     if isinstance(error, RedisTimeoutError):
@@ -138,6 +113,8 @@ def _inspect(target: Target, connection: Any) -> Hello:
         fields |= _fields(_ask(connection, "INFO", section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
         raise InstanceRefusedError(target.address, "it is a cluster node; Redlock needs independent instances")
+    if fields.get("redis_mode") == "sentinel":
+        raise InstanceRefusedError(target.address, "it is a Sentinel; connect to the instances themselves")
     if fields.get("role", "master") != "master":
         raise InstanceRefusedError(target.address, "it is a replica; connect to independent, writable instances")
     if "run_id" not in fields:
@@ -152,44 +129,61 @@ def _inspect(target: Target, connection: Any) -> Hello:
 
 
 def _works(connection: Any, *arguments: str | bytes) -> bool:
-    """True when this user may run the command here. It concerns a key that does not exist."""
+    """True when this user may run the command here. It concerns a key that does not exist, or may not be touched."""
     try:
         _ask(connection, *arguments)
     except ResponseError as error:
         text = str(error).lower()
-        unusable = ("unknown command", "syntax error", "no permissions", "wrong number of arguments", "unknown subcommand")
-        return not (isinstance(error, NoPermissionError) or any(phrase in text for phrase in unusable))
+        return not (_is_forbidden(error) or any(phrase in text for phrase in UNUSABLE))
     return True
+
+
+def _is_forbidden(error: ResponseError) -> bool:
+    """True when the user may not run the command at all; a key pattern that excludes the probe's key says nothing."""
+    return isinstance(error, NoPermissionError) and " run " in str(error)
 
 
 def _dialect(target: Target, connection: Any) -> Dialect:
     key = f"{target.key_prefix}probe-{token_hex(8)}".encode()
-    native_extend = _works(connection, "SET", key, b"x", "IFEQ", b"x", "PX", "1")
     if _works(connection, "DELEX", key, "IFEQ", b"x"):
         release = "delex"
     elif _works(connection, "DELIFEQ", key, b"x"):
         release = "delifeq"
     else:
         release = "evalsha"
+    native_extend = _extends(connection, key, default=release != "evalsha")
     if release == "evalsha" or not native_extend:
-        scripts = [COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND]
-        if not _works(connection, "EVAL", "return 0", "1", key):
-            raise InstanceRefusedError(
-                target.address, "neither a native compare-and-delete (DELEX, DELIFEQ) nor EVAL can be used here"
-            )
-        for script in scripts:
-            _works(connection, "SCRIPT", "LOAD", script.source)  # else the first EVALSHA falls back to EVAL
+        _check_scripts(target, connection, key)
     return Dialect(release, native_extend)
 
 
-def _take_over(connection: Any) -> Sock:
-    """The connected socket of a redis-py connection, which forgets it. `_sock` is private there: this is the one place."""
-    sock = connection._sock
+def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
+    """Whether SET … IFEQ exists. A full or read-only instance says no before it reads the option: then `default`."""
     try:
+        _ask(connection, "SET", key, b"x", "IFEQ", b"x", "PX", "1")
+    except ResponseError as error:
+        if _is_forbidden(error):
+            raise
+        return default and "syntax error" not in str(error).lower()
+    return True
+
+
+def _check_scripts(target: Target, connection: Any, key: bytes) -> None:
+    for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
+        _works(connection, "SCRIPT", "LOAD", script.source)  # else the first EVALSHA falls back to EVAL
+    forms = (("EVAL", COMPARE_AND_DELETE.source), ("EVALSHA", COMPARE_AND_DELETE.sha))
+    if not all(_works(connection, command, script, "1", key, b"x") for command, script in forms):
+        raise InstanceRefusedError(
+            target.address, "neither a native compare-and-delete (DELEX, DELIFEQ) nor EVAL can be used here"
+        )
+
+
+def _take_over(connection: Any) -> Sock:
+    """The connected socket of a redis-py connection, which forgets it. `_sock` is private there: used only here."""
+    sock = connection._sock
+    with suppress(OSError):  # a unix socket
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
-    except OSError:
-        pass  # a unix socket
     if hasattr(sock, "do_handshake"):
         connection._sock = None
         sock.settimeout(0.0)

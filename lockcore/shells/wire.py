@@ -1,8 +1,9 @@
 """One connected, non-blocking socket: *bytes out in full, bytes in as they come*.
 
-Rules: what the kernel does not take at once is kept in order and sent when the socket is writable again (`want_write` tells
-the driver). A broken socket is an OSError of `receive`; of a send it is reported through `broken`, because a send may
-happen in the middle of anything. TLS sockets hold decrypted bytes back, so they are read until they would block.
+Rules: what the kernel does not take at once is kept in order and sent when the socket is writable again (`want_write`
+tells the driver). A broken socket is an OSError of `receive`; of a send it is reported through `broken`, because a
+send may happen in the middle of anything. TLS sockets hold decrypted bytes back, so they are read until they would
+block.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import ssl
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Protocol
 
@@ -21,11 +23,20 @@ READ_BYTES = 65536
 class Sock(Protocol):
     """What is used of a socket."""
 
-    def send(self, data: bytes, /) -> int: ...
-    def recv(self, size: int, /) -> bytes: ...
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
-    def setsockopt(self, level: int, name: int, value: bytes, /) -> None: ...
+    def send(self, data: bytes, /) -> int:
+        """How many bytes the kernel took."""
+
+    def recv(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end of the stream."""
+
+    def fileno(self) -> int:
+        """The descriptor to watch."""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+
+    def setsockopt(self, level: int, name: int, value: bytes, /) -> None:
+        """As in `socket`."""
 
 
 class Wire:
@@ -76,7 +87,7 @@ class Wire:
             self.want_write(False)
 
     def receive(self) -> list[bytes]:
-        """What has come in; an empty list when nothing has. Raises OSError (ConnectionResetError at the end of stream)."""
+        """What has come in; an empty list when nothing has. Raises OSError when the connection has ended."""
         chunks: list[bytes] = []
         while True:
             try:
@@ -94,14 +105,10 @@ class Wire:
     def close(self, *, hard: bool = False) -> None:
         """Close; `hard` resets, so that what the kernel still holds is dropped."""
         if hard:
-            try:
+            with suppress(OSError):
                 self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-            except OSError:
-                pass
-        try:
+        with suppress(OSError):
             self.sock.close()
-        except OSError:
-            pass
 
 
 def plain_socket(sock: Sock) -> Sock:

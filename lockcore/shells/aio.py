@@ -1,0 +1,213 @@
+"""Waiting by futures: *the loop's readers wake the waiting task through one future per wait*.
+
+Rules: one engine per event loop (asyncio's own or uvloop). A caller awaits a future that is settled with its round; a
+task that is cancelled there abandons its round. Woken tasks run in the loop's next turn, so the flush of what they
+queue is put right behind them; apart from that a batch leaves at once when little is in flight, else at the end of the
+turn. The first attempt takes a short cut past the step generator; every other one goes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from lockcore.attempt import Acquire, lease_of
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.errors import InstanceClosedError
+from lockcore.model import Denied, Lease, Outcome
+from lockcore.rounds import Round
+from lockcore.settings import Settings
+from lockcore.shells.driver import Driver
+from lockcore.shells.handshake import Shaken, discard, shaken
+from lockcore.shells.target import Target
+from lockcore.shells.wire import Wire
+
+T = TypeVar("T")
+ACQUIRED = Outcome.ACQUIRED
+
+
+class AsyncDriver(Driver):
+    """The driver for asyncio: belongs to the loop that runs while it is made."""
+
+    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._new_future: Callable[[], asyncio.Future[None]] = self._loop.create_future
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(targets, settings)
+        self._terms_of = self.engine.terms_of
+
+    @classmethod
+    async def connect(cls, targets: Sequence[Target], settings: Settings) -> AsyncDriver:
+        """Connect to all instances at once. Raises InstanceError."""
+        driver = cls(targets, settings)
+        jobs = [driver._shake(target) for target in targets]
+        try:
+            await asyncio.wait(jobs)
+        except BaseException:
+            for job in jobs:
+                job.add_done_callback(discard)
+            raise
+        driver.admit([job.result() for job in jobs])
+        return driver
+
+    # -- the three operations -----------------------------------------------------------------------------------------
+
+    async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
+        """See AsyncRedlock.try_acquire."""
+        engine = self.engine
+        terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
+        round_ = engine.set_round(resource, terms, monotonic_ns())
+        engine.submit(round_)
+        if round_.outcome is None:
+            round_.waiter = future = self._new_future()
+            try:
+                await future
+            except BaseException:
+                round_.abandon()
+                raise
+        now_ns = monotonic_ns()
+        if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+            return lease
+        self.check_usable()
+        first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+        return await self.drive(first.after(round_, now_ns))
+
+    async def try_release(self, lease: Lease) -> Outcome:
+        """See AsyncRedlock.try_release."""
+        if self.keepers:
+            self.stop_keeping(lease)
+        engine = self.engine
+        round_ = engine.release_round(lease, monotonic_ns())
+        if self.closed:
+            self.check_usable()
+        engine.submit_release(round_)
+        if round_.outcome is None:
+            round_.waiter = future = self._new_future()
+            try:
+                await future
+            except BaseException:
+                round_.waiter = None
+                raise
+        return round_.outcome or Outcome.UNREACHABLE
+
+    async def drive(self, steps: Generator[Round | int, int, T]) -> T:
+        """Run an operation's steps in this task."""
+        try:
+            wanted = next(steps)
+            while True:
+                try:
+                    await self._wait(wanted)
+                except BaseException as cancelled:
+                    steps.throw(cancelled)
+                    raise
+                wanted = steps.send(monotonic_ns())
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def _wait(self, wanted: Round | int) -> None:
+        if isinstance(wanted, int):
+            await asyncio.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
+            return
+        self.submit(wanted)
+        if wanted.outcome is None:
+            wanted.waiter = future = self._new_future()
+            await future
+
+    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+        """Run steps in a task of their own, then `done` with their value; returns what stops them."""
+
+        async def run() -> None:
+            done(await self.drive(steps))
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
+        return task.cancel
+
+    async def close(self, drain_s: float) -> None:
+        """Send what is queued, wait up to `drain_s` for what is in flight, close."""
+        deadline_ns = monotonic_ns() + int(drain_s * NS_PER_S)
+        try:
+            while not self.closed and not self.engine.is_idle and monotonic_ns() < deadline_ns:
+                self.flush()
+                await asyncio.sleep(0.001)
+        finally:
+            self.shut()
+            self._stop_timer()
+            self.wake()
+
+    # -- hooks of Driver ----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """See Driver.wake."""
+        for round_ in self.engine.take_ready():
+            future = round_.waiter
+            if future is not None:
+                round_.waiter = None
+                if not future.done():  # else it is cancelled, and its task does not know yet
+                    future.set_result(None)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _want_flush(self) -> None:
+        if self._flush_due:
+            return
+        if self.is_quiet or self._loop.is_closed():
+            self.flush()
+        else:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        self.flush()
+
+    def _wake_later(self) -> None:
+        self._loop.call_soon(self.wake)
+
+    def _tick_later(self, delay_ns: int) -> None:
+        self._stop_timer()
+        whole_ms = -(-delay_ns // NS_PER_MS)  # uvloop rounds: a timer that fires early would fire again at once
+        self._timer = self._loop.call_later(whole_ms / 1000, self.tick)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _watch(self, index: int, wire: Wire) -> None:
+        self._loop.add_reader(wire.fileno, self.readable, index)
+
+    def _watch_writes(self, index: int, wanted: bool) -> None:
+        wire = self.wires[index]
+        if wire is None:
+            return
+        if wanted:
+            self._loop.add_writer(wire.fileno, self.writable, index)
+        else:
+            self._loop.remove_writer(wire.fileno)
+
+    def _unwatch(self, index: int) -> None:
+        wire = self.wires[index]
+        if wire is not None and not self._loop.is_closed():
+            self._loop.remove_reader(wire.fileno)
+            self._loop.remove_writer(wire.fileno)
+
+    def _shake(self, target: Target) -> asyncio.Future[Shaken]:
+        try:
+            return self._loop.run_in_executor(None, shaken, target)
+        except RuntimeError as error:  # the executor was shut down: the interpreter, or the loop, is ending
+            failed: asyncio.Future[Shaken] = self._loop.create_future()
+            failed.set_result(InstanceClosedError(target.address, str(error)))
+            return failed
+
+    def _connect_later(self, index: int) -> None:
+        def shook(job: asyncio.Future[Shaken]) -> None:
+            if not job.cancelled():
+                self.connected(index, job.result())
+
+        self._shake(self.targets[index]).add_done_callback(shook)
