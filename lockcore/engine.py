@@ -86,13 +86,12 @@ class Engine:
         return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt)
 
     def _stem(self, resource: str) -> bytes:
-        """A claim on `resource` up to the counter of its owner token; the most used ones are kept."""
+        """A claim on `resource` up to the counter of its owner token; the first ones are kept."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
-        if len(self._stems) >= STEMS_KEPT:
-            self._stems.clear()
         stem = claim_stem(self._prefix + resource.encode(), self._token_prefix)
-        self._stems[resource] = stem
+        if len(self._stems) < STEMS_KEPT:
+            self._stems[resource] = stem
         return stem
 
     def release_round(self, lease: Lease, now_ns: int) -> ReleaseRound:
