@@ -24,6 +24,7 @@ class RecipeSettings:
     instance_timeout_ms: float | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     rejoin: str = "trust-first"
+    merge_releases: bool = False
     connect_timeout_s: float = 1.0
 
 

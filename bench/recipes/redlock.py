@@ -59,6 +59,7 @@ class RedlockRecipe:
                 instance_timeout_ms=settings.instance_timeout_ms,
                 retry=settings.retry,
                 rejoin=settings.rejoin,
+                merge_releases=settings.merge_releases,
                 connect_timeout_s=settings.connect_timeout_s,
                 observer=reply_times,
                 observe_every=OBSERVE_EVERY,

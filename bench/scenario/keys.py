@@ -223,6 +223,13 @@ KEYS: tuple[Key, ...] = (
         "trust-first",
         "who votes at once: trust-first = at first contact, not after a restart; delay = nobody; trust = all",
     ),
+    Key(
+        "merge_releases",
+        "merge_releases",
+        Kind("", _truth, flag=True),
+        False,
+        "merge the script releases of one turn into one call: less server CPU, but commands per lease vary",
+    ),
     Key("events", "events", _choice("fast", "stock"), "fast", "stock = one Locust event per operation"),
     Key("seed", "seed", _whole(0, 2**63 - 1), 1, "drives every random choice of the load"),
     Key("fencing", "fencing", Kind("", _truth, flag=True), False, "fencing tokens", not_yet="fencing tokens"),

@@ -84,6 +84,7 @@ class Scenario:
     retry: Retry
     max_ttl_ms: int
     rejoin: str
+    merge_releases: bool
     events: str
     seed: int
     fencing: bool

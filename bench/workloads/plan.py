@@ -58,6 +58,7 @@ class Plan:
             instance_timeout_ms=scenario.instance_timeout_ms,
             retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts),  # type: ignore[arg-type]
             rejoin=scenario.rejoin,
+            merge_releases=scenario.merge_releases,
         )
 
     @property
