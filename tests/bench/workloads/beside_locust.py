@@ -1,4 +1,4 @@
-"""Checks that need Locust's classes: run by test_table.py in a process of their own, because `import locust` patches it."""
+"""Checks that need Locust's classes: test_table.py runs them in a child, because `import locust` patches its process."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def main() -> None:
         try:
             function()
             results[function.__name__] = ""
-        except Exception:
+        except Exception:  # noqa: BLE001 - reported to the test of that name
             results[function.__name__] = traceback.format_exc()
     json.dump(results, sys.stdout)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import gevent
 import pytest
@@ -113,12 +113,12 @@ def test_cancelled_and_killed_in_the_same_turn_wakes_once(alarm: Alarm) -> None:
 
 
 def test_a_closed_alarm_gives_its_descriptor_back() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for kind in (Alarm, PreciseAlarm):
         made = kind()
         made.wait_until(monotonic_ns() + 100_000)
         made.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_closing_cancels_whoever_still_waits() -> None:

@@ -91,7 +91,10 @@ def test_locust_gets_the_plan_and_none_of_the_callers_locust_variables(
 
 
 def test_stopping_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "open('ready', 'w').write('x')\ntry:\n    __import__('time').sleep(60)\nexcept KeyboardInterrupt:\n    print('in order')"
+    script = (
+        "import time\ntry:\n    open('ready', 'w').write('x')\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('in order')"
+    )
     process = play(monkeypatch, tmp_path, script)
     wait_for(tmp_path / "ready")
     process.stop(10)
