@@ -233,6 +233,11 @@ def rounds_kept(engine: Engine) -> list[object]:
     return kept
 
 
+def name_of(round_: Round) -> str | None:
+    """The name a round has got, None while it has none."""
+    return round_.outcome and round_.outcome.value
+
+
 def token_of(round_: Round) -> bytes:
     """The owner token of an attempt, read from its bytes."""
     set_round = round_.won if isinstance(round_, ReleaseRound) else round_

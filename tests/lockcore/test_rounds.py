@@ -12,7 +12,7 @@ from lockcore import rounds
 from lockcore.rounds import SetRound
 from tests.lockcore import reading
 from tests.lockcore.reading import ABSENT, ERRORED, GRANTED, REFUSED, SILENT
-from tests.lockcore.scripted import MISCONF, NIL, OK, ScriptedFleet, rounds_kept
+from tests.lockcore.scripted import MISCONF, NIL, OK, ScriptedFleet, name_of, rounds_kept
 
 BROKEN = "broken"  # the connection breaks before the reply: SILENT, but known at once
 REPLIES = {GRANTED: OK, REFUSED: NIL, ERRORED: MISCONF}
@@ -68,8 +68,7 @@ class Play:
         """Settled exactly when no completion changes the name; cleaned up exactly when no quorum is possible."""
         undecided = len(self.fates) - len(self.heard)
         names = reading.set_names(self.known, undecided)
-        outcome = self.round.outcome and self.round.outcome.value
-        assert outcome == (next(iter(names)) if len(names) == 1 else None)
+        assert name_of(self.round) == (next(iter(names)) if len(names) == 1 else None)
         cleaned = reading.must_clean_up(self.known, undecided)
         for index, fate in enumerate(self.fates):
             is_broken = fate == BROKEN and index in self.heard
@@ -82,20 +81,19 @@ class Play:
         """After the timeout: the full round's name and votes, one clean-up everywhere it was sent, nothing kept."""
         fleet, votes = self.fleet, [vote_of(fate) for fate in self.fates]
         fleet.tick(TIMEOUT_MS)
-        assert self.round.outcome is not None
-        assert self.round.outcome.value == reading.set_name(votes)
+        assert name_of(self.round) == reading.set_name(votes)
         assert self.round.tally == (*map(votes.count, reading.VOTES), 0)
         for index, fate in enumerate(self.fates):
             if fate == BROKEN:
                 fleet.attach(index)
         fleet.drain()
-        lost = self.round.outcome.value != "acquired"
+        lost = name_of(self.round) != "acquired"
         for index, fate in enumerate(self.fates):
             times = 2 if index in self.lost_before_break else 1  # the reply was lost: sent again
             released = ["release"] * times if lost else []
             assert fleet.about(index, self.round) == (["set", *released] if fate != ABSENT else [])
         for other in self.before + self.behind:
-            if not other.outcome or other.outcome.value != "acquired":
+            if name_of(other) != "acquired":
                 assert other.cleaned
         fleet.engine.take_ready()
         fleet.tick(TIMEOUT_MS)
@@ -120,8 +118,7 @@ def play(fates: Fate, order: Order, company: int = 0) -> None:
 def check_nothing_is_sent(fates: Fate) -> None:
     """With too few voters the attempt is UNREACHABLE at once and costs no byte."""
     drama = Play(fates)
-    assert drama.round.outcome is not None
-    assert drama.round.outcome.value == "unreachable"
+    assert name_of(drama.round) == "unreachable"
     assert drama.round.tally.absent == len(fates)
     assert not any(drama.fleet.sent)
     assert drama.fleet.engine.take_ready() == []
