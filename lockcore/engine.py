@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import COMPARE_AND_DELETE_MANY, Dialect, Encode, claim_stem, eval_of, merged_release
+from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, claim_stem, eval_of, merged_release
 from lockcore.deadlines import FAR_FUTURE_NS, Deadlines
 from lockcore.flight import SMALLEST, Flight
 from lockcore.membership import Hello, Member, State, abstention_ns
@@ -60,7 +60,7 @@ class Engine:
         self.now_ns = 0
         self._prefix = settings.key_prefix.encode()
         self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
-        self._counter = count(1)
+        self._counter = count(FIRST_NUMBER)
         self.deadlines = Deadlines()
         self._owed: list[list[ReleaseRound]] = [[] for _ in addresses]
         self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
@@ -80,7 +80,7 @@ class Engine:
     def set_round(self, resource: str, terms: Terms, now_ns: int, attempt: int = 1) -> SetRound:
         """A new attempt with an owner token of its own, not yet sent."""
         number = next(self._counter)
-        claim = (self._stems.get(resource) or self._stem(resource)) + b"%012x\r\n" % number
+        claim = (self._stems.get(resource) or self._stem(resource)) + b"%d\r\n" % number
         if self._observer is None or number % self._observe_every:
             return SetRound(self, resource, claim, terms, now_ns)
         return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt)
@@ -154,7 +154,7 @@ class Engine:
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent; nobody waits for it."""
         if round_.voters:
-            self.submit_release(ReleaseRound(round_, round_.started_ns))
+            self.submit_release(ReleaseRound(round_, max(round_.started_ns, self.now_ns)))  # its own age, not the SET's
 
     def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again."""
@@ -334,7 +334,7 @@ class Engine:
         owed, self._owed[index] = self._owed[index], []
         for round_ in owed:
             if now_ns < self._expiry_ns(round_):
-                self._unicast(pipe, round_.encode(dialect), round_)
+                self._unicast(pipe, round_.encode(dialect), ReleaseRound(round_.won, now_ns))
         self._recount()
 
     def _expiry_ns(self, round_: ReleaseRound) -> int:

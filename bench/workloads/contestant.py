@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lockcore import AsyncRedlock, Redlock
-from lockcore.commands import Dialect, claim_stem, set_nx_px
+from lockcore.commands import FIRST_NUMBER, Dialect, claim_stem, set_nx_px
 
 TTL_MS = 10_000
 SAMPLE_EVERY = 16
@@ -203,7 +203,7 @@ def _batches(order: Order) -> tuple[bytes, bytes]:
         encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
     head, tail = set_nx_px(TTL_MS)
     stems = (claim_stem(f"lockbench:speed:r{i}".encode(), b"r" * 22) for i in range(order.callers))
-    claims = [stem + b"%012x\r\n" % number for number, stem in enumerate(stems)]
+    claims = [stem + b"%d\r\n" % number for number, stem in enumerate(stems, FIRST_NUMBER)]
     return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
 
 
