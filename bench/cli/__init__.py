@@ -1,14 +1,18 @@
 """The `lockbench` command: *arguments → one exit code, and never a traceback*.
 
-Rules: nothing heavy is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and one line.
+Rules: nothing but sys and os is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and one line.
 Exit codes: 0 pass · 1 gate · 2 usage · 3 environment · 4 inconclusive or invalid · 5 violated · 130 interrupted.
 Source: README's command table.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EXIT_ENVIRONMENT = 3
 EXIT_INTERRUPTED = 130
@@ -24,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
-        print("lockbench: interrupted", file=sys.stderr)
+        _leave_interrupted()
     except (BrokenPipeError, SystemExit):  # rich leaves by SystemExit when the pipe it prints to is closed
         code = EXIT_ENVIRONMENT
         _drop_output()
@@ -37,10 +41,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _leave_interrupted() -> None:
+    """Exit at once: after an interrupt inside exec() CPython kills itself by SIGINT, whatever the exit code."""
+    print("lockbench: interrupted", file=sys.stderr, flush=True)
+    os._exit(EXIT_INTERRUPTED)
+
+
 def _drop_output() -> None:
     """Whoever read our output has gone: say nothing more, and let the interpreter flush into nothing."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
