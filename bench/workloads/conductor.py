@@ -79,7 +79,7 @@ class Conductor:
                 runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": part, "parts": len(clients)}, client)
         else:
             runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
-        _, end_ns = self._plan().window_ns
+        end_ns = self._plan().window_ns[1]
         if end_ns is not None:
             left_s = (origin_ns + end_ns - time.time_ns()) / NS_PER_S + TAIL_S
             gevent.spawn_later(max(left_s, 0.0), runner.quit)

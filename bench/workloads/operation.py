@@ -22,6 +22,7 @@ from bench.workloads.gear import Gear
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import monotonic_ns
 
+RELEASED = Outcome.RELEASED
 ACQUIRED = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED = ACQUIRED | OUTCOME_CODES["released"] << 8
 _UNDECIDED = 40  # bits below them in a record's votes
@@ -34,7 +35,6 @@ def operation(gear: Gear) -> Operate:
     acquire, release, names, ttl_ms, wait_ms = gear.acquire, gear.release, gear.names, gear.ttl_ms, gear.wait_ms
     holds_ns, nap_until, write, votes, pending = gear.holds_ns, gear.nap_until, gear.write, gear.votes, gear.pending
     acquired, released, caller, now = gear.acquired, gear.released, gear.caller, monotonic_ns
-    is_released = Outcome.RELEASED
     denied, broken_off, failed_code = _denied(gear), _broken_off(gear), _failed_code(gear)
 
     def operate(resource: int, intended_ns: int, start_ns: int) -> None:
@@ -54,7 +54,7 @@ def operation(gear: Gear) -> Operate:
             broken_off(lease, resource, intended_ns, start_ns, ended_ns, sent_ns)
             raise
         acquired(ended_ns - intended_ns)
-        if outcome is is_released:
+        if outcome is RELEASED:
             code = ACQUIRED_RELEASED
             released(replied_ns - sent_ns)
         else:
@@ -118,7 +118,7 @@ def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, i
                 sent_ns = monotonic_ns()
                 outcome = gear.release(lease)
                 replied_ns = monotonic_ns()
-                if outcome is Outcome.RELEASED:
+                if outcome is RELEASED:
                     code = ACQUIRED_RELEASED
                     gear.released(replied_ns - sent_ns)
                 else:

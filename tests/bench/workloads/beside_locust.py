@@ -1,4 +1,4 @@
-"""Checks that need Locust's classes: test_table.py runs them in a child, because `import locust` patches its process."""
+"""Checks that need Locust's classes: test_table.py runs them in a child, as `import locust` patches its process."""
 
 from __future__ import annotations
 

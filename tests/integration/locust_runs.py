@@ -1,0 +1,46 @@
+"""What tests of Locust runs ask: of servers, processes, ports and Locust's own table."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from bench.topology.fleet import Fleet
+
+
+def keys(fleet: Fleet) -> int:
+    total = 0
+    for url in fleet.urls:
+        with Redis.from_url(url) as client:
+            total += client.dbsize()
+    return total
+
+
+def until(reached: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def counts(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    return {row["name"]: (row["num_requests"], row["num_failures"]) for row in rows}

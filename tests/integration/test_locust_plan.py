@@ -1,0 +1,242 @@
+"""Locust with a plan, as `lockbench run` starts it: history, notes and table agree; it ends, by itself or with us."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.measure.histogram import Histogram
+from bench.measure.record import OUTCOME_CODES, Records, read_history
+from bench.scenario import load
+from bench.topology.fleet import Fleet, start_fleet
+from bench.workloads.launch import LocustProcess
+from bench.workloads.plan import Plan
+from tests.integration.locust_runs import counts, free_port, is_alive, keys, until
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with start_fleet(3, "none") as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(fleet: Fleet) -> Iterator[None]:
+    yield
+    assert keys(fleet) == 0
+
+
+@dataclass
+class Planned:
+    """A finished run with its folder."""
+
+    plan: Plan
+    records: Records
+    notes: list[dict[str, Any]]
+    table: dict[str, tuple[int, int]]
+    took_s: float
+
+
+def plan_for(fleet: Fleet, folder: Path, instances: int = 3, **options: str) -> Plan:
+    targets = list(fleet.urls[:instances])
+    scenario = load(options={"targets": targets, "users": "12", "duration": "1s", "warmup": "300ms", **options})
+    return Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, folder, timed=True)
+
+
+def run(plan: Plan) -> Planned:
+    assert plan.workdir is not None
+    began = time.monotonic()
+    process = LocustProcess.start(plan)
+    try:
+        code = process.wait(40)
+    finally:
+        process.close()
+    log = process.log_tail()
+    assert code == 0, log
+    assert process.failure() is None
+    assert "Traceback" not in (plan.workdir / "locust.log").read_text()
+    history = read_history(plan.workdir)
+    assert history.complete
+    notes = [json.loads(path.read_text()) for path in sorted(plan.workdir.glob("worker-*.json"))]
+    table = counts(json.loads((plan.workdir / "locust.json").read_text()))
+    return Planned(plan, history.records, notes, table, time.monotonic() - began)
+
+
+def granted(records: Records) -> Any:
+    return records["outcome"] & 0xFF == OUTCOME_CODES["acquired"]
+
+
+@pytest.mark.parametrize("processes, events", [("1", "stock"), ("2", "fast")])
+def test_the_history_the_notes_and_locusts_table_say_the_same(
+    fleet: Fleet, tmp_path: Path, processes: str, events: str
+) -> None:
+    options = {"resources": "4", "hold": "exp:1ms", "wait": "3ms"}  # enough contention to be denied sometimes
+    done = run(plan_for(fleet, tmp_path, processes=processes, events=events, **options))
+    records, won = done.records, granted(done.records)
+    totals = {"acquire": (len(records), int((~won).sum())), "release": (int(won.sum()), 0)}
+    assert done.table == totals
+    assert {
+        name: tuple(int(sum(column)) for column in zip(*(note["locust"][name] for note in done.notes), strict=True))
+        for name in totals
+    } == totals
+    assert min(totals["acquire"][1], totals["release"][0]) > 5
+    assert len(done.notes) == int(processes)
+    assert (records["outcome"][won] >> 8 == OUTCOME_CODES["released"]).all()
+
+
+@pytest.fixture(scope="module")
+def two_processes(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return run(plan_for(fleet, tmp_path_factory.mktemp("two"), processes="2", users="10", hold="fixed:1ms"))
+
+
+def test_a_planned_run_measures_the_window_it_was_told(two_processes: Planned) -> None:
+    done = two_processes
+    spawned = {note["spawned_ns"] for note in done.notes}
+    assert max(spawned) - min(spawned) < 5_000_000  # one origin for all, within what two clock readings differ
+    start_ns = max(spawned) + 300_000_000
+    end_ns = start_ns + 1_000_000_000
+    intended = done.records["intended_ns"]
+    assert intended.min() < start_ns
+    assert end_ns - 5_000_000 < intended.max() < end_ns + 2_000_000_000
+    for note in done.notes:
+        assert note["phase"] == "stopped"
+        assert note["stopped_ns"] >= end_ns
+        assert note["cpu_s"] > 0
+        assert Histogram.decode(note["lag_histogram"]).count > 50
+        assert [status["state"] for status in note["instances"]] == ["voting"] * 3
+        assert len(note["reply_histograms"]) == 3
+        assert (note["errors"], note["cut"]) == ({}, 0)
+
+
+def test_records_are_consistent_and_their_votes_settled(two_processes: Planned) -> None:
+    done = two_processes
+    records = done.records[granted(done.records)]
+    order = ("intended_ns", "start_ns", "attempt_ns", "granted_ns", "ended_ns", "work_end_ns", "release_replied_ns")
+    for earlier, later in pairwise(order):
+        assert (records[earlier] <= records[later]).all(), (earlier, later)
+    assert (records["work_end_ns"] - records["ended_ns"] >= 1_000_000).all()
+    assert (records["granted_ns"] < records["valid_until_ns"]).all()
+    assert (done.records["votes"] >> 40 == 0).all()
+    assert (records["votes"] & 0xFF >= 2).all()
+    assert len(np.unique(records["owner"])) == len(records)
+    assert set(np.unique(done.records["caller"] // 100_000)) == {0, 1}
+    assert len(np.unique(done.records["caller"])) == 10
+
+
+def test_the_processes_of_a_run_contend_for_the_same_keys(fleet: Fleet, tmp_path: Path) -> None:
+    done = run(plan_for(fleet, tmp_path, processes="2", users="2", resources="1", hold="fixed:2ms", wait="2s"))
+    records = done.records[granted(done.records)]
+    by_grant = np.sort(records, order="granted_ns")
+    assert set(by_grant["caller"] // 100_000) == {0, 1}
+    assert (by_grant["release_sent_ns"][:-1] <= by_grant["granted_ns"][1:]).all()  # nobody beside the holder
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("arrivals", ["fixed", "poisson"])
+def test_an_open_loop_starts_its_whole_schedule_on_time(
+    fleet: Fleet, tmp_path: Path, processes: str, arrivals: str
+) -> None:
+    options = {"rate": "400", "arrivals": arrivals, "users": "32", "processes": processes}
+    done = run(plan_for(fleet, tmp_path, **options))
+    scheduled = sum(note["scheduled_starts"] for note in done.notes)
+    assert len(done.records) == scheduled == sum(note["started_starts"] for note in done.notes)
+    assert scheduled == pytest.approx(520, abs=1 if arrivals == "fixed" else 120)
+    assert (done.records["start_ns"] >= done.records["intended_ns"]).all()
+    intended = np.sort(done.records["intended_ns"])
+    assert intended[0] >= min(note["spawned_ns"] for note in done.notes)
+    if arrivals == "fixed":
+        gaps = np.diff(intended)
+        assert np.median(gaps) == pytest.approx(2_500_000, rel=0.4 if processes == "2" else 1e-6)
+    lateness = Histogram.merged(Histogram.decode(note["lateness_histogram"]) for note in done.notes)
+    assert lateness.count > 300
+    assert (lateness.percentile(90) or 0) < 2_000_000
+
+
+def test_an_open_loop_beyond_its_callers_queues_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
+    done = run(plan_for(fleet, tmp_path, rate="300", users="2", hold="fixed:20ms"))  # 2 callers: 100/s at most
+    (note,) = done.notes
+    assert note["scheduled_starts"] > 300 > 2 * len(done.records) > 100
+    assert note["queued_starts"] > 0.9 * note["started_starts"]
+    waited_ns = done.records["start_ns"] - done.records["intended_ns"]
+    assert waited_ns.max() > 500_000_000  # paid for from the intended start
+
+
+def test_callers_that_rest_or_wait_for_a_far_arrival_do_not_delay_the_end(fleet: Fleet, tmp_path: Path) -> None:
+    for number, options in enumerate(({"think": "fixed:1m"}, {"rate": "0.5", "arrivals": "fixed"})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = run(plan_for(fleet, folder, users="4", **options))
+        assert 1 <= len(done.records) <= 4
+        assert done.took_s < 10
+
+
+def test_the_plain_lock_runs_through_the_same_load(fleet: Fleet, tmp_path: Path) -> None:
+    done = run(plan_for(fleet, tmp_path, instances=1, recipe="set-nx-lua", resources="2"))
+    assert done.table["acquire"][0] == len(done.records) > 50
+    assert done.table["release"][0] == int(granted(done.records).sum())
+
+
+def test_ctrl_c_ends_a_planned_run_in_order(fleet: Fleet, tmp_path: Path) -> None:
+    plan = plan_for(fleet, tmp_path, duration="1m", processes="2", hold="fixed:20ms")
+    process = LocustProcess.start(plan)
+    try:
+        until(lambda: len(list(tmp_path.glob("worker-*.json"))) == 2, "both workers")
+        process.stop(20)
+    finally:
+        process.close()
+    assert process.poll() == 0, process.log_tail()
+    notes = [json.loads(path.read_text()) for path in tmp_path.glob("worker-*.json")]
+    assert [note["phase"] for note in notes] == ["stopped"] * 2
+    records = read_history(tmp_path).records
+    assert counts(json.loads((tmp_path / "locust.json").read_text()))["acquire"][0] == len(records)
+
+
+def test_a_fleet_that_cannot_be_used_ends_a_planned_run_with_its_sentence(tmp_path: Path, fleet: Fleet) -> None:
+    scenario = load(options={"targets": [f"redis://127.0.0.1:{free_port()}"], "users": "2", "processes": "2"})
+    process = LocustProcess.start(Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, tmp_path, timed=True))
+    try:
+        assert process.wait(30) == 3, process.log_tail()
+    finally:
+        process.close()
+    failure = process.failure()
+    assert isinstance(failure, EnvironmentNotReadyError)
+    assert "\n" not in str(failure)
+    assert "start it, or name other instances" in str(failure)
+
+
+def test_locust_and_its_workers_die_with_whoever_started_them(fleet: Fleet, tmp_path: Path) -> None:
+    plan = plan_for(fleet, tmp_path, duration="1m", processes="2", hold="fixed:20ms")
+    plan.write()
+    script = (
+        "import sys, time\nfrom argparse import Namespace\nfrom bench.workloads.launch import LocustProcess\n"
+        "from bench.workloads.plan import plan_of\n"
+        f"process = LocustProcess.start(plan_of(Namespace(), {{'LOCKBENCH_PLAN': {str(tmp_path / 'plan.json')!r}}}))\n"
+        "print(process.pid, flush=True)\ntime.sleep(60)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ)
+    assert parent.stdout is not None
+    pids = [int(parent.stdout.readline())]
+    try:
+        until(lambda: len(list(tmp_path.glob("worker-*.json"))) == 2, "both workers")
+        pids += [int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("worker-*.json")]
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    until(lambda: not any(is_alive(pid) for pid in pids), "the end of Locust and its workers")
