@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockcore import attempt, engine, rounds
-from lockcore.commands import Dialect
+from lockcore.commands import OWNER_TOKEN_IN_CLAIM, Dialect
 from lockcore.engine import Engine
 from lockcore.model import Lease
 from lockcore.rounds import SetRound
@@ -31,7 +31,7 @@ def test_in_a_storm_on_few_keys_no_two_leases_are_valid_and_no_key_is_left(insta
     """Breaks, restarts, stops, pauses, full disks, flushed scripts and killed callers, from two clients."""
     storm = weather(Plan(seed=instances, instances=instances, dialects=DIALECTS[instances % 2]))
     assert storm.world.steps > 5_000
-    assert min(storm.names[name] for name in ("acquired", "released", "contended", "unreachable")) > 50
+    assert min(storm.names[name] for name in ("acquired", "released", "contended", "unreachable")) > 20
     assert instances == 1 or storm.names["split_vote"] > 0
 
 
@@ -102,7 +102,7 @@ def test_an_ignored_drift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_ignored_validity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease:
-        token, until_ns = round_.claim[-36:-2], round_.started_ns + round_.terms.usable_ns
+        token, until_ns = round_.claim.split(b"\r\n")[-2], round_.started_ns + round_.terms.usable_ns
         return Lease(
             round_.resource,
             token,
@@ -115,8 +115,9 @@ def test_an_ignored_validity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
             split_votes,
         )
 
+    plan = Plan(seed=0, instances=3, resources=8, faults=("pause",), faults_per_s=60, ttls_ms=(40,))
+    assert weather(plan).names["too_late"] > 0
     monkeypatch.setattr(attempt, "lease_of", blind)
-    plan = Plan(seed=0, faults=("pause",), faults_per_s=30, **CONTENDED)
     assert "granted without validity" in complaint(plan)
 
 
