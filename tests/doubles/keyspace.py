@@ -1,0 +1,123 @@
+"""The commands a lock sends, executed honestly on a dictionary: *arguments → one RESP2 reply*.
+
+What is said of Redis and Valkey in their manuals, for the few forms lockcore uses; held against the real servers by
+test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq` or `evalsha` (which has no SET … IFEQ).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
+
+Command = list[bytes]
+OK, NIL, ONE, ZERO = b"+OK\r\n", b"$-1\r\n", b":1\r\n", b":0\r\n"
+NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+
+
+def error(text: str) -> bytes:
+    """An error reply."""
+    return f"-{text}\r\n".encode()
+
+
+class Keyspace:
+    """Keys with their values and ends, and the scripts it was taught."""
+
+    def __init__(self, dialect: str) -> None:
+        self.dialect = dialect
+        self.scripts: set[bytes] = set()
+        self._entries: dict[bytes, tuple[bytes, float]] = {}
+        self._commands: dict[bytes, Callable[[Command], bytes]] = {
+            b"SET": self._set,
+            b"EVAL": self._eval,
+            b"EVALSHA": self._evalsha,
+            b"SCRIPT": self._script,
+        }
+        if dialect == "delex":
+            self._commands[b"DELEX"] = lambda command: self._delete(command[1], command[3])
+        if dialect == "delifeq":
+            self._commands[b"DELIFEQ"] = lambda command: self._delete(command[1], command[2])
+
+    @property
+    def keys(self) -> dict[bytes, bytes]:
+        """What is held now."""
+        now = time.monotonic()
+        return {key: value for key, (value, end) in list(self._entries.items()) if now < end}
+
+    def ttl_ms(self, key: bytes) -> float:
+        """What is left of a key that is held."""
+        return (self._entries[key][1] - time.monotonic()) * 1000
+
+    def put(self, key: bytes, value: bytes, ttl_ms: int = 60_000) -> None:
+        """Somebody else takes `key`."""
+        self._entries[key] = (value, time.monotonic() + ttl_ms / 1000)
+
+    def drop(self, key: bytes) -> None:
+        """Somebody else removes `key`."""
+        self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """A restart without persistence."""
+        self._entries.clear()
+        self.scripts.clear()
+
+    def run(self, command: Command) -> bytes:
+        """Execute one command."""
+        run = self._commands.get(command[0].upper())
+        return (
+            run(command) if run else error(f"ERR unknown command '{command[0].decode()}', with args beginning with: ")
+        )
+
+    def _set(self, command: Command) -> bytes:
+        _, key, value, *options = command
+        ttl_ms = int(options[options.index(b"PX") + 1])
+        held = self.keys.get(key)
+        if b"IFEQ" in options:
+            if self.dialect == "evalsha":
+                return error("ERR syntax error")
+            if held != options[options.index(b"IFEQ") + 1]:
+                return NIL
+        elif held is not None:
+            return NIL
+        self.put(key, value, ttl_ms)
+        return OK
+
+    def _delete(self, key: bytes, value: bytes) -> bytes:
+        if self.keys.get(key) != value:
+            return ZERO
+        self.drop(key)
+        return ONE
+
+    def _extend(self, key: bytes, value: bytes, ttl_ms: int) -> bytes:
+        if self.keys.get(key) != value:
+            return ZERO
+        self.put(key, value, ttl_ms)
+        return ONE
+
+    def _script(self, command: Command) -> bytes:
+        if command[1] == b"LOAD":
+            self.scripts.add(command[2])
+            return OK
+        self.scripts.clear()
+        return OK
+
+    def _eval(self, command: Command) -> bytes:
+        self.scripts.add(command[1])
+        return self._call(command[1], command)
+
+    def _evalsha(self, command: Command) -> bytes:
+        for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
+            if script.sha == command[1] and script.source in self.scripts:
+                return self._call(script.source, command)
+        return NOSCRIPT
+
+    def _call(self, source: bytes, command: Command) -> bytes:
+        count = int(command[2])
+        keys, values = command[3 : 3 + count], command[3 + count :]
+        if source == COMPARE_AND_DELETE.source:
+            return self._delete(keys[0], values[0])
+        if source == COMPARE_AND_EXTEND.source:
+            return self._extend(keys[0], values[0], int(values[1]))
+        assert source == COMPARE_AND_DELETE_MANY.source, source
+        return b"*%d\r\n" % count + b"".join(map(self._delete, keys, values))

@@ -1,0 +1,69 @@
+"""Every claim on every way of waiting, against scripted instances and real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.server import ServerBinary, found_servers
+from tests.doubles.instance import Instances
+from tests.integration.lockcore.shell import SHELLS, Shell
+
+SERVERS = {server.name: server for server in found_servers() if isinstance(server, ServerBinary)}
+DIALECTS = ("evalsha", "delifeq", "delex")
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell.name)
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """One way of waiting."""
+    waiting = request.param()
+    yield waiting
+    waiting.close()
+
+
+@pytest.fixture
+def connect(shell: Shell) -> Iterator[Callable[..., Any]]:
+    """`connect(urls, **settings)`: a lock that is closed when the test ends."""
+    with ExitStack() as stack:
+        yield lambda urls, **settings: stack.enter_context(shell.connect(urls, **settings))
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Instances]]:
+    """`scripted(3)`: so many scripted instances, closed when the test ends."""
+    with ExitStack() as stack:
+        yield lambda number=3, dialect="evalsha", **options: stack.enter_context(
+            Instances.of(number, dialect, **options)
+        )
+
+
+def server_of(name: str) -> ServerBinary:
+    """The server of that name on this machine, else a skipped test."""
+    if name not in SERVERS:
+        pytest.skip(f"no {name} server on this machine")
+    return SERVERS[name]
+
+
+@pytest.fixture(scope="session")
+def redis_fleet() -> Iterator[Fleet]:
+    """Five Redis servers that no test harms."""
+    with start_fleet(5, "none", server=server_of("redis")) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="session")
+def valkey_fleet() -> Iterator[Fleet]:
+    """Five Valkey servers that no test harms."""
+    with start_fleet(5, "none", server=server_of("valkey")) as fleet:
+        yield fleet
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def fleet(request: pytest.FixtureRequest) -> Fleet:
+    """Five real servers that no test harms."""
+    found: Fleet = request.getfixturevalue(f"{request.param}_fleet")
+    return found
