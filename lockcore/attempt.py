@@ -1,13 +1,13 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
 
-Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled") or an int ("wake me at that
-time, ns"), is sent the time (ns) at which it runs again, and returns its value: that is Send, Wait and Done. A shell only
-moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the round it waited for
-is abandoned: its clean-up goes out at once.
+Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled") or an int ("wake me at
+that time, ns"), is sent the time (ns) at which it runs again, and returns its value: that is Send, Wait and Done. A
+shell only moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the
+round it waited for is abandoned: its clean-up goes out at once.
 
-Rules: validity is judged with the reading taken when the caller runs again; every attempt has its own start and owner token;
-an extension is sent only inside the validity and never shortens it; a failed one changes nothing.
-Source: the Redlock text; outcomes and retries by quorum.py and retry.py.
+Rules: validity is judged with the reading taken when the caller runs again; every attempt has its own start and owner
+token; an extension is sent only inside the validity and never shortens it; a failed one changes nothing. Source: the
+Redlock text; outcomes and retries by quorum.py and retry.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Acquire:
 
     __slots__ = ("attempts", "deadline_ns", "engine", "random", "resource", "split_votes", "started_ns", "terms")
 
-    def __init__(self, engine: Engine, resource: str, terms: Terms, wait_ms: float, now_ns: int, random: Random) -> None:
+    def __init__(  # noqa: PLR0917 - made in one place per shell
+        self, engine: Engine, resource: str, terms: Terms, wait_ms: float, now_ns: int, random: Random
+    ) -> None:
         self.engine, self.resource, self.terms, self.random = engine, resource, terms, random
         self.started_ns = now_ns
         self.deadline_ns = now_ns + int(wait_ms * NS_PER_MS)
@@ -105,7 +107,8 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Round 
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
-    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends when it would have).
+    """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends when it would
+    have).
 
     Raises ValueError when the extension would end before the present `valid_until_ns`.
     """
@@ -130,13 +133,13 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     )  # fmt: skip
 
 
-def keep_alive_steps(
+def keep_alive_steps(  # noqa: PLR0917 - called in one place
     engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
 ) -> Generator[Round | int, int, Denied | None]:
     """Extend a lease every `every_ms` until it is gone (its Denied) or `extensions` are used up (None).
 
-    `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the period,
-    while the lease is still valid; after its end nothing is sent.
+    `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the
+    period, while the lease is still valid; after its end nothing is sent.
     """
     while extensions > 0:
         start_ns = min(lease.started_ns + int(every_ms * NS_PER_MS), lease.valid_until_ns)

@@ -1,7 +1,8 @@
 """Which rounds wait for whom, and until when: *rounds sent, now → the ones to expire*. Pure.
 
-Rules: a round's timeout counts from its own start. Batches are kept whole and looked at only when their oldest round may be
-due; a batch whose last round is answered is answered (one order per connection), so it is dropped without a look.
+Rules: a round's timeout counts from its own start. Batches are kept whole and looked at only when their oldest round
+may be due; a batch whose last round is answered is answered (one order per connection), so it is dropped without a
+look.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Rules:
 - A command for all voters is encoded once, appended once (`batch`), and sent once per turn to each of them (`flush`).
   Whatever concerns only some instances goes to their own queues; both keep one order per connection.
 - No SET goes to an instance that is down, abstaining or lagging (its vote is ABSENT). Extensions go to every open, not
-  lagging one; releases to every instance that was sent the SET: at once if it is open, else owed to it until the key's TTL
-  has passed.
-- Time is an argument. A shell feeds `received`, `flush`, `tick`, `attach`, `detach`, and wakes what `take_ready` returns.
+  lagging one; releases to every instance that was sent the SET: at once if it is open, else owed to it until the
+  key's TTL has passed.
+- Time is an argument. A shell feeds `received`, `flush`, `tick`, `attach`, `detach`, and wakes what `take_ready`
+  returns.
 """
 
 from __future__ import annotations
@@ -16,15 +17,33 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, claim_stem, eval_of, merged_release
-from lockcore.deadlines import FAR_FUTURE_NS, Deadlines
+from lockcore.commands import (
+    COMPARE_AND_DELETE_MANY,
+    FIRST_NUMBER,
+    Dialect,
+    Encode,
+    claim_stem,
+    eval_of,
+    merged_release,
+)
+from lockcore.deadlines import Deadlines
 from lockcore.flight import SMALLEST, Flight
 from lockcore.membership import Hello, Member, State, abstention_ns
 from lockcore.model import InstanceStatus, Lease, Outcome
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, Round, SetRound, Terms
+from lockcore.rounds import (
+    Awaited,
+    ExtendRound,
+    Ignored,
+    MergedReply,
+    Part,
+    ReleaseRound,
+    Round,
+    SetRound,
+    Terms,
+)
 from lockcore.settings import Settings
 from lockcore.status import status_of
 from lockcore.watched import WatchedSetRound
@@ -42,7 +61,7 @@ class Engine:
         self.pipes = [Pipeline(index, address) for index, address in enumerate(addresses)]
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
-        self.ready: list[Round] = []
+        self.ready: list[Part] = []
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
@@ -225,7 +244,8 @@ class Engine:
             pipe.commands += commands - 1  # the queue counts it as one
 
     def flush(self, now_ns: int) -> None:
-        """Send everything queued, one write per connection. A send that breaks a connection may queue more: sent too."""
+        """Send everything queued, one write per connection. A send that breaks a connection may queue more: sent
+        too."""
         if self._flushing:
             return
         self.now_ns = now_ns
@@ -269,8 +289,8 @@ class Engine:
             member.caught_up()
             self._recount()
 
-    def take_ready(self) -> list[Round]:
-        """The rounds settled since the last call."""
+    def take_ready(self) -> list[Part]:
+        """What was settled since the last call."""
         ready, self.ready = self.ready, []
         return ready
 
@@ -281,22 +301,16 @@ class Engine:
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
         changed = False
-        age_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
+        cap = self.settings.lag_cap
         for pipe, member in zip(self.pipes, self.members, strict=True):
             if member.abstained(now_ns):
                 changed = True
-            if member.state is State.VOTING and self._lags(pipe, now_ns - age_ns):
-                member.lagged(f"{pipe.awaited:,} commands not answered for {self.settings.lag_cap.age_ms:g} ms")
+            if member.state is State.VOTING and pipe.lags(cap, now_ns):
+                member.lagged(f"{pipe.awaited:,} commands not answered for up to {cap.age_ms:g} ms")
                 changed = True
         if changed:
             self._recount()
         return self.next_tick_ns(now_ns)
-
-    def _lags(self, pipe: Pipeline, oldest_ns: int) -> bool:
-        pending, cap = pipe.pending, self.settings.lag_cap
-        return bool(pending) and (
-            pipe.awaited > cap.operations or pipe.backlog > cap.bytes or pending[0].started_ns < oldest_ns
-        )
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
@@ -319,7 +333,7 @@ class Engine:
     # -- members ------------------------------------------------------------------------------------------------------
 
     def attach(self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int) -> None:
-        """A connection is ready: the instance votes, or abstains as long as membership.py says. What is owed goes out."""
+        """A connection is ready: the instance votes, or abstains (membership.py). What is owed to it goes out."""
         pipe, member, settings = self.pipes[index], self.members[index], self.settings
         known = member.hello
         abstention = abstention_ns(
@@ -340,13 +354,6 @@ class Engine:
     def _expiry_ns(self, round_: ReleaseRound) -> int:
         ttl_ms = self.settings.max_ttl_ms  # the lease may have been extended
         return round_.started_ns + ttl_ms * NS_PER_MS + drift_ns(ttl_ms, self.settings.drift_factor)
-
-    def twin_of(self, index: int, hello: Hello) -> int | None:
-        """The other instance that is this very server, if any: one server must not vote twice."""
-        for other, member in enumerate(self.members):
-            if other != index and self.pipes[other].is_open and member.hello and member.hello.run_id == hello.run_id:
-                return other
-        return None
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """The connection ended or could not be made: votes still out are SILENT, releases still out are owed."""

@@ -37,6 +37,7 @@ class AcquireError(LockcoreError):
 
     @property
     def definite(self) -> bool:
+        """True when its last round left nothing anywhere."""
         return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
     def __str__(self) -> str:

@@ -1,14 +1,15 @@
 """Which instances may vote: *hello, loss, lag, time → a member's state*. Pure.
 
-Rules (the Redlock text's *delayed restart*, done by the client): an instance that restarted may have forgotten locks, so it
-abstains until every lock it could have forgotten has expired. A changed run id abstains for max_ttl + drift from the
-reconnect, whatever its uptime says. A first contact abstains for max_ttl + drift − (uptime − 1 s) under `delay`, not at all
-under `trust-first` and `trust`; `trust` also trusts changed run ids. Abstaining stops SETs only.
+Rules (the Redlock text's *delayed restart*, done by the client): an instance that restarted may have forgotten locks,
+so it abstains until every lock it could have forgotten has expired. A changed run id abstains for max_ttl + drift
+from the reconnect, whatever its uptime says. A first contact abstains for max_ttl + drift − (uptime − 1 s) under
+`delay`, not at all under `trust-first` and `trust`; `trust` also trusts changed run ids. Abstaining stops SETs only.
 An instance over its lag cap is left alone until it has caught up. One that is down is tried again with back-off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -40,9 +41,7 @@ class Hello:
     client_id: int
 
 
-def abstention_ns(
-    hello: Hello, known_run_id: str | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
-) -> int:
+def abstention_ns(hello: Hello, known_run_id: str | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
     """How long, in ns from now, an instance that just connected must not grant votes; 0 for not at all."""
     whole = max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
     if known_run_id is None:
@@ -107,3 +106,12 @@ class Member:
     def is_due(self) -> bool:
         """True when it should be tried again as soon as `retry_ns` has come."""
         return self.state in (State.DOWN, State.REFUSED) and not self.connecting
+
+
+def twin_of(members: Sequence[Member], index: int, hello: Hello) -> int | None:
+    """The other connected instance that is the very server of `hello`, if any: one server must not vote twice."""
+    for other, member in enumerate(members):
+        connected = member.state not in (State.DOWN, State.REFUSED)
+        if other != index and connected and member.hello and member.hello.run_id == hello.run_id:
+            return other
+    return None

@@ -1,7 +1,7 @@
 """The facts of a lock as values: *what happened → names and counts*.
 
-Rules: closed sets are enums, facts are immutable (a `Lease` is slotted and written once: it is made on the hot path, where
-a frozen dataclass costs four times as much). No I/O, no clock. Times are integers in ns of CLOCK_MONOTONIC.
+Rules: closed sets are enums, facts are immutable (a `Lease` is slotted and written once: it is made on the hot path,
+where a frozen dataclass costs four times as much). No I/O, no clock. Times are integers in ns of CLOCK_MONOTONIC.
 Source of the words: the vocabulary in the README.
 """
 
@@ -54,7 +54,8 @@ class Counted(Protocol):
     """Whatever knows how its round stands."""
 
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> Tally:
+        """The votes so far."""
 
 
 class Closed(NamedTuple):
@@ -66,9 +67,9 @@ class Closed(NamedTuple):
 class Lease:
     """What a successful acquire returns: `resource` is ours until `valid_until_ns` on this host's monotonic clock.
 
-    `owner_token`: unguessable proof of ownership, unique per attempt. `ttl_ms`: the PX argument. `started_ns`: before the
-    first byte of the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥ 1: rounds
-    it took; `split_votes`: how many of those ended as split votes.
+    `owner_token`: unguessable proof of ownership, unique per attempt. `ttl_ms`: the PX argument. `started_ns`: before
+    the first byte of the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥
+    1: rounds it took; `split_votes`: how many of those ended as split votes.
     """
 
     __slots__ = (
@@ -77,7 +78,7 @@ class Lease:
     )  # fmt: skip
     outcome = Outcome.ACQUIRED
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - one argument per fact, made on the hot path
         self,
         resource: str,
         owner_token: bytes,
@@ -128,8 +129,8 @@ class Denied:
 class InstanceStatus:
     """One instance as the client sees it now: its state, what it runs, and what was exchanged with it so far.
 
-    `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap: no SETs sent), `down`,
-    `refused` (must not take part: see `reason`). `address` holds no secret. Counts are since `connect`.
+    `state`: `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the lag cap: no SETs sent),
+    `down`, `refused` (must not take part: see `reason`). `address` holds no secret. Counts are since `connect`.
     """
 
     index: int

@@ -14,7 +14,8 @@ from lockcore.model import Outcome, Tally, Vote
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt. Times in ns of CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 = never.
+    """One attempt. Times in ns of CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 =
+    never.
 
     `attempt`: 1 for the first round of its acquire. `validity_ns`: what was left when the caller got it (≤ 0: none).
     `margin`: granted votes − quorum, negative when lost.
@@ -37,4 +38,5 @@ class AttemptRecord:
 class Observer(Protocol):
     """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never raise."""
 
-    def observe(self, record: AttemptRecord) -> None: ...
+    def observe(self, record: AttemptRecord) -> None:
+        """Take one record."""

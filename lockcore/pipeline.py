@@ -1,9 +1,9 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
-Rules: bytes that were expected are counted by the flight (flight.py); of what is parsed, successes are counted here, straight
-on the round (rounds.py says when that is enough). Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
-release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
-`transmit`, which a shell provides.
+Rules: bytes that were expected are counted by the flight (flight.py); of what is parsed, successes are counted here,
+straight on the round (rounds.py says when that is enough). Redis answers a connection's commands in order, so the
+awaited replies are a FIFO and nothing is tagged. Acquire and release of one lock share the connection of their
+instance, so a release always lands after its SET. Bytes leave through `transmit`, which a shell provides.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
 from lockcore.resp import HiredisProtocolError, Replies
 from lockcore.rounds import Awaited, Part
+from lockcore.settings import LagCap
 
 Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
 
@@ -25,7 +27,8 @@ class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
-        "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "index", "late_replies",
+                "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect",
+        "errors", "index", "late_replies",
         "parsing", "pending", "queue", "reads", "reconnects", "replies", "seen", "transmit", "writes",
     )  # fmt: skip
 
@@ -134,7 +137,7 @@ class Pipeline:
                 round_: Any = oldest()
                 count += 1
                 undecided = round_.undecided
-                if undecided > 0 and (reply == b"OK" or reply == 1):
+                if undecided > 0 and (reply == b"OK" or reply == 1):  # noqa: PLR1714 - a set would hash every reply
                     round_.undecided = undecided - 1
                     round_.missing = missing = round_.missing - 1
                     if not missing:
@@ -150,6 +153,13 @@ class Pipeline:
             if self.is_open:  # else it broke in the middle: what was left is silent by now
                 self.awaited -= count
         self.parsing = replies.has_data()
+
+    def lags(self, cap: LagCap, now_ns: int) -> bool:
+        """True when it is over its lag cap."""
+        if not self.pending:
+            return False
+        oldest_ns = now_ns - int(cap.age_ms * NS_PER_MS)
+        return self.awaited > cap.operations or self.backlog > cap.bytes or self.pending[0].started_ns < oldest_ns
 
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind` (an error reply's first word, or TIMEOUT)."""

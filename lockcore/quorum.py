@@ -3,10 +3,10 @@
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order:
   granted ≥ q → ACQUIRED (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE
   · else SPLIT_VOTE.
-A round is lost, and its clean-up starts, once granted + undecided < q. Its name can no longer change when granted ≥ q, or
-when it is lost and: refused ≥ q, or granted + refused + undecided < q, or (granted + refused ≥ q and refused + undecided < q).
-Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the README and tested over every vote
-table and every arrival order.
+A round is lost, and its clean-up starts, once granted + undecided < q. Its name can no longer change when granted ≥
+q, or when it is lost and: refused ≥ q, or granted + refused + undecided < q, or (granted + refused ≥ q and refused +
+undecided < q). Source: the Redlock text, "The Redlock algorithm"; the stopping rule is derived in the README and
+tested over every vote table and every arrival order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The name of a release (or, with RELEASED read as EXTENDED, an extension): where the key was found ours, and where not."""
+    """The name of a release (or, with RELEASED read as EXTENDED, an extension): where the key was found ours, and
+    where not."""
     if ours >= quorum:
         return Outcome.RELEASED
     if not_ours > instances - quorum:
@@ -70,5 +71,6 @@ def vote_margin(tally: Tally, quorum: int) -> int:
 
 
 def validity_ns(ttl_ns: int, elapsed_ns: int, drift_ns: int) -> int:
-    """How long a grant may still be relied on: TTL − elapsed − drift; ≤ 0 is no grant. Source: the Redlock text, step 4."""
+    """How long a grant may still be relied on: TTL − elapsed − drift; ≤ 0 is no grant. Source: the Redlock text, step
+    4."""
     return ttl_ns - elapsed_ns - drift_ns

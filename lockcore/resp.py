@@ -27,7 +27,8 @@ def request(*arguments: bytes) -> bytes:
 
 
 def error_kind(reply: object) -> str:
-    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …), or UNEXPECTED for any other reply: a countable set."""
+    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …), or UNEXPECTED for any other reply: a countable
+    set."""
     if not isinstance(reply, ReplyError):
         return "UNEXPECTED"
     return str(reply).split(" ", 1)[0] or "ERR"

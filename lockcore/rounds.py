@@ -1,10 +1,10 @@
 """One command to all instances and its count, while replies come in: *reply after reply → a settled outcome*. Pure.
 
-Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its name can no longer change
-and *closed* when nothing is undecided (all replies, or the timeout). A lost SET round asks for its clean-up at once, before
-its name is known. Replies after the close are read and counted as late. `missing` counts grants down to zero, so that the
-hot path needs one comparison; the vote margin of a closed round is −missing.
-Source: quorum.py for every decision.
+Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its name can no longer
+change and *closed* when nothing is undecided (all replies, or the timeout). A lost SET round asks for its clean-up at
+once, before its name is known. Replies after the close are read and counted as late. `missing` counts grants down to
+zero, so that the hot path needs one comparison; the vote margin of a closed round is −missing. Source: quorum.py for
+every decision.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class Terms:
 class SetRound:
     """One attempt's SET on all voting instances.
 
-    `voters`: the pipelines it was sent to. `outcome`: None until settled (ACQUIRED still has to pass its validity check,
-    made by the caller when it runs again). `waiter`: whatever the shell wakes the caller by; None when nobody waits (any more).
+    `voters`: the pipelines it was sent to. `outcome`: None until settled (ACQUIRED still has to pass its validity
+    check, made by the caller when it runs again). `waiter`: whatever the shell wakes the caller by; None when nobody
+    waits (any more).
     """
 
     __slots__ = (
-        "claim", "cleaned", "engine", "errored", "flight", "missing", "outcome", "refused", "resource", "silent", "started_ns",
+                "claim", "cleaned", "engine", "errored", "flight", "missing", "outcome", "refused", "resource",
+        "silent", "started_ns",
         "terms", "undecided", "voters", "waiter",
     )  # fmt: skip
 
@@ -68,10 +70,12 @@ class SetRound:
 
     @property
     def valid_until_ns(self) -> int:
+        """The end of what it would grant: start + TTL − drift."""
         return self.started_ns + self.terms.usable_ns
 
     @property
     def tally(self) -> Tally:
+        """Votes so far; `undecided` is 0 once the round is closed."""
         engine = self.engine
         granted, undecided = engine.quorum - self.missing, abs(self.undecided)
         if self.flight is not None:
@@ -151,13 +155,15 @@ class SetRound:
 
 
 class ReleaseRound:
-    """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours there?
+    """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours
+    there?
 
     `outcome` is None until settled. The others, `never`, were not sent the SET, so the key cannot be ours there.
     """
 
     __slots__ = (
-        "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns", "undecided", "waiter", "won",
+                "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns",
+        "undecided", "waiter", "won",
     )  # fmt: skip
     success = b":1\r\n"
     success_outcome = Outcome.RELEASED
@@ -191,6 +197,7 @@ class ReleaseRound:
 
     @property
     def tally(self) -> Tally:
+        """Votes so far; `undecided` is 0 once the round is closed."""
         ours, undecided = self.ours, abs(self.undecided)
         if self.flight is not None:
             ours, undecided = self.flight.counts_of(self)
@@ -209,9 +216,9 @@ class ReleaseRound:
             pipe.late_replies += 1
         else:
             self._one_less()
-            if reply == 1 or reply == b"OK":
+            if reply in (1, b"OK"):
                 self.missing -= 1
-            elif reply == 0 or reply is None:
+            elif reply in (0, None):
                 self.not_ours += 1
             else:
                 self.errored += 1
@@ -278,9 +285,11 @@ class ExtendRound(ReleaseRound):
 
     @property
     def terms(self) -> Terms:
+        """The terms whose timeout holds for it."""
         return self.to
 
     def encode(self, dialect: Dialect) -> bytes:
+        """The command for an instance of this dialect."""
         return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
 
     def silence(self, pipe: Pipeline) -> None:
@@ -307,8 +316,8 @@ class Ignored:
 class MergedReply:
     """The header of a merged release's reply: `parts` releases follow it, in a flight or in the FIFO.
 
-    In a flight its line (`*parts`) and theirs are counted like any other; once parsed, the whole reply comes as one list,
-    which it hands to the releases that follow it.
+    In a flight its line (`*parts`) and theirs are counted like any other; once parsed, the whole reply comes as one
+    list, which it hands to the releases that follow it.
     """
 
     __slots__ = ("engine", "flight", "missing", "outcome", "parts", "started_ns", "undecided", "waiter")
@@ -325,6 +334,7 @@ class MergedReply:
 
     @property
     def success(self) -> bytes:
+        """Its line when all goes well: the count of its parts."""
         return b"*%d\r\n" % self.parts
 
     def reply(self, reply: object, pipe: Pipeline) -> None:

@@ -26,8 +26,9 @@ class LagCap:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is granted, and a restarted
-    instance abstains for as long. `instance_timeout_ms`: None for min(50 ms, TTL ÷ 4). `rejoin`: see membership.py.
+    """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is granted, and a
+    restarted instance abstains for as long. `instance_timeout_ms`: None for min(50 ms, TTL ÷ 4). `rejoin`: see
+    membership.py.
     `observe_every`: one attempt in so many is observed. `merge_releases`: merge script releases of one turn."""
 
     key_prefix: str = ""
@@ -53,7 +54,8 @@ class Settings:
             _between("instance_timeout_ms", self.instance_timeout_ms, 0.1, self.max_ttl_ms / 4)
 
     def timeout_ns(self, ttl_ms: int) -> int:
-        """How long one attempt at `ttl_ms` waits for a silent instance. Raises ValueError when the fixed one is too long."""
+        """How long one attempt at `ttl_ms` waits for a silent instance. Raises ValueError when the fixed one is too
+        long."""
         fixed = self.instance_timeout_ms
         if fixed is None:
             return int(min(DEFAULT_TIMEOUT_MS, ttl_ms / 4) * NS_PER_MS)

@@ -24,7 +24,7 @@ class WatchedSetRound(SetRound):
     __slots__ = ("attempt", "closed_ns", "decided_ns", "decision", "observer", "replied_ns", "sent_ns", "votes")
     watched = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made in one place
         self,
         engine: Engine,
         resource: str,
@@ -51,6 +51,7 @@ class WatchedSetRound(SetRound):
             self.votes[pipe.index] = Vote.SILENT
 
     def reply(self, reply: object, pipe: Pipeline) -> None:
+        """Count and remember what one instance said."""
         if self.undecided:
             granted = reply == b"OK"
             self.stamp(pipe, Vote.GRANTED if granted else Vote.REFUSED if reply is None else Vote.ERRORED)
@@ -63,14 +64,17 @@ class WatchedSetRound(SetRound):
         self.votes[pipe.index] = vote
 
     def silence(self, pipe: Pipeline) -> None:
+        """The connection broke."""
         super().silence(pipe)
         self.close()
 
     def expire(self) -> None:
+        """The timeout."""
         super().expire()
         self.close()
 
     def abandon(self) -> None:
+        """The caller is gone."""
         super().abandon()
         self.decided(None, self.engine.now_ns)
 

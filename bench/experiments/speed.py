@@ -1,10 +1,10 @@
 """`make bench`: *contestants run in turn on the same five servers → cycles/s, CPU per cycle, ratio to the ceiling*.
 
-Rules: a cycle is the acquire and the release of a free resource on five in-memory instances. Contestants of one round run
-one after the other in random order, each alone in its process, everything on the same two cores; what is compared is always
-of one round. Ratio = (client + server CPU per cycle of the replay) ÷ (the same of the contestant); the median over rounds is
-quoted, with its range. The wall-clock ratio stands beside it: it swings with whatever else the machine does.
-Source: README, "How fast".
+Rules: a cycle is the acquire and the release of a free resource on five in-memory instances. Contestants of one round
+run one after the other in random order, each alone in its process, everything on the same two cores; what is compared
+is always of one round. Ratio = (client + server CPU per cycle of the replay) ÷ (the same of the contestant); the
+median over rounds is quoted, with its range. The wall-clock ratio stands beside it: it swings with whatever else the
+machine does. Source: README, "How fast".
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def _two_cores() -> Iterator[int]:
 
 
 def _servers() -> dict[str, ServerBinary]:
-    """The servers to run on: one with scripts only, one with native compare-and-delete, as far as the machine has them."""
+    """The servers to run on: one with scripts only, one with native compare-and-delete, as far as the machine has
+    them."""
     servers: dict[str, ServerBinary] = {}
     for server in found_servers():
         if isinstance(server, ServerBinary):

@@ -22,9 +22,9 @@ def print_speed(result: Mapping[str, Any], path: str, console: Console | None = 
     servers = " · ".join(f"{kind}: {server}" for kind, server in conditions["servers"].items())
     console.print(table)
     console.print(
-        f"\n{conditions['rounds']} rounds of {conditions['seconds']:g} s, medians; {conditions['cores']} cores shared with "
-        f"the servers; in memory, no AOF; {servers}\n"
-        "CPU ratio = (client + server CPU per cycle of the replay) ÷ (the same of the row), per round; µs are CPU per cycle\n"
+        f"\n{conditions['rounds']} rounds of {conditions['seconds']:g} s, medians; {conditions['cores']} cores "
+        f"shared with the servers; in memory, no AOF; {servers}\n"
+        "µs are CPU per cycle; CPU ratio = (client + server CPU per cycle of the replay) ÷ (the same of the row)\n"
         f"{path}"
     )
 

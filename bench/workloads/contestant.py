@@ -1,12 +1,12 @@
 """One contestant of `make bench`, alone in its process: *a JSON order on stdin → its figures as JSON on stdout*.
 
-    replay      exactly lockcore's bytes, built beforehand, sent and counted by a client that decides nothing: the ceiling
-    raw         one caller: send to all, then read all, over blocking sockets
-    gevent · asyncio · uvloop · threads    lockcore on that shell
-    redis-py    the same commands by redis-py, one instance after the other, one caller
+    replay      exactly lockcore's bytes, built beforehand, sent and counted by a client that decides nothing: the
+    ceiling raw         one caller: send to all, then read all, over blocking sockets gevent · asyncio · uvloop ·
+    threads    lockcore on that shell redis-py    the same commands by redis-py, one instance after the other, one
+    caller
 
-Rules: acquire and release of a free resource, one resource per caller. CPU is the process's own plus, of the servers, what
-the kernel says they ran (ns); latency is of acquire. Nothing is written anywhere.
+Rules: acquire and release of a free resource, one resource per caller. CPU is the process's own plus, of the servers,
+what the kernel says they ran (ns); latency is of acquire. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from lockcore import AsyncRedlock, Redlock
@@ -34,7 +34,8 @@ SAMPLE_EVERY = 16
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`pids`: of the servers; `seconds` of load after a tenth of it as warm-up; `callers` at once; `merge`: releases."""
+    """`pids`: of the servers; `seconds` of load after a tenth of it as warm-up; `callers` at once; `merge`:
+    releases."""
 
     name: str
     urls: Sequence[str]
@@ -46,7 +47,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Per cycle (acquire + release on all instances): CPU in µs. `p50_us`: of acquire, None where nobody waits for one."""
+    """Per cycle (acquire + release on all instances): CPU in µs. `p50_us`: of acquire, None where nobody waits for
+    one."""
 
     cycles_per_s: float
     client_us: float
@@ -64,6 +66,7 @@ class Meter:
         self._wall_s = time.perf_counter()
 
     def figures(self, cycles: float, acquires_s: Sequence[float] = ()) -> Figures:
+        """What `cycles` cost since; `acquires_s`: the latencies of some acquires."""
         wall_s = time.perf_counter() - self._wall_s
         client_s = time.process_time() - self._client_s
         server_ns = self._run_ns() - self._server_ns
@@ -76,10 +79,10 @@ class Meter:
         return sum(int(path.read_text().split()[0]) for path in threads)
 
 
-def _connect(order: Order, shell: str) -> Redlock:
+def _connect(order: Order, shell: Literal["gevent", "threads"]) -> Redlock:
     return Redlock.connect(
         order.urls, shell=shell, key_prefix="lockbench:speed:", rejoin="trust-first", merge_releases=order.merge
-    )  # type: ignore[arg-type]
+    )
 
 
 def _cycle_loop(lock: Redlock, resource: str, until: float, acquires_s: list[float]) -> int:
@@ -186,7 +189,7 @@ def uvloop_shell(order: Order) -> Figures:
     """Lockcore on asyncio with uvloop."""
     import uvloop
 
-    return uvloop.run(_asyncio_load(order))  # type: ignore[no-any-return]
+    return uvloop.run(_asyncio_load(order))
 
 
 def _sockets(order: Order) -> list[socket.socket]:
@@ -208,7 +211,8 @@ def _batches(order: Order) -> tuple[bytes, bytes]:
 
 
 def replay(order: Order) -> Figures:
-    """Blind replay: each connection sends its next batch once it has counted the bytes of all replies to the last one."""
+    """Blind replay: each connection sends its next batch once it has counted the bytes of all replies to the last
+    one."""
     batches = [
         (data, order.callers * len(reply)) for data, reply in zip(_batches(order), (b"+OK\r\n", b":1\r\n"), strict=True)
     ]

@@ -16,6 +16,7 @@ from lockcore.deadlines import FAR_FUTURE_NS
 from lockcore.engine import Engine
 from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
+from lockcore.membership import twin_of
 from lockcore.model import Denied, Lease
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
@@ -125,7 +126,7 @@ class Driver:
     def _attach(self, index: int, result: Shaken) -> InstanceRefusedError | None:
         engine, now_ns = self.engine, monotonic_ns()
         if isinstance(result, Connected):
-            twin = engine.twin_of(index, result.hello)
+            twin = twin_of(engine.members, index, result.hello)
             if twin is None:
                 wire = Wire(
                     result.sock,
