@@ -306,7 +306,7 @@ class Engine:
             if member.abstained(now_ns):
                 changed = True
             if member.state is State.VOTING and pipe.lags(cap, now_ns):
-                member.lagged(f"{pipe.awaited:,} commands not answered for up to {cap.age_ms:g} ms")
+                member.lagged(f"{pipe.awaited:,} commands not answered for {cap.age_ms:g} ms")
                 changed = True
         if changed:
             self._recount()
