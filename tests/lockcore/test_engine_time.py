@@ -1,0 +1,149 @@
+"""Time is an argument: timeouts fall exactly on their deadline, and the engine says when it wants to be asked next."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lockcore.clock import NS_PER_MS
+from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.rounds import Round
+from tests.lockcore.scripted import NIL, OK, ONE, ScriptedFleet, name_of, rounds_kept, settings_of
+
+
+@pytest.mark.parametrize("company", [0, 5])
+@pytest.mark.parametrize("ttl_ms, timeout_ms", [(10_000, 50), (200, 50), (100, 25), (4, 1), (1, 0.25)])
+def test_a_silent_round_is_settled_at_its_timeout_and_not_a_nanosecond_before(
+    ttl_ms: int, timeout_ms: float, company: int
+) -> None:
+    """The timeout is min(50 ms, TTL ÷ 4), counted from before the first byte was queued."""
+    fleet = ScriptedFleet(3)
+    round_ = fleet.begin(ttl_ms=ttl_ms)
+    for number in range(company):
+        fleet.begin(f"r{number}", ttl_ms)
+    fleet.after(timeout_ms / 2)
+    fleet.flush()  # a batch that waits is paid for
+    fleet.now_ns = round_.started_ns + int(timeout_ms * NS_PER_MS) - 1
+    fleet.tick()
+    assert name_of(round_) is None
+    fleet.now_ns += 1
+    fleet.tick()
+    assert name_of(round_) == "unreachable"
+    assert round_.tally == (0, 0, 0, 3, 0, 0)
+
+
+@pytest.mark.parametrize("company", [0, 5])
+def test_a_release_and_an_extension_time_out_too(company: int) -> None:
+    fleet = ScriptedFleet(3)
+    leases = [fleet.won(f"r{number}") for number in range(company + 2)]
+    fleet.after(1)
+    rounds: list[Round] = [fleet.extend(leases[0])]
+    for lease in leases[1:]:
+        release = fleet.engine.release_round(lease, fleet.now_ns)
+        fleet.engine.submit_release(release)
+        rounds.append(release)
+    fleet.flush()
+    fleet.tick(49.999999)
+    assert {name_of(round_) for round_ in rounds} == {None}
+    fleet.tick(0.000001)
+    assert {name_of(round_) for round_ in rounds} == {"unreachable"}
+    assert [round_.tally.silent for round_ in rounds] == [3] * len(rounds)
+
+
+def test_an_own_instance_timeout_is_taken() -> None:
+    fleet = ScriptedFleet(3, settings=settings_of(instance_timeout_ms=7))
+    round_ = fleet.ask()
+    assert fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + 7 * NS_PER_MS
+    fleet.tick(7)
+    assert name_of(round_) == "unreachable"
+
+
+def test_rounds_of_different_ttls_time_out_each_at_its_own_time() -> None:
+    fleet = ScriptedFleet(3)
+    ttls = [1000, 20, 100, 40, 8, 1000, 60]
+    rounds = [fleet.begin(f"r{number}", ttl_ms) for number, ttl_ms in enumerate(ttls)]
+    fleet.flush()
+    for elapsed_ms in range(1, 60):
+        fleet.tick(1)
+        settled = [name_of(round_) is not None for round_ in rounds]
+        assert settled == [elapsed_ms >= min(50, ttl_ms / 4) for ttl_ms in ttls]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_shell_that_asks_only_when_told_to_misses_no_deadline(seed: int) -> None:
+    """Rounds start at random; between starts the clock jumps from one wanted tick to the next."""
+    random = Random(seed)
+    fleet = ScriptedFleet(random.randrange(1, 6))
+    rounds: list[Round] = []
+    for number in range(40):
+        rounds += [fleet.begin(f"{number}-{one}", random.choice([20, 100, 1000])) for one in range(random.randrange(7))]
+        fleet.flush()
+        until_ns = fleet.now_ns + random.randrange(30) * NS_PER_MS
+        while (next_ns := fleet.engine.next_tick_ns(fleet.now_ns)) <= until_ns:
+            fleet.now_ns = max(next_ns, fleet.now_ns + 1)
+            fleet.tick()
+            overdue = [
+                one
+                for one in rounds
+                if name_of(one) is None and one.started_ns + one.terms.timeout_ns < fleet.now_ns - 1
+            ]
+            assert overdue == []
+        fleet.now_ns = max(until_ns, fleet.now_ns)
+
+
+def test_with_nothing_under_way_no_tick_is_wanted() -> None:
+    fleet = ScriptedFleet(3)
+    assert fleet.engine.next_tick_ns(fleet.now_ns) == FAR_FUTURE_NS
+    lease = fleet.won()
+    fleet.drain()
+    fleet.tick(60)
+    assert fleet.engine.next_tick_ns(fleet.now_ns) == FAR_FUTURE_NS
+    fleet.release(lease)
+    fleet.reply_all(ONE)
+    fleet.tick(60)
+    assert fleet.engine.next_tick_ns(fleet.now_ns) == FAR_FUTURE_NS
+
+
+def test_a_tick_says_when_the_next_one_is_wanted() -> None:
+    fleet = ScriptedFleet(3)
+    fleet.ask()
+    assert fleet.engine.tick(fleet.now_ns) == fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + 50 * NS_PER_MS
+
+
+def test_a_timeout_is_counted_on_the_instances_that_did_not_answer() -> None:
+    fleet = ScriptedFleet(3)
+    fleet.ask()
+    fleet.reply(0, OK)
+    fleet.reply(1, NIL)
+    fleet.tick(50)
+    assert [dict(status.errors) for status in fleet.engine.status()] == [{}, {}, {"TIMEOUT": 1}]
+
+
+@pytest.mark.parametrize("company", [0, 1, 5])
+def test_everything_answered_leaves_nothing_behind(company: int) -> None:
+    fleet = ScriptedFleet(5)
+    for _ in range(20):
+        rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
+        fleet.flush()
+        fleet.reply_all(*[OK] * len(rounds))
+        fleet.engine.take_ready()
+    fleet.tick(60)
+    assert fleet.is_empty()
+    assert rounds_kept(fleet.engine) == []
+
+
+@pytest.mark.parametrize("company", [0, 5])
+def test_answers_that_come_after_the_timeout_leave_nothing_behind_either(company: int) -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
+    fleet.flush()
+    fleet.tick(50)
+    assert {name_of(round_) for round_ in rounds} == {"unreachable"}
+    fleet.drain()
+    fleet.engine.take_ready()
+    fleet.tick(60)
+    assert fleet.is_empty()
+    assert rounds_kept(fleet.engine) == []
+    late = [status.late_replies for status in fleet.engine.status()]
+    assert late == [len(rounds)] * 3
