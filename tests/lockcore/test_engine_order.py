@@ -9,7 +9,7 @@ import pytest
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from lockcore.errors import ProtocolError
 from lockcore.model import Lease
-from lockcore.rounds import Round, SetRound
+from lockcore.rounds import ReleaseRound, Round, SetRound
 from tests.lockcore.scripted import (
     DELEX,
     DELIFEQ,
@@ -118,23 +118,29 @@ def submit_owned(fleet: ScriptedFleet, lease: Lease, what: str, expected: list[l
         expected[index].append((what, lease.owner_token))
 
 
-# -- merged releases --------------------------------------------------------------------------------------------------
+# -- merged releases ------------------------------------------------------------------------------------------------
 
 
 def merging(instances: int = 3) -> ScriptedFleet:
     return ScriptedFleet(instances, dialect=EVALSHA, settings=settings_of(merge_releases=True))
 
 
-def test_releases_of_one_turn_are_merged_into_one_script() -> None:
-    fleet = merging()
-    leases = [fleet.won(f"r{number}") for number in range(5)]
+def merged(fleet: ScriptedFleet, releases: int) -> list[ReleaseRound]:
+    """So many releases in one turn, sent."""
+    leases = [fleet.won(f"r{number}") for number in range(releases)]
     rounds = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
     for round_ in rounds:
         fleet.engine.submit_release(round_)
     fleet.flush()
-    (merged,) = fleet.unanswered[0]
-    assert merged[:3] == [b"EVALSHA", COMPARE_AND_DELETE_MANY.sha, b"5"]
-    assert claims_of(merged) == [(lease.resource.encode(), lease.owner_token) for lease in leases]
+    return rounds
+
+
+def test_releases_of_one_turn_are_merged_into_one_script() -> None:
+    fleet = merging()
+    rounds = merged(fleet, 5)
+    (command,) = fleet.unanswered[0]
+    assert command[:3] == [b"EVALSHA", COMPARE_AND_DELETE_MANY.sha, b"5"]
+    assert claims_of(command) == [(round_.won.resource.encode(), token_of(round_)) for round_ in rounds]
     for index in range(3):
         fleet.reply(index, b"*5\r\n:1\r\n:0\r\n:1\r\n:0\r\n:1\r\n")
     assert [name_of(round_) for round_ in rounds] == ["released", "gone"] * 2 + ["released"]
@@ -145,11 +151,7 @@ def test_releases_of_one_turn_are_merged_into_one_script() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 2, 5, 9, 13])
 def test_a_merged_reply_may_come_in_any_pieces(releases: int, cut: int) -> None:
     fleet = merging()
-    rounds: list[Round] = []
-    for lease in [fleet.won(f"r{number}") for number in range(releases)]:
-        rounds.append(fleet.engine.release_round(lease, fleet.now_ns))
-        fleet.engine.submit_release(rounds[-1])
-    fleet.flush()
+    rounds = merged(fleet, releases)
     data = ONE if releases == 1 else b"*%d\r\n" % releases + ONE * releases
     for index in range(3):
         fleet.engine.received(index, data[:cut], fleet.now_ns)
@@ -190,7 +192,7 @@ def test_releases_are_merged_only_where_all_voters_take_scripts_and_only_if_aske
         assert [kind_of(command) for command in fleet.unanswered[0]] == ["release", "release"]
 
 
-# -- scripts that are not known -----------------------------------------------------------------------------------------
+# -- scripts that are not known -------------------------------------------------------------------------------------
 
 
 def test_an_unknown_script_is_sent_again_with_its_source() -> None:
@@ -220,11 +222,7 @@ def test_an_extension_with_an_unknown_script_too() -> None:
 
 def test_a_merged_release_whose_script_is_unknown_teaches_it_and_releases_one_by_one() -> None:
     fleet = merging()
-    rounds: list[Round] = []
-    for lease in [fleet.won(f"r{number}") for number in range(4)]:
-        rounds.append(fleet.engine.release_round(lease, fleet.now_ns))
-        fleet.engine.submit_release(rounds[-1])
-    fleet.flush()
+    rounds = merged(fleet, 4)
     fleet.reply(0, NOSCRIPT)
     fleet.flush()
     assert fleet.unanswered[0][0] == [b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source]
@@ -248,7 +246,7 @@ def test_a_release_that_times_out_is_still_sent_again_when_its_script_was_unknow
     assert round_.tally == (2, 0, 0, 1, 0, 0)
 
 
-# -- connections that break in the middle ------------------------------------------------------------------------------
+# -- connections that break in the middle ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -301,9 +299,7 @@ def test_a_connection_that_breaks_while_owed_releases_are_sent_keeps_owing_them(
 def test_a_connection_that_breaks_while_its_replies_are_read_forgets_the_rest() -> None:
     """An unknown script is answered at once, which breaks the connection between two of its replies."""
     fleet = ScriptedFleet(3, dialect=EVALSHA)
-    rounds: list[Round] = []
-    for lease in [fleet.won(name) for name in "abc"]:
-        rounds.append(fleet.release(lease))
+    rounds: list[Round] = [fleet.release(lease) for lease in [fleet.won(name) for name in "abc"]]
     fleet.at_once, fleet.breaks = True, {0}
     fleet.reply(0, NOSCRIPT, ONE, ONE)
     assert fleet.engine.status()[0].pending == 0
@@ -333,7 +329,7 @@ def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
     assert fleet.won("afterwards").tally.granted == len(fleet.sent)
 
 
-# -- replies that cannot be ---------------------------------------------------------------------------------------------
+# -- replies that cannot be -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("company", [0, 5])

@@ -106,7 +106,7 @@ def test_validity_is_the_ttl_less_what_has_passed_and_the_drift() -> None:
     assert quorum.validity_ns(10_000, 9_900, 200) == -100
 
 
-# -- negative controls: each planted fault turns a check above red ----------------------------------------------------
+# -- negative controls: each planted fault turns a check above red --------------------------------------------------
 
 
 @pytest.mark.parametrize("instances", SIZES)

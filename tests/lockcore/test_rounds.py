@@ -196,7 +196,7 @@ def test_errors_are_counted_by_kind_on_their_instance() -> None:
     assert errors == [{"MISCONF": 1}, {"UNEXPECTED": 1}, {"UNEXPECTED": 1}]
 
 
-# -- negative controls ------------------------------------------------------------------------------------------------
+# -- negative controls ----------------------------------------------------------------------------------------------
 
 
 def breaks_somewhere(instances: int = 3) -> bool:

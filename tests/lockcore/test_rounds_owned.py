@@ -238,7 +238,7 @@ def test_every_dialect_gives_the_same_outcome_to_the_same_answers(dialect: Diale
     assert outcomes == ["released", "gone", "released", "gone"]
 
 
-# -- negative controls ------------------------------------------------------------------------------------------------
+# -- negative controls ----------------------------------------------------------------------------------------------
 
 
 def breaks_somewhere(kind: type[Play]) -> bool:

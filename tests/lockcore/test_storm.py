@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockcore import attempt, engine, rounds
-from lockcore.commands import OWNER_TOKEN_IN_CLAIM, Dialect
+from lockcore.commands import Dialect
 from lockcore.engine import Engine
 from lockcore.model import Lease
 from lockcore.rounds import SetRound
@@ -57,7 +57,7 @@ def test_without_faults_and_contention_every_acquire_and_release_succeeds() -> N
     assert names <= {"acquired", "released", "extension acquired"}
 
 
-# -- negative controls ------------------------------------------------------------------------------------------------
+# -- negative controls ----------------------------------------------------------------------------------------------
 
 
 def complaint(plan: Plan, seeds: int = 8) -> str:
