@@ -127,7 +127,7 @@ def _locust(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
         command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
         for url in fleet.urls:
             command += ["--target", url]
-        command += ["--users", str(entry.callers), "--resources", "50000", "--warmup", "1s"]
+        command += ["--users", str(entry.callers), "--resources", str(entry.callers), "--skew", "own", "--warmup", "1s"]
         command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust or "fast"]
         result = _answer(entry, subprocess.run(command, capture_output=True, timeout=120 + 2 * seconds, check=False))
     cost = result["cost"]

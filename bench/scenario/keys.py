@@ -169,7 +169,7 @@ KEYS: tuple[Key, ...] = (
         "skew",
         Kind("SKEW", quantity.parse_skew),
         "uniform",
-        "uniform, zipf:1.1, or hot:0.9 (that share on one key)",
+        "uniform, own (each caller its own), zipf:1.1, or hot:0.9 (that share on one key)",
     ),
     Key(
         "hold",

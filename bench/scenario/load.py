@@ -159,6 +159,8 @@ def _load_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterat
             yield name, "retry.policy is none, so nothing is tried again; take one out"
     if scenario.skew.kind == "hot" and scenario.resources == 1:
         yield "skew", "hot needs a second resource beside the hot one; raise resources or write uniform"
+    if scenario.skew.kind == "own" and scenario.resources < scenario.users:
+        yield "skew", f"own needs a resource for each of {scenario.users} users; raise resources or write uniform"
 
 
 def _fault_contradictions(scenario: Scenario) -> Iterator[tuple[str, str]]:

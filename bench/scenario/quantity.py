@@ -75,20 +75,20 @@ def delay_text(delay: Delay) -> str:
 
 
 def parse_skew(raw: object) -> Skew:
-    """Return the choice of resources of `uniform`, `zipf:1.1` (exponent) or `hot:0.9` (share of resource 0)."""
+    """Return the choice of resources of `uniform`, `own`, `zipf:1.1` (exponent) or `hot:0.9` (share of resource 0)."""
     kind, _, value = raw.partition(":") if isinstance(raw, str) else ("", "", "")
-    if raw == "uniform":
-        return Skew()
+    if raw in ("uniform", "own"):
+        return Skew(raw)
     if kind == "zipf":
         return Skew(kind, parse_share(value, 0.0, 10.0, "exponent"))
     if kind == "hot":
         return Skew(kind, parse_share(value, 0.0, 1.0, "share"))
-    raise ValueError(f"{raw!r} is not a skew (write uniform, zipf:1.1 or hot:0.9)")
+    raise ValueError(f"{raw!r} is not a skew (write uniform, own, zipf:1.1 or hot:0.9)")
 
 
 def skew_text(skew: Skew) -> str:
     """Return what `parse_skew` reads back as `skew`."""
-    return skew.kind if skew.kind == "uniform" else f"{skew.kind}:{skew.value:g}"
+    return skew.kind if skew.kind in ("uniform", "own") else f"{skew.kind}:{skew.value:g}"
 
 
 def parse_share(raw: str, above: float, most: float, name: str) -> float:

@@ -40,7 +40,7 @@ from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.workloads.alarm import Alarm, PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
-from bench.workloads.contention import Contention
+from bench.workloads.contention import CALLERS_PER_WORKER, Contention
 from bench.workloads.gear import Gear, PackedVotes
 from bench.workloads.note import note_path, status_facts, write_note
 from bench.workloads.pacer import Pacer
@@ -49,7 +49,6 @@ from bench.workloads.table import Row, StockRow
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-CALLERS_PER_WORKER = 100_000
 PROBE_NS = 10 * NS_PER_MS
 ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
 PATCH = 64  # votes patched at a time: about 80 µs
@@ -72,7 +71,14 @@ class Worker:
         self._workdir, self._stats = workdir, environment.stats
         self._recorder = Recorder(workdir, index)
         self._note_path = note_path(workdir, index)
-        self._contention = Contention(scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed)
+        self._contention = Contention(
+            scenario.skew,
+            scenario.resources,
+            scenario.hold,
+            scenario.think,
+            scenario.seed,
+            processes=scenario.processes,
+        )
         self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
@@ -297,7 +303,7 @@ class Worker:
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
     if scenario.events == "stock":
         fire = environment.events.request.fire
-        return StockRow(scenario.recipe, "acquire", fire), StockRow(scenario.recipe, "release", fire)
+        return StockRow(scenario.recipe, "acquire", fire), Row(scenario.recipe, "release")  # one event per operation
     return Row(scenario.recipe, "acquire"), Row(scenario.recipe, "release")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.scenario.model import Delay, Skew
-from bench.workloads.contention import Contention
+from bench.workloads.contention import CALLERS_PER_WORKER, Contention
 
 NONE = Delay()
 MANY = 60_000
@@ -98,3 +98,16 @@ def test_a_wild_tail_stays_within_an_integer() -> None:
 def test_hold_and_think_of_one_caller_are_independent_streams() -> None:
     both = contention(hold=Delay("exp", 5.0), think=Delay("exp", 5.0))
     assert list(islice(both.holds_ns(0), 50)) != list(islice(both.thinks_ns(0), 50))
+
+
+def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource() -> None:
+    processes, users = 3, 30
+    wanted = []
+    for worker in range(processes):
+        own = Contention(Skew("own"), users, NONE, NONE, 1, processes=processes)
+        for number in range(users // processes):
+            draws = own.resources(worker * CALLERS_PER_WORKER + number)
+            first = next(draws)
+            assert [next(draws) for _ in range(5)] == [first] * 5
+            wanted.append(first)
+    assert sorted(wanted) == list(range(users))
