@@ -29,7 +29,7 @@ from lockcore.commands import (
 from lockcore.deadlines import Deadlines
 from lockcore.flight import SMALLEST, Flight
 from lockcore.membership import Hello, Member, State, abstention_ns
-from lockcore.model import InstanceStatus, Lease, Outcome
+from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
@@ -58,6 +58,7 @@ class Engine:
         self.settings = settings
         self.instances = len(addresses)
         self.quorum = quorum_of(self.instances)
+        self.unanimous = Tally(granted=self.instances)
         self.pipes = [Pipeline(index, address) for index, address in enumerate(addresses)]
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()

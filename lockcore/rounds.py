@@ -78,6 +78,8 @@ class SetRound:
         """Votes so far; `undecided` is 0 once the round is closed."""
         engine = self.engine
         granted, undecided = engine.quorum - self.missing, abs(self.undecided)
+        if granted == engine.instances:
+            return engine.unanimous
         if self.flight is not None:
             granted, undecided = self.flight.counts_of(self)
         known = granted + self.refused + self.errored + self.silent + undecided
