@@ -40,7 +40,8 @@ def command_line(plan: Plan) -> list[str]:
     users, processes = plan.scenario.users, plan.scenario.processes
     words = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
-    words += ["--json-file", str(plan.workdir / TABLE_FILE.removesuffix(".json")), "--exit-code-on-error", "0"]
+    # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes after the clean-up
+    words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     if processes > 1:
         port = str(_free_port())
         words += ["--processes", str(processes), "--master-host", "127.0.0.1", "--master-port", port]
