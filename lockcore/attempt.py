@@ -58,7 +58,7 @@ class Acquire:
     def steps(self, now_ns: int) -> Steps:
         """From the first attempt on."""
         round_ = self.engine.set_round(self.resource, self.terms, now_ns)
-        now_ns = yield from self._vote(round_)
+        now_ns = yield from _settled(round_)
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
@@ -81,18 +81,20 @@ class Acquire:
             now_ns = yield start_ns
             self.attempts += 1
             round_ = self.engine.set_round(self.resource, self.terms, now_ns, self.attempts)
-            now_ns = yield from self._vote(round_)
-
-    def _vote(self, round_: SetRound) -> Generator[Round | int, int, int]:
-        try:
-            return (yield round_)
-        except BaseException:
-            round_.abandon()
-            raise
+            now_ns = yield from _settled(round_)
 
     def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:
         retry = self.engine.settings.retry
         return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random())
+
+
+def _settled(round_: Round) -> Generator[Round | int, int, int]:
+    """Wait for a round. A caller cancelled there must not be woken by it later; an attempt of his is cleaned up."""
+    try:
+        return (yield round_)
+    except BaseException:
+        round_.abandon()
+        raise
 
 
 def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -> Denied:
@@ -102,7 +104,7 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
 def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Round | int, int, Denied]:
     """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
-    now_ns = yield round_
+    now_ns = yield from _settled(round_)
     return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
 
 
@@ -121,7 +123,7 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     round_ = engine.extend_round(lease, terms, now_ns)
     if now_ns >= lease.valid_until_ns:
         return _denied(lease, round_, Outcome.GONE, now_ns)
-    now_ns = yield round_
+    now_ns = yield from _settled(round_)
     outcome = round_.outcome or Outcome.UNREACHABLE
     if outcome is not Outcome.RELEASED:
         return _denied(lease, round_, outcome, now_ns)
