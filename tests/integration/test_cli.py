@@ -56,7 +56,7 @@ def closed_port() -> int:
         (["run", "--threshold", "acquire.p99 < 1ms"], "has no thresholds yet"),
         (["run", "--target", "localhost"], "option --target: 'localhost' has no scheme"),
         (["run", "--recipe", "redlok"], "there is no recipe 'redlok'"),
-        (["run", "--recipe", "set-nx-lua"], "the recipe set-nx-lua locks on 1 instance"),
+        (["run", "--recipe", "set-nx-lua", "--instances", "5"], "the recipe set-nx-lua locks on 1 instance"),
         (["run", "--instance-timeout", "3s"], "3s is too long for a ttl of 10s: at most a quarter of it, 2500ms"),
         (["fleet", "--instances", "0"], "invalid value for '--instances'"),
         (["fleet", "--fsync", "sometimes"], "invalid value for '--fsync'"),
