@@ -335,6 +335,7 @@ class Engine:
 
     def attach(self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int) -> None:
         """A connection is ready: the instance votes, or abstains (membership.py). What is owed to it goes out."""
+        self.now_ns = now_ns
         pipe, member, settings = self.pipes[index], self.members[index], self.settings
         known = member.hello
         abstention = abstention_ns(
@@ -358,6 +359,7 @@ class Engine:
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """The connection ended or could not be made: votes still out are SILENT, releases still out are owed."""
+        self.now_ns = now_ns
         pipe = self.pipes[index]
         self.members[index].lost(reason, now_ns, refused=refused)
         if pipe.is_open:

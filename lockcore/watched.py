@@ -89,7 +89,7 @@ class WatchedSetRound(SetRound):
         if self.undecided or self.flight is not None:
             return
         if not self.closed_ns:
-            self.closed_ns = self.engine.now_ns
+            self.closed_ns = max(self.engine.now_ns, self.started_ns)  # without voters nothing has moved the engine
         if self.decided_ns and self.observer is not None:
             observer, self.observer = self.observer, None  # type: ignore[assignment]
             observer.observe(self._record())
