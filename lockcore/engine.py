@@ -245,8 +245,7 @@ class Engine:
             pipe.commands += commands - 1  # the queue counts it as one
 
     def flush(self, now_ns: int) -> None:
-        """Send everything queued, one write per connection. A send that breaks a connection may queue more: sent
-        too."""
+        """Send everything queued, one write per connection; what a breaking connection adds is sent too."""
         if self._flushing:
             return
         self.now_ns = now_ns
