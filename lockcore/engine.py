@@ -168,7 +168,7 @@ class Engine:
         round_.undecided = -len(reached)  # not all: successes alone do not settle it
         for pipe in reached:
             self._unicast(pipe, round_.encode(pipe.dialect), round_)
-        self.deadlines.watch(round_)
+        self.deadlines.watch(round_, self.now_ns)
         round_.judge()
 
     def clean_up(self, round_: SetRound) -> None:
@@ -179,7 +179,7 @@ class Engine:
     def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again."""
         self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
-        self.deadlines.watch(round_)
+        self.deadlines.watch(round_, self.now_ns)
 
     def teach_merged(self, pipe: Pipeline) -> None:
         """An instance forgot the script of merged releases: load it again."""
@@ -232,7 +232,7 @@ class Engine:
         self._unstamped += watched
         self.batch, self.batch_rounds = [], []
         flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
-        self.deadlines.watch_batch(rounds)
+        self.deadlines.watch_batch(rounds, self.now_ns)
         for pipe in self.voters:
             pipe.expect_batch(flight, rounds)
         return data, commands
@@ -377,9 +377,7 @@ class Engine:
         if self.batch or self._to_merge:
             self._spill()
         voting = tuple(index for index, member in enumerate(self.members) if member.state is State.VOTING)
-        voters = self._voter_sets.get(voting)
-        if voters is None:
-            voters = self._voter_sets[voting] = tuple(self.pipes[index] for index in voting)
+        voters = self._voter_sets.setdefault(voting, tuple(self.pipes[index] for index in voting))
         self.voters = voters
         kinds = {pipe.dialect.release_command for pipe in voters}
         self._uniform_release = voters[0].dialect.encode_release if len(kinds) == 1 else None

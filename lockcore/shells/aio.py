@@ -68,6 +68,8 @@ class AsyncDriver(Driver):
             except BaseException:
                 round_.abandon()
                 raise
+        else:
+            await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
         now_ns = monotonic_ns()
         if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
             return lease

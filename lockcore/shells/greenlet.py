@@ -75,6 +75,8 @@ class GreenletDriver(Driver):
             except BaseException:
                 round_.abandon()
                 raise
+        else:
+            gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
         now_ns = monotonic_ns()
         if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
             return lease
