@@ -1,0 +1,185 @@
+"""A lease kept alive in the background: when it is extended, how often, and how its holder learns that it is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockcore.attempt import keep_alive_steps
+from lockcore.clock import NS_PER_MS
+from lockcore.errors import ForeignProcessError
+from lockcore.keeper import KeepAlive, keeper_steps
+from lockcore.model import Denied, Lease, Outcome
+from lockcore.rounds import ExtendRound
+from tests.lockcore.by_hand import Run
+from tests.lockcore.scripted import MISCONF, NIL, OK, TTL_MS, ScriptedFleet
+
+EVERY_MS = 3_000
+
+
+class Kept:
+    """A lease under a keeper, run by hand."""
+
+    def __init__(self, extensions: int = 1_000, every_ms: float = EVERY_MS) -> None:
+        self.fleet = ScriptedFleet(3)
+        self.lease = self.fleet.won()
+        self.renewed: list[Lease] = []
+        steps = keep_alive_steps(self.fleet.engine, self.lease, TTL_MS, every_ms, extensions, self.renewed.append)
+        self.run = Run(self.fleet, steps)
+
+    def sent(self) -> int:
+        """Extensions that reached instance 0."""
+        return self.fleet.kinds(0).count("extend")
+
+
+def test_it_is_extended_every_so_often_from_the_start_of_the_last_extension() -> None:
+    kept = Kept()
+    for _ in range(3):
+        kept.run.answer(OK, OK, OK, after_ms=7)
+    starts = [round_.started_ns for round_ in kept.run.rounds]
+    assert [later - earlier for earlier, later in zip([kept.lease.started_ns, *starts], starts, strict=False)] == [
+        EVERY_MS * NS_PER_MS
+    ] * 4
+    assert [lease.started_ns for lease in kept.renewed] == starts[:3]
+    assert kept.renewed[-1].valid_until_ns > kept.lease.valid_until_ns
+
+
+def test_extensions_are_bounded_in_number() -> None:
+    kept = Kept(extensions=2)
+    kept.run.answer(OK, OK, OK)
+    kept.run.answer(OK, OK, OK)
+    assert kept.run.wanted is None
+    assert kept.run.result is None
+    assert (len(kept.renewed), kept.sent()) == (2, 2)
+
+
+def test_a_lease_that_is_gone_ends_it_at_once() -> None:
+    kept = Kept()
+    kept.run.answer(OK, OK, OK)
+    kept.run.answer(NIL, NIL, NIL)
+    assert isinstance(kept.run.result, Denied)
+    assert kept.run.result.outcome is Outcome.GONE
+    assert len(kept.renewed) == 1
+
+
+def test_too_few_answers_are_tried_again_after_a_tenth_of_the_period() -> None:
+    kept = Kept()
+    kept.run.answer(OK, MISCONF, MISCONF)
+    kept.run.answer(OK, MISCONF, MISCONF)
+    kept.run.answer(OK, OK, OK)
+    first, second, third, _ = kept.run.rounds
+    assert second.started_ns - first.started_ns == (EVERY_MS // 10 + 1) * NS_PER_MS  # answered after 1 ms
+    assert third.started_ns - second.started_ns == (EVERY_MS // 10 + 1) * NS_PER_MS
+    assert len(kept.renewed) == 1
+
+
+def test_after_its_own_end_nothing_is_sent() -> None:
+    kept = Kept()
+    while kept.run.wanted is not None:
+        kept.run.answer(MISCONF, MISCONF, MISCONF)
+    assert kept.run.result.outcome is Outcome.GONE
+    assert kept.run.result.ended_ns == kept.lease.valid_until_ns
+    assert kept.run.rounds[-1].started_ns < kept.lease.valid_until_ns
+    assert kept.sent() == len(kept.run.rounds)
+
+
+def test_a_keeper_that_was_held_up_beyond_the_end_sends_nothing() -> None:
+    """The process was stopped: when it runs again the lease is over."""
+    fleet = ScriptedFleet(3)
+    lease = fleet.won()
+    steps = keep_alive_steps(fleet.engine, lease, TTL_MS, EVERY_MS, 10, lambda _: None)
+    assert next(steps) == lease.started_ns + EVERY_MS * NS_PER_MS
+    with pytest.raises(StopIteration) as done:
+        steps.send(lease.valid_until_ns)
+    assert done.value.value.outcome is Outcome.GONE
+    assert fleet.kinds(0) == ["set"]
+
+
+def test_a_period_beyond_the_validity_ends_with_it() -> None:
+    kept = Kept(every_ms=TTL_MS - 1)
+    assert kept.run.result.outcome is Outcome.GONE
+    assert kept.run.result.ended_ns == kept.lease.valid_until_ns
+    assert kept.sent() == 0
+
+
+# -- the handle -------------------------------------------------------------------------------------------------------
+
+
+def handle(extensions: int = 10, every_ms: float | None = None) -> tuple[ScriptedFleet, KeepAlive, list[Denied]]:
+    fleet = ScriptedFleet(3)
+    told: list[Denied] = []
+    return fleet, KeepAlive(fleet.won(), every_ms, extensions, told.append), told
+
+
+def test_a_handle_holds_the_newest_lease_and_counts() -> None:
+    fleet, keeper, told = handle()
+    first = keeper.lease
+    run = Run(fleet, keeper_steps(keeper, fleet.engine))
+    assert run.waits == [pytest.approx(TTL_MS / 3, abs=0.001)]  # unless told otherwise
+    run.answer(OK, OK, OK)
+    assert keeper.lease.valid_until_ns > first.valid_until_ns
+    assert (keeper.renewals, keeper.gone, keeper.stopped, told) == (1, None, False, [])
+
+
+def test_a_holder_is_told_once_that_the_lease_is_gone() -> None:
+    fleet, keeper, told = handle()
+    run = Run(fleet, keeper_steps(keeper, fleet.engine)).answer(NIL, NIL, NIL)
+    keeper.ended(run.result)
+    assert keeper.stopped
+    assert [denied.outcome for denied in told] == [Outcome.GONE]
+    assert keeper.gone is told[0]
+
+
+def test_all_extensions_used_up_is_an_end_but_not_a_loss() -> None:
+    _, keeper, told = handle()
+    keeper.ended(None)
+    assert (keeper.stopped, keeper.gone, told) == (True, None, [])
+
+
+def test_a_stopped_handle_tells_nobody_anything() -> None:
+    """Whoever releases knows that it is gone."""
+    fleet, keeper, told = handle()
+    cancelled: list[bool] = []
+    keeper.cancel = lambda: cancelled.append(True)
+    run = Run(fleet, keeper_steps(keeper, fleet.engine)).answer(NIL, NIL, NIL)
+    keeper.stop()
+    keeper.stop()
+    keeper.ended(run.result)
+    assert (cancelled, keeper.gone, told) == ([True], None, [])
+
+
+def test_a_holder_may_stop_the_keeper_that_is_telling_him() -> None:
+    fleet = ScriptedFleet(3)
+    keeper = KeepAlive(fleet.won(), None, 10, lambda _: keeper.stop())
+    keeper.cancel = lambda: pytest.fail("the keeper was cancelled while it told its holder")
+    keeper.ended(Denied("stock", Outcome.GONE, (0, 3, 0, 0, 0, 0), 1, 0, 1, 2))  # type: ignore[arg-type]
+    assert keeper.gone is not None
+
+
+def test_a_redlock_that_was_closed_ends_it_without_a_loss() -> None:
+    fleet, keeper, _ = handle()
+    steps = keeper_steps(keeper, fleet.engine)
+    next(steps)
+    assert isinstance(steps.send(keeper.lease.started_ns + 4_000 * NS_PER_MS), ExtendRound)
+    with pytest.raises(StopIteration) as done:
+        steps.throw(ForeignProcessError())
+    assert done.value.value is None
+
+
+def test_a_lease_of_another_redlock_is_refused_at_once() -> None:
+    _, keeper, _ = handle()
+    with pytest.raises(ValueError, match="was not made by this Redlock"):
+        keeper_steps(keeper, ScriptedFleet(3).engine)
+
+
+@pytest.mark.parametrize(
+    "extensions, every_ms, words",
+    [
+        (0, None, "extensions must be at least 1, not 0"),
+        (1, 0.5, "every_ms must be 1 … below the TTL of 10000 ms, not 0.5"),
+        (1, TTL_MS, "every_ms must be 1 … below the TTL"),
+        (1, float("nan"), "every_ms"),
+    ],
+)
+def test_a_handle_that_makes_no_sense_is_refused(extensions: int, every_ms: float | None, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        handle(extensions, every_ms)

@@ -1,0 +1,186 @@
+"""One connection's order: however its bytes are cut, every reply reaches the round that awaits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from lockcore.rounds import Round
+from tests.lockcore.scripted import (
+    DELEX,
+    DELIFEQ,
+    EVALSHA,
+    MISCONF,
+    NIL,
+    OK,
+    ONE,
+    ZERO,
+    ScriptedFleet,
+    name_of,
+    rounds_kept,
+    settings_of,
+)
+
+Feed = Callable[[ScriptedFleet, int, bytes], None]
+INSTANCES = 5
+
+
+def at_once(fleet: ScriptedFleet, index: int, data: bytes) -> None:
+    fleet.engine.received(index, data, fleet.now_ns)
+
+
+def byte_by_byte(fleet: ScriptedFleet, index: int, data: bytes) -> None:
+    for position in range(len(data)):
+        fleet.engine.received(index, data[position : position + 1], fleet.now_ns)
+
+
+def in_pieces(fleet: ScriptedFleet, index: int, data: bytes) -> None:
+    random = Random(len(data) + index)
+    while data:
+        cut = random.randrange(1, len(data) + 1)
+        fleet.engine.received(index, data[:cut], fleet.now_ns)
+        data = data[cut:]
+
+
+def story(feed: Feed, seed: int, rounds: int, merge: bool) -> list[tuple[str | None, tuple[int, ...]]]:
+    """The same attempts, releases and answers, fed in one way or another: their names and votes."""
+    random = Random(seed)
+    dialect = random.choice([DELIFEQ, DELEX, EVALSHA])
+    fleet = ScriptedFleet(INSTANCES, dialect=dialect, settings=settings_of(merge_releases=merge))
+    chance = random.choice([0.0, 0.02, 0.3])
+    asked: list[Round] = [fleet.begin(f"r{number}") for number in range(rounds)]
+    answer_all(fleet, feed, random, chance)
+    leases = [fleet.won(f"w{number}") for number in range(rounds)]
+    for lease in leases:
+        release = fleet.engine.release_round(lease, fleet.now_ns)
+        fleet.engine.submit_release(release)
+        asked.append(release)
+    answer_all(fleet, feed, random, chance)
+    fleet.engine.take_ready()
+    fleet.tick(60)
+    assert fleet.is_empty()
+    assert rounds_kept(fleet.engine) == []
+    return [(name_of(round_), tuple(round_.tally)) for round_ in asked]
+
+
+def answer_all(fleet: ScriptedFleet, feed: Feed, random: Random, chance: float) -> None:
+    """Every instance answers everything, mostly yes, in whatever pieces."""
+    fleet.flush()
+    while any(fleet.unanswered):
+        for index, commands in enumerate(fleet.unanswered):
+            data = b""
+            for command in commands:
+                data += answer(command, random, chance)
+            commands.clear()
+            if data:
+                feed(fleet, index, data)
+        fleet.flush()
+
+
+def answer(command: list[bytes], random: Random, chance: float) -> bytes:
+    said = random.random()
+    if command[0] == b"SET":
+        return OK if said >= chance else NIL if said >= chance / 4 else MISCONF
+    if command[0] == b"EVALSHA" and int(command[2]) > 1:
+        lines = [ONE if random.random() >= chance else ZERO for _ in range(int(command[2]))]
+        return b"*%d\r\n" % len(lines) + b"".join(lines)
+    return ONE if said >= chance else ZERO if said >= chance / 4 else MISCONF
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("rounds", [1, 3, 4, 20])
+@pytest.mark.parametrize("seed", range(12))
+def test_fed_byte_by_byte_or_in_pieces_the_votes_are_those_fed_at_once(seed: int, rounds: int, merge: bool) -> None:
+    """Small batches are parsed, large ones compared with what is expected: both count alike."""
+    expected = story(at_once, seed, rounds, merge)
+    assert story(byte_by_byte, seed, rounds, merge) == expected
+    assert story(in_pieces, seed, rounds, merge) == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int) -> None:
+    """The same answers to the same attempts, batched or each flushed alone, byte for byte in the same order."""
+    outcomes = []
+    for batched in (True, False):
+        random = Random(seed)
+        fleet = ScriptedFleet(INSTANCES)
+        rounds = []
+        for number in range(12):
+            rounds.append(fleet.begin(f"r{number}"))
+            if not batched:
+                fleet.flush()
+        fleet.flush()
+        for _ in range(200):
+            index = random.randrange(INSTANCES)
+            if fleet.unanswered[index]:
+                fleet.reply(index, random.choice([OK, OK, OK, OK, NIL, MISCONF]))
+        outcomes.append([(name_of(round_), round_.tally, round_.cleaned) for round_ in rounds])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_every_round_of_a_batch_gets_its_own_votes() -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(8)]
+    fleet.flush()
+    for index in range(3):
+        fleet.reply(index, *[NIL if number == 2 * index + 1 else OK for number in range(8)])
+    assert [round_.tally.refused for round_ in rounds] == [0, 1, 0, 1, 0, 1, 0, 0]
+    assert {name_of(round_) for round_ in rounds} == {"acquired"}
+
+
+def test_a_batch_in_flight_shows_the_votes_it_has_so_far() -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(6)]
+    fleet.flush()
+    fleet.reply(0, *[OK] * 6)
+    fleet.reply(1, *[OK] * 3)
+    assert [round_.tally for round_ in rounds] == [(2, 0, 0, 0, 0, 1)] * 3 + [(1, 0, 0, 0, 0, 2)] * 3
+    assert [name_of(round_) for round_ in rounds] == ["acquired"] * 3 + [None] * 3
+    assert [status.pending for status in fleet.engine.status()] == [0, 3, 6]
+
+
+def test_a_settled_round_is_reported_once() -> None:
+    fleet = ScriptedFleet(5)
+    rounds = [fleet.begin(f"r{number}") for number in range(6)]
+    fleet.flush()
+    for index in range(5):
+        fleet.reply(index, *[OK] * 6)
+    ready = fleet.engine.take_ready()
+    assert sorted(map(id, ready)) == sorted(map(id, rounds))
+    assert fleet.engine.take_ready() == []
+
+
+def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are_not() -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(6)]
+    fleet.flush()
+    fleet.reply(0, *[OK] * 4)
+    rounds[2].abandon()
+    fleet.drain()
+    assert [fleet.about(1, round_) for round_ in rounds] == [
+        ["set", "release"] if number == 2 else ["set"] for number in range(6)
+    ]
+    assert [round_.tally.granted for round_ in rounds] == [3] * 6
+    fleet.engine.take_ready()
+    fleet.tick(60)
+    assert rounds_kept(fleet.engine) == []
+
+
+def test_a_caller_gone_before_its_batch_has_left_is_cleaned_up_too() -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(6)]
+    rounds[0].abandon()
+    fleet.flush()
+    assert fleet.about(0, rounds[0]) == ["set", "release"]
+    fleet.drain()
+    assert fleet.about(0, rounds[1]) == ["set"]
+
+
+def test_bytes_and_reads_are_counted() -> None:
+    fleet = ScriptedFleet(1)
+    fleet.ask()
+    byte_by_byte(fleet, 0, OK)
+    (status,) = fleet.engine.status()
+    assert (status.reads, status.bytes_received) == (len(OK), len(OK))

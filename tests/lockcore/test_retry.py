@@ -1,0 +1,77 @@
+"""When to try again: which outcomes, how long after, until when."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lockcore.clock import NS_PER_MS
+from lockcore.model import Outcome
+from lockcore.retry import RetryPolicy
+
+NOW_NS = 5_000 * NS_PER_MS
+LATER_NS = NOW_NS + 1_000 * NS_PER_MS
+
+
+def wait_ms(policy: RetryPolicy, random: float, outcome: Outcome = Outcome.CONTENDED) -> float | None:
+    start_ns = policy.next_start_ns(outcome, 1, NOW_NS, LATER_NS, random)
+    return None if start_ns is None else (start_ns - NOW_NS) / NS_PER_MS
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_only_what_may_change_by_itself_is_tried_again(outcome: Outcome) -> None:
+    retried = outcome in (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE)
+    assert (wait_ms(RetryPolicy(), 0.5, outcome) is not None) is retried
+
+
+def test_unreachable_is_tried_again_if_asked() -> None:
+    assert wait_ms(RetryPolicy(retry_unreachable=True), 0.5, Outcome.UNREACHABLE) == 2.5
+    assert wait_ms(RetryPolicy(retry_unreachable=True), 0.5, Outcome.GONE) is None
+
+
+def test_full_jitter_waits_uniformly_from_nothing_to_the_window() -> None:
+    policy = RetryPolicy(window_ms=8)
+    assert [wait_ms(policy, share) for share in (0.0, 0.25, 0.5)] == [0, 2, 4]
+    random = Random(1)
+    waits = [wait_ms(policy, random.random()) or 0 for _ in range(10_000)]
+    assert 0 <= min(waits) < 0.1
+    assert 7.9 < max(waits) <= 8
+    assert abs(sum(waits) / len(waits) - 4) < 0.1
+
+
+def test_fixed_waits_the_window_and_a_quarter_more_or_less() -> None:
+    policy = RetryPolicy("fixed", window_ms=8)
+    assert [wait_ms(policy, share) for share in (0.0, 0.5, 0.999999)] == [6, 8, pytest.approx(10, abs=0.001)]
+
+
+def test_none_never_tries_again() -> None:
+    assert wait_ms(RetryPolicy("none"), 0.0) is None
+
+
+def test_the_last_attempt_is_the_last() -> None:
+    policy = RetryPolicy(attempts=3)
+    starts = [policy.next_start_ns(Outcome.CONTENDED, made, NOW_NS, LATER_NS, 0.0) for made in (1, 2, 3, 4)]
+    assert starts == [NOW_NS, NOW_NS, None, None]
+
+
+def test_no_attempt_starts_after_the_deadline() -> None:
+    policy = RetryPolicy("fixed", window_ms=4)
+    deadline_ns = NOW_NS + 4 * NS_PER_MS
+    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.5) == deadline_ns
+    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns - 1, 0.5) is None
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"policy": "exponential"}, "use full-jitter, fixed or none"),
+        ({"window_ms": -1}, "window_ms must be 0 … 3,600,000"),
+        ({"window_ms": 3_600_001}, "not 3600001"),
+        ({"window_ms": float("nan")}, "window_ms"),
+        ({"attempts": 0}, "attempts must be at least 1"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_with_its_range(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RetryPolicy(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+"""What a Redlock was told is checked at the door, with the name and the range of what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockcore.clock import NS_PER_MS, drift_ns
+from lockcore.settings import Settings
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"max_ttl_ms": 0}, "max_ttl_ms must be 1 … 86400000, not 0"),
+        ({"max_ttl_ms": 86_400_001}, "max_ttl_ms"),
+        ({"observe_every": 0}, "observe_every must be 1 …"),
+        ({"drift_factor": -0.1}, "drift_factor must be 0 … 0.5"),
+        ({"drift_factor": 0.6}, "drift_factor"),
+        ({"drift_factor": float("nan")}, "drift_factor"),
+        ({"connect_timeout_s": 0}, "connect_timeout_s must be 0.001 … 60"),
+        ({"rejoin": "hope"}, "rejoin must be delay, trust-first or trust, not 'hope'"),
+        ({"instance_timeout_ms": 0}, "instance_timeout_ms must be 0.1 … 2500"),
+        ({"instance_timeout_ms": 2_501}, "instance_timeout_ms"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_name_and_range(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"max_ttl_ms": 1_000.0}, "max_ttl_ms must be a whole number, not 1000.0"),
+        ({"max_ttl_ms": True}, "max_ttl_ms"),
+        ({"drift_factor": "0.01"}, "drift_factor must be a number, not '0.01'"),
+        ({"connect_timeout_s": None}, "connect_timeout_s"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_name(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Settings(**arguments)
+
+
+def test_what_is_allowed_at_the_edges_is_taken() -> None:
+    Settings(max_ttl_ms=1, instance_timeout_ms=0.25)
+    Settings(max_ttl_ms=86_400_000, drift_factor=0.5, observe_every=1 << 30, connect_timeout_s=60)
+
+
+@pytest.mark.parametrize("ttl_ms, expected_ms", [(10_000, 50), (200, 50), (199, 49.75), (100, 25), (1, 0.25)])
+def test_the_instance_timeout_is_fifty_ms_or_a_quarter_of_the_ttl(ttl_ms: int, expected_ms: float) -> None:
+    assert Settings().timeout_ns(ttl_ms) == expected_ms * NS_PER_MS
+
+
+def test_an_instance_timeout_above_a_quarter_of_the_ttl_is_refused() -> None:
+    settings = Settings(instance_timeout_ms=100)
+    assert settings.timeout_ns(400) == 100 * NS_PER_MS
+    with pytest.raises(ValueError, match=r"instance_timeout_ms 100 is above a quarter of the TTL \(399 ms\)"):
+        settings.timeout_ns(399)
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1])
+def test_a_ttl_must_be_positive(ttl_ms: int) -> None:
+    with pytest.raises(ValueError, match="ttl_ms must be 1 …"):
+        Settings().check_ttl(ttl_ms)
+
+
+@pytest.mark.parametrize("ttl_ms", [1.5, "10", None, True])
+def test_a_ttl_must_be_a_whole_number(ttl_ms: Any) -> None:
+    with pytest.raises(TypeError, match="ttl_ms must be a whole number"):
+        Settings().check_ttl(ttl_ms)
+
+
+def test_a_ttl_above_that_of_the_fleet_is_refused() -> None:
+    Settings().check_ttl(10_000)
+    with pytest.raises(ValueError, match="ttl_ms 10001 is above the fleet's max_ttl_ms 10000"):
+        Settings().check_ttl(10_001)
+
+
+@pytest.mark.parametrize(
+    "ttl_ms, factor, expected_ms", [(10_000, 0.01, 102), (100, 0.01, 3), (1, 0.0, 2), (500, 0.1, 52)]
+)
+def test_drift_is_a_share_of_the_ttl_and_two_ms(ttl_ms: int, factor: float, expected_ms: float) -> None:
+    assert drift_ns(ttl_ms, factor) == expected_ms * NS_PER_MS
