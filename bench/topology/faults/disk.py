@@ -1,0 +1,99 @@
+"""A disk that is slow, broken or full: fsync-latency, fsync-error (through the shim), disk-full (a disk in memory).
+
+Rules: latency and errors strike every fsync and fdatasync of the server and its children, in whichever thread. A server
+that ends because of them (fsync = always) is started again when the fault ends, and the record says so.
+Source: Redis 7.0's aof.c and bio.c.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from bench.errors import BenchError
+from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.params import NS_PER_MS, Param, duration, error_number
+
+_MORE_THAN_A_PAGE = 8192
+NOTHING_IS_SYNCED = {
+    "none": "the servers have no append-only file (fsync = none), so nothing is synced",
+    "no": "fsync = no leaves syncing to the kernel, so the servers never wait for it",
+}
+
+
+class _SyncFault(Injection):
+    """A fault of fsync."""
+
+    @classmethod
+    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+        """The shim."""
+        return frozenset({Need.SHIM})
+
+    def why_not(self) -> str | None:
+        """It needs a server that syncs."""
+        return super().why_not() or NOTHING_IS_SYNCED.get(self.site.fleet.fsync)
+
+    def _revive(self) -> None:
+        """Start the instance again if the fault has ended it."""
+        with self.site.lock(self.index):
+            exit_code = self.site.fleet.exit_codes()[self.index]
+            if exit_code is not None:
+                self.detail["ended_with"] = exit_code
+                self.site.fleet.restart(self.index)
+
+
+class FsyncLatency(_SyncFault):
+    """Every fsync takes `delay` longer, as on a real volume."""
+
+    params = (Param("delay", duration(0.001, 60_000), "2ms", "how much longer each takes"),)
+
+    def begin(self) -> None:
+        """Be slow."""
+        self.site.control(self.index).set_sync_delay(round(self.order.params["delay"] * NS_PER_MS))
+
+    def end(self) -> None:
+        """Be as fast as the disk."""
+        self.site.control(self.index).set_sync_delay(0)
+
+
+class FsyncError(_SyncFault):
+    """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server ends."""
+
+    params = (Param("error", error_number("EIO", "ENOSPC", "EDQUOT"), "EIO", "what fsync says"),)
+
+    def begin(self) -> None:
+        """Fail."""
+        self.site.control(self.index).set_sync_error(self.order.params["error"])
+
+    def end(self) -> None:
+        """Work again."""
+        self.site.control(self.index).set_sync_error(0)
+        self._revive()
+
+
+class DiskFull(_SyncFault):
+    """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends."""
+
+    @classmethod
+    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+        """A disk that can be made full."""
+        return frozenset({Need.MEMORY_DISK})
+
+    def why_not(self) -> str | None:
+        """It needs a server that writes."""
+        reason = Injection.why_not(self)
+        return reason or (NOTHING_IS_SYNCED["none"] if self.site.fleet.fsync == "none" else None)
+
+    def begin(self) -> None:
+        """Be full, and return when the server has noticed by an append of our own."""
+        self.site.disk(self.index).make_full()
+        with contextlib.suppress(BenchError):  # its own refusal, or its end
+            self.site.command(self.index, "SET", "lockbench-disk-full", "x" * _MORE_THAN_A_PAGE, "PX", 1)
+        if self.site.fleet.fsync == "always":
+            self.site.until_dead(self.index)
+        else:
+            self.site.until(self.index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
+
+    def end(self) -> None:
+        """Have room again."""
+        self.site.disk(self.index).make_room()
+        self._revive()

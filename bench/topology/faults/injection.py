@@ -1,0 +1,107 @@
+"""One fault on one target: *begin → it is broken; end → it is whole; why_not → why this machine cannot*.
+
+Rules: `begin` returns once the fault is in force, `end` once it is undone; both within seconds, both only touching what
+lockbench started. `end` is called after every `begin`, also one that failed half-way, so it undoes whatever it finds.
+`detail` holds what is worth recording besides the times. Source: issue "judge safety", README's list of kinds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.topology.faults.params import Param
+
+if TYPE_CHECKING:
+    from bench.topology.faults.site import Site
+
+
+class Need(StrEnum):
+    """What must be prepared before the servers start."""
+
+    SHIM = "shim"
+    PROXY = "proxy"
+    MEMORY_DISK = "memory-disk"
+    DEBUG = "debug"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultOrder:
+    """One fault of a timeline on one target, resolved: `noun` "instance" or "worker", `index` from 0, times from the
+    start of the measured window; `lasts_ms` None = to the window's end; `params` as the kind's table resolves them,
+    `written` as they were given; `seed` drives what the fault itself draws."""
+
+    kind: str
+    noun: str
+    index: int
+    at_ms: float = 0.0
+    lasts_ms: float | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
+    phase: str = "fixed"
+    seed: str = "0"
+
+    @property
+    def target(self) -> str:
+        """The target as scenarios name it."""
+        return f"{self.noun}:{self.index}"
+
+
+class Injection(ABC):
+    """What every kind of fault is."""
+
+    params: ClassVar[Sequence[Param]] = ()
+
+    def __init__(self, site: "Site", order: FaultOrder) -> None:
+        self.site = site
+        self.order = order
+        self.index = order.index
+        self.detail: dict[str, Any] = {}
+
+    @classmethod
+    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+        """What must be prepared for it, given its resolved params."""
+        return frozenset()
+
+    @classmethod
+    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+        """How long it lasts when a scenario says `for_ms`. Raises ValueError when the two do not go together."""
+        return for_ms
+
+    def why_not(self) -> str | None:
+        """Why it cannot be injected here, or None. Asked once everything runs, before the load."""
+        return self.site.why_not(self.index, self.needs(self.order.params))
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Break it. Raises BenchError or OSError."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Undo it. Raises BenchError or OSError."""
+
+
+class Moment(Injection):
+    """A fault that happens at once and leaves nothing to undo."""
+
+    @classmethod
+    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+        """No time at all."""
+        if for_ms is not None:
+            raise ValueError("it happens at once; take `for` out")
+        return 0.0
+
+    def end(self) -> None:
+        """Nothing to undo."""
+
+
+class Delayed(Injection):
+    """A fault whose own param `delay` says how long it lasts."""
+
+    @classmethod
+    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+        """As long as the delay."""
+        if for_ms is not None:
+            raise ValueError("it lasts as long as its param `delay` says; take `for` out")
+        return float(params["delay"])

@@ -1,0 +1,113 @@
+"""The way to an instance: proxy (slow, cut, reset; any user) and drop (packets lost in the kernel; root and nftables).
+
+Rules: the proxy stands before every instance from the start, and only what is ordered is bent. Drop rules name one
+loopback port of ours, in a table that belongs to an `nft` process and dies with it. "to" is what clients send, "from"
+what the instance answers. Source: nft(8), `flags owner`.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from bench.errors import BenchError
+from bench.topology.faults.injection import FaultOrder, Injection, Need
+from bench.topology.faults.params import NS_PER_MS, Param, choice, duration
+from bench.topology.faults.site import Site
+from bench.topology.leash import Leash
+from bench.topology.proxy import CLEAR, Shape
+
+_DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
+_MINUTE_MS = 60_000.0
+_DIRECTION = Param("direction", choice(*_DIRECTIONS), "both", "to the instance, from it, or both")
+
+
+class ProxyFault(Injection):
+    """A link that is late, hands over nothing until it is healed, or resets every connection."""
+
+    params = (
+        Param(
+            "mode", choice("delay", "black-hole", "reset"), "delay", "late, nothing at all, or all connections reset"
+        ),
+        Param("delay", duration(0, _MINUTE_MS), "0", "how late each chunk is"),
+        Param("jitter", duration(0, _MINUTE_MS), "0", "up to how much later, uniform, in order"),
+        _DIRECTION,
+    )
+
+    @classmethod
+    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+        """A proxy before every instance."""
+        return frozenset({Need.PROXY})
+
+    @classmethod
+    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+        """As said; the params must go together."""
+        late = params["delay"] + params["jitter"] > 0
+        if late != (params["mode"] == "delay"):
+            raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
+        if params["mode"] == "reset" and params["direction"] != "both":
+            raise ValueError("a reset has both directions")
+        return for_ms
+
+    def begin(self) -> None:
+        """Bend the link."""
+        self.site.proxies.shape(self.index, self._shape())
+
+    def end(self) -> None:
+        """Let everything through, what was held first."""
+        self.site.proxies.shape(self.index, CLEAR)
+
+    def _shape(self) -> Shape:
+        params = self.order.params
+        directions = _DIRECTIONS[params["direction"]]
+        if params["mode"] == "reset":
+            return Shape(reset=True)
+        if params["mode"] == "black-hole":
+            return Shape(held=directions)
+        return Shape(round(params["delay"] * NS_PER_MS), round(params["jitter"] * NS_PER_MS), slow=directions)
+
+
+class Drop(Injection):
+    """Packets to or from the instance's port are lost; TCP repeats them, ever more seldom, until they come through."""
+
+    params = (_DIRECTION,)
+
+    def __init__(self, site: Site, order: FaultOrder) -> None:
+        super().__init__(site, order)
+        self._rules: Leash | None = None
+
+    def why_not(self) -> str | None:
+        """It needs root and nft: tried with a table that drops nothing."""
+        reason = super().why_not()
+        if reason:
+            return reason
+        if os.geteuid() != 0:
+            return "it needs root"
+        try:
+            _hold([]).release()
+        except BenchError as error:
+            return f"it needs root and nftables: {error}"
+        return None
+
+    def begin(self) -> None:
+        """Lose packets."""
+        port = self.site.fleet.instances[self.index].port
+        ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
+        self._rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params["direction"]]])
+
+    def end(self) -> None:
+        """Lose none."""
+        if self._rules is not None:
+            self._rules.release()
+
+
+def _hold(rules: list[str]) -> Leash:
+    """Have these rules on what arrives over loopback until the leash is released, or this process is gone."""
+    table = f"lockbench_{secrets.token_hex(4)}"
+    lines = [
+        f"add table inet {table} {{ flags owner; }}",
+        f"add chain inet {table} arriving {{ type filter hook input priority 0; }}",
+        *(f'add rule inet {table} arriving iifname "lo" {rule}' for rule in rules),
+        f"list chain inet {table} arriving",
+    ]
+    return Leash(["nft", "-i"], ready=f"table inet {table} {{", say="\n".join(lines) + "\n")

@@ -1,0 +1,230 @@
+"""Where faults happen: *what is ordered → a fleet prepared for it, and the handles that faults pull*.
+
+Rules
+- What faults need is prepared before the servers start, for all instances or none, so that they stay comparable: the
+  shim, a disk in memory, proxies. `environment` and `config` go to `start_fleet`; `attach` follows it.
+- What cannot be prepared is not an error: the faults that need it say why they are skipped.
+- Faults act only on servers that lockbench started, and on the workers of its own run.
+
+Source: the kinds' needs in kinds.py.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.topology.faults.injection import Need
+from bench.topology.fleet import Fleet
+from bench.topology.memory_disk import MemoryDisk
+from bench.topology.ports import HOST
+from bench.topology.proxy import Proxies
+from bench.topology.server import ServerBinary
+from bench.topology.shim.control import Control
+from bench.topology.shim.preload import IGNORED, Preload
+from bench.topology.target import parse_targets
+
+NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
+_ANSWER_S = 2.0
+_SETTLE_S = 5.0
+_POLL_S = 0.002
+Workers = Callable[[], Mapping[int, int]]
+
+
+class Site:
+    """Everything around one fleet. A context manager: enter it before the fleet, leave it after."""
+
+    def __init__(self, needs: frozenset[Need] = frozenset(), *, workers: Workers = dict, seed: int = 0) -> None:
+        """Prepare for `needs`. `workers` tells each load worker's process id by its index; `seed` drives jitter."""
+        self._needs, self._seed = needs, seed
+        self.workers = workers
+        self._fleet: Fleet | None = None
+        self._locks: dict[int, threading.RLock] = {}
+        self._missing: dict[Need, str] = {}
+        self._preload: Preload | None = None
+        self._proxies: Proxies | None = None
+        self._disks: dict[int, MemoryDisk] = {}
+        if Need.SHIM in needs:
+            self._preload = self._if_possible(Need.SHIM, Preload)
+        if Need.MEMORY_DISK in needs:
+            probe = self._if_possible(Need.MEMORY_DISK, MemoryDisk)
+            if probe is not None:
+                probe.close()
+
+    # -- around the fleet's start -------------------------------------------------------------------------------------
+
+    def environment(self, index: int, folder: Path) -> Mapping[str, str]:
+        """The hook of `start_fleet`: what instance `index` in `folder` is started with."""
+        if Need.MEMORY_DISK in self._needs - set(self._missing) and index not in self._disks:
+            disk = self._disks[index] = MemoryDisk()
+            disk.take_the_place_of(folder)
+        return self._preload.environment(index, folder) if self._preload else {}
+
+    def config(self, server: ServerBinary) -> tuple[str, ...]:
+        """Further arguments for every server."""
+        if Need.DEBUG not in self._needs:
+            return ()
+        if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
+            self._missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
+            return ()
+        return ("--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024")
+
+    def attach(self, fleet: Fleet) -> None:
+        """The fleet runs: from now on faults may strike it, through proxies if they are needed. Raises BenchError."""
+        self._fleet = fleet
+        if Need.PROXY in self._needs:
+            self._proxies = Proxies([instance.port for instance in fleet.instances], self._seed)
+
+    def close(self) -> None:
+        """Let go of everything; the fleet may be closed before or after. More than once is fine."""
+        if self._proxies is not None:
+            self._proxies.close()
+        if self._preload is not None:
+            self._preload.close()
+        for disk in self._disks.values():
+            disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def _if_possible(self, need: Need, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except BenchError as error:
+            self._missing[need] = str(error)
+            return None
+
+    # -- what faults act on -------------------------------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        """The attached fleet. Raises EnvironmentNotReadyError when the servers are not ours."""
+        if self._fleet is None:
+            raise EnvironmentNotReadyError(NOT_OURS)
+        return self._fleet
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the load connects: the proxies if there are any, else the instances."""
+        if self._proxies is None:
+            return self.fleet.urls
+        return tuple(f"redis://{HOST}:{port}" for port in self._proxies.ports)
+
+    @property
+    def proxies(self) -> Proxies:
+        """The proxies before all instances. Raises EnvironmentNotReadyError when none were prepared."""
+        if self._proxies is None:
+            raise EnvironmentNotReadyError("no proxies were prepared for this fleet")
+        return self._proxies
+
+    def control(self, index: int) -> Control:
+        """Instance `index`'s shim. Raises EnvironmentNotReadyError when none was prepared."""
+        if self._preload is None:
+            raise EnvironmentNotReadyError(self._missing.get(Need.SHIM, "no shim was prepared for this fleet"))
+        return self._preload.controls[index]
+
+    def disk(self, index: int) -> MemoryDisk:
+        """Instance `index`'s disk in memory. Raises EnvironmentNotReadyError when none was prepared."""
+        if index not in self._disks:
+            raise EnvironmentNotReadyError(self._missing.get(Need.MEMORY_DISK, "no disk in memory was prepared"))
+        return self._disks[index]
+
+    def worker_pid(self, index: int) -> int:
+        """The process of load worker `index`. Raises EnvironmentNotReadyError when it does not run."""
+        pid = self.workers().get(index)
+        if pid is None:
+            raise EnvironmentNotReadyError(f"worker {index} does not run")
+        return pid
+
+    def lock(self, index: int) -> threading.RLock:
+        """Hold it while instance `index` is started or ended: faults run in threads of their own."""
+        return self._locks.setdefault(index, threading.RLock())
+
+    def why_not(self, index: int, needs: frozenset[Need]) -> str | None:
+        """Why faults with these needs cannot act on instance `index`, or None."""
+        if self._fleet is None:
+            return NOT_OURS
+        for need in sorted(needs):
+            if need not in self._needs:
+                return f"the fleet was started without what it needs ({need})"
+            if need in self._missing:
+                return self._missing[need]
+        if Need.SHIM in needs and not self.control(index).loaded_in(self.process_id(index)):
+            return IGNORED
+        return None
+
+    # -- talking to an instance ---------------------------------------------------------------------------------------
+
+    def command(self, index: int, *words: str | int, timeout_s: float = _ANSWER_S) -> Any:
+        """One command to instance `index` itself, never through a proxy. Raises EnvironmentNotReadyError."""
+        return self.commands(index, [words], timeout_s=timeout_s)[0]
+
+    def commands(self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ANSWER_S) -> list[Any]:
+        """Many commands at once, in order; their replies. Raises EnvironmentNotReadyError at the first refusal."""
+        with self._client(index, timeout_s) as client:
+            pipeline = client.pipeline(transaction=False)
+            for words in batch:
+                pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
+            replies = list(pipeline.execute(raise_on_error=False))
+            for reply in replies:
+                if isinstance(reply, redis.RedisError):
+                    raise reply
+            return replies
+
+    def info(self, index: int) -> dict[str, Any]:
+        """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
+        with self._client(index, _ANSWER_S) as client:
+            return dict(client.info("all"))
+
+    def process_id(self, index: int) -> int:
+        """The server's own process, which a wrapper script's is not. Raises EnvironmentNotReadyError."""
+        return int(self.info(index)["process_id"])
+
+    def database_file(self, index: int) -> Path:
+        """Where instance `index` puts its snapshots. Raises EnvironmentNotReadyError."""
+        with self._client(index, _ANSWER_S) as client:
+            return self.fleet.instances[index].folder / str(client.config_get("dbfilename")["dbfilename"])
+
+    def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
+        """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
+        with self._client(index, _ANSWER_S) as client:
+            before = {name: str(client.config_get(name).get(name, "")) for name in settings}
+            for name, value in settings.items():
+                client.config_set(name, value)
+        return before
+
+    def until(self, index: int, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while not reached(self.info(index)):
+            if time.monotonic() > deadline_s:
+                raise EnvironmentNotReadyError(f"instance {index} did not {what} within {_SETTLE_S:g} s")
+            time.sleep(_POLL_S)  # a server tells only when it is asked
+
+    def until_dead(self, index: int) -> None:
+        """Wait until instance `index` has ended, 5 s at most. Raises EnvironmentNotReadyError."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while self.fleet.exit_codes()[index] is None:
+            if time.monotonic() > deadline_s:
+                raise EnvironmentNotReadyError(f"instance {index} did not end within {_SETTLE_S:g} s")
+            time.sleep(_POLL_S)  # its guard tells only when it is asked
+
+    @contextlib.contextmanager
+    def _client(self, index: int, timeout_s: float) -> Iterator[redis.Redis]:
+        client = parse_targets([self.fleet.urls[index]])[0].client(timeout_s)
+        try:
+            yield client
+        except redis.RedisError as error:
+            raise EnvironmentNotReadyError(
+                f"instance {index} did not do it: {error or type(error).__name__}"
+            ) from error
+        finally:
+            client.connection_pool.disconnect()

@@ -1,0 +1,142 @@
+"""The shim of one server, seen from Python: *settings → what its calls do; its calls → the ledger*.
+
+Rules
+- One file, mapped here and in the server, laid out as `fault_shim.c` says: 64-bit integers, each stored whole.
+- It outlives the server: after a restart the clock is still wrong and the ledger still knows what was durable.
+- The clock has eight slots and a turn that names the valid one, so a server never reads half a setting.
+
+Source: fault_shim.c.
+"""
+
+import mmap
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.topology.shim.inode import FileIdentity, identify_file
+
+LAYOUT, ENTRIES = 1, 1024
+_CLOCKS, _CLOCK_WORDS, _ENTRY_WORDS = 8, 3, 8
+_LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _WRITE_ERROR, _TURN, _USED, _OVERFLOW = range(9)
+_CLOCK, _LEDGER = 40, 64
+_READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES = range(7)
+_BYTES = (_LEDGER + _ENTRY_WORDS * ENTRIES) * 8
+_BILLION = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedFile:
+    """What the ledger knows of one file. `in_flight`: syncs that had begun and not returned, also when killed there."""
+
+    durable_bytes: int = 0
+    in_flight: int = 0
+    syncs: int = 0
+    failures: int = 0
+
+
+class Control:
+    """The shared words of one server's shim. Make it before the server starts, `close` it after its end."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the file `path`, all true and empty. Raises OSError when it exists or the disk is full."""
+        self.path = path
+        self._lock = threading.Lock()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, _BYTES)  # a page that a full disk cannot give would kill the server
+            self._map = mmap.mmap(file, _BYTES)
+        finally:
+            os.close(file)
+        self._words = memoryview(self._map).cast("q")
+        self._words[_LAYOUT] = LAYOUT
+
+    def close(self) -> None:
+        """Let go of the mapping; more than once is fine."""
+        self._words.release()
+        self._map.close()
+
+    # -- the disk -----------------------------------------------------------------------------------------------------
+
+    def set_sync_delay(self, delay_ns: int) -> None:
+        """Every fsync and fdatasync takes `delay_ns` (>= 0) longer, in whichever thread it is called."""
+        self._words[_SYNC_DELAY] = delay_ns
+
+    def set_sync_error(self, error: int) -> None:
+        """Every fsync and fdatasync fails with this errno and makes nothing durable; 0 = no longer."""
+        self._words[_SYNC_ERROR] = error
+
+    def set_write_error(self, error: int) -> None:
+        """Every append to a file fails with this errno; 0 = no longer."""
+        self._words[_WRITE_ERROR] = error
+
+    def synced(self, path: Path) -> SyncedFile:
+        """What is known of the file at `path`; all zero when it was never synced. Raises OSError when there is none."""
+        identity, _ = identify_file(path)
+        rows = [row for row in self._rows() if (row[_INODE], row[_BORN]) == (identity.inode, identity.born_ns)]
+        if not rows:
+            return SyncedFile()
+        return SyncedFile(
+            max(row[_DURABLE] for row in rows),
+            sum(row[_IN_FLIGHT] for row in rows),
+            sum(row[_SYNCS] for row in rows),
+            sum(row[_FAILURES] for row in rows),
+        )
+
+    def files(self) -> tuple[FileIdentity, ...]:
+        """Every file that was ever synced, the deleted ones too."""
+        return tuple(FileIdentity(row[_INODE], row[_BORN]) for row in self._rows())
+
+    @property
+    def overflow(self) -> bool:
+        """Whether more files were synced than the ledger holds: what is durable is no longer known then."""
+        return self._words[_OVERFLOW] > 0
+
+    def _rows(self) -> list[list[int]]:
+        used = min(self._words[_USED], ENTRIES)
+        starts = range(_LEDGER, _LEDGER + used * _ENTRY_WORDS, _ENTRY_WORDS)
+        rows = [self._words[start : start + _ENTRY_WORDS].tolist() for start in starts]
+        return [row for row in rows if row[_READY]]
+
+    # -- the wall clock -----------------------------------------------------------------------------------------------
+
+    def shift_clock(self, by_ns: int) -> None:
+        """Let the server's wall clock jump by `by_ns`, forward or (< 0) back."""
+        with self._lock:
+            offset, since, ppb = self._clock()
+            self._set_clock(offset + by_ns, since, ppb)
+
+    def set_clock_rate(self, rate: float) -> None:
+        """Let the server's wall clock run at `rate` (0.1-10) times true speed from now on, without a jump."""
+        with self._lock:
+            offset, since, ppb = self._clock()
+            now = time.time_ns()
+            self._set_clock(offset + (now - since) * ppb // _BILLION, now, round((rate - 1) * _BILLION))
+
+    def clock_offset_ns(self) -> int:
+        """How far the server's wall clock is ahead now."""
+        offset, since, ppb = self._clock()
+        return offset + (time.time_ns() - since) * ppb // _BILLION
+
+    def _clock(self) -> tuple[int, int, int]:
+        at = _CLOCK + self._words[_TURN] % _CLOCKS * _CLOCK_WORDS
+        offset, since, ppb = self._words[at : at + _CLOCK_WORDS].tolist()
+        return offset, since, ppb
+
+    def _set_clock(self, *setting: int) -> None:
+        turn = self._words[_TURN] + 1
+        at = _CLOCK + turn % _CLOCKS * _CLOCK_WORDS
+        for word, value in enumerate(setting):
+            self._words[at + word] = value
+        self._words[_TURN] = turn
+
+    # -- is it there at all? ------------------------------------------------------------------------------------------
+
+    def loaded_in(self, process_id: int) -> bool:
+        """Whether the program that process `process_id` runs now has the shim in it."""
+        try:
+            program = Path(f"/proc/{process_id}/exe").stat().st_ino
+        except OSError:
+            return False
+        return self._words[_LOADED] == process_id and self._words[_PROGRAM] == program
