@@ -1,0 +1,191 @@
+"""The faults of a run, in time: *orders, the measured window → what really began and ended, and everything undone*.
+
+Rules
+- Times count from the start of the measured window. Each fault has a thread of its own, so that none waits for another;
+  what is recorded is when it really began and ended, not when it was due.
+- `stop` (or leaving the context) undoes every fault that has begun, whatever happens; none outlasts the window.
+- What this machine cannot do is skipped with its reason, what fails is said: both are warnings of the result.
+
+Source: the scenario's [[faults]]; bench.topology.faults.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from bench.errors import BenchError
+from bench.topology.faults.injection import FaultOrder, Injection
+
+Span = tuple[int, int]
+NOT_BEGUN = "the run ended before it began"
+_LOOK_S = 0.01
+_UNDO_S = 30.0
+_MS, _S = 1_000_000, 1_000_000_000
+
+
+@dataclass(slots=True)
+class Event:
+    """What became of one fault; times are monotonic, in ns.
+
+    It began between `begun_ns` and `in_force_ns` and was undone by `ended_ns`. `skipped`: why it never began; `failed`:
+    what went wrong while it began or was undone.
+    """
+
+    order: FaultOrder
+    begun_ns: int | None = None
+    in_force_ns: int | None = None
+    ended_ns: int | None = None
+    skipped: str | None = None
+    failed: str | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self, start_ns: int | None) -> dict[str, Any]:
+        """The entry of the section `faults`; `start_ns`: of the measured window, from which `…_s` count."""
+        order = self.order
+
+        def since_start(at_ns: int | None) -> float | None:
+            return None if at_ns is None or start_ns is None else (at_ns - start_ns) / _S
+
+        return {
+            "kind": order.kind,
+            "target": order.target,
+            "params": dict(order.written),
+            "phase": order.phase,
+            "at_s": order.at_ms / 1000,
+            "for_s": None if order.lasts_ms is None else order.lasts_ms / 1000,
+            "begun_s": since_start(self.begun_ns),
+            "ended_s": since_start(self.ended_ns),
+            "begun_ns": self.begun_ns,
+            "in_force_ns": self.in_force_ns,
+            "ended_ns": self.ended_ns,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "detail": dict(self.detail),
+        }
+
+    def sentence(self) -> str | None:
+        """What has to be said about it beside the figures, or None."""
+        name = f"the fault {self.order.kind} on {self.order.target}"
+        if self.skipped is not None:
+            return f"{name} was skipped: {self.skipped}"
+        return None if self.failed is None else f"{name} failed: {self.failed}"
+
+
+class Timeline:
+    """Injects orders at their times, beside the load. Made before the load starts, `start`ed with it."""
+
+    def __init__(
+        self,
+        orders: Sequence[FaultOrder],
+        make: Callable[[FaultOrder], Injection],
+        window: Callable[[], Span | None],
+    ) -> None:
+        """`make` turns an order into its fault; `window` tells the measured window (ns) once it is known.
+
+        Asks every fault at once whether it can be injected here.
+        """
+        self._window = window
+        self._span: Span | None = None
+        self._stopping = threading.Event()
+        self._injections = [make(order) for order in orders]
+        self.events = tuple(
+            Event(order, skipped=_why_not(injection)) for order, injection in zip(orders, self._injections, strict=True)
+        )
+        self._leader = threading.Thread(target=self._lead, daemon=True)
+
+    def start(self) -> None:
+        """Go, once the window is known."""
+        self._leader.start()
+
+    def stop(self) -> None:
+        """Undo everything now; returns when that is done, after 30 s at most. More than once is fine."""
+        self._stopping.set()
+        if self._leader.is_alive():
+            self._leader.join(_UNDO_S)
+        for event in self.events:
+            if event.begun_ns is None and event.skipped is None and event.failed is None:
+                event.skipped = NOT_BEGUN
+            if event.begun_ns is not None and event.ended_ns is None:
+                event.failed = f"it could not be undone within {_UNDO_S:g} s"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.stop()
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    def section(self) -> list[dict[str, Any]]:
+        """The section `faults` of a result."""
+        start_ns = self._span[0] if self._span else None
+        return [event.to_json(start_ns) for event in self.events]
+
+    def warnings(self) -> list[str]:
+        """One sentence for each fault that was skipped or failed."""
+        return [sentence for event in self.events if (sentence := event.sentence())]
+
+    def spans_ns(self) -> tuple[Span, ...]:
+        """When faults were there, for whoever looks for a cause; one that is not undone lasts until now."""
+        now_ns = time.monotonic_ns()
+        return tuple((event.begun_ns, event.ended_ns or now_ns) for event in self.events if event.begun_ns is not None)
+
+    def active(self) -> tuple[FaultOrder, ...]:
+        """The faults that are there now."""
+        return tuple(event.order for event in self.events if event.begun_ns and not event.ended_ns)
+
+    # -- the threads --------------------------------------------------------------------------------------------------
+
+    def _lead(self) -> None:
+        while (span := self._window()) is None:
+            if self._stopping.wait(_LOOK_S):
+                return
+        self._span = span
+        threads = [
+            threading.Thread(target=self._inject, args=(event, injection, span), daemon=True)
+            for event, injection in zip(self.events, self._injections, strict=True)
+            if event.skipped is None
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _inject(self, event: Event, injection: Injection, span: Span) -> None:
+        start_ns, end_ns = span
+        if self._stopped_before(start_ns + round(event.order.at_ms * _MS)):
+            return
+        event.begun_ns = time.monotonic_ns()
+        event.detail = injection.detail
+        try:
+            injection.begin()
+            event.in_force_ns = time.monotonic_ns()
+            lasts_ms = event.order.lasts_ms
+            until_ns = end_ns if lasts_ms is None else min(end_ns, event.in_force_ns + round(lasts_ms * _MS))
+            self._stopped_before(until_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the result says it
+            event.failed = f"it did not begin: {error}"
+        try:
+            injection.end()
+        except Exception as error:  # noqa: BLE001 - as above
+            event.failed = "; ".join(filter(None, (event.failed, f"it could not be undone: {error}")))
+        event.ended_ns = time.monotonic_ns()
+
+    def _stopped_before(self, at_ns: int) -> bool:
+        """Wait until `at_ns`; True if everything is to stop before."""
+        while (left_ns := at_ns - time.monotonic_ns()) > 0:
+            if self._stopping.wait(left_ns / _S):
+                return True
+        return self._stopping.is_set()
+
+
+def _why_not(injection: Injection) -> str | None:
+    try:
+        return injection.why_not()
+    except BenchError as error:  # it cannot even be asked
+        return str(error)
