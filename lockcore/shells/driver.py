@@ -121,6 +121,7 @@ class Driver:
             return
         self._attach(index, result)
         self.flush()
+        self.arm(monotonic_ns())
         self.wake()
 
     def _attach(self, index: int, result: Shaken) -> InstanceRefusedError | None:
@@ -152,7 +153,9 @@ class Driver:
         self._unwatch(index)
         self.wires[index] = None
         wire.close(hard=True)
-        self.engine.detach(index, str(error) or type(error).__name__, monotonic_ns())
+        now_ns = monotonic_ns()
+        self.engine.detach(index, str(error) or type(error).__name__, now_ns)
+        self.arm(now_ns)  # to try again, even if nobody asks for anything
         self._wake_later()
 
     # -- bytes and time -----------------------------------------------------------------------------------------------
