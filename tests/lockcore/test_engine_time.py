@@ -34,6 +34,22 @@ def test_a_silent_round_is_settled_at_its_timeout_and_not_a_nanosecond_before(
 
 
 @pytest.mark.parametrize("company", [0, 5])
+@pytest.mark.parametrize("held_up_ms", [0, 44, 45, 46, 60, 1_000])
+def test_what_left_late_still_gets_a_tenth_of_the_timeout_on_the_wire(held_up_ms: int, company: int) -> None:
+    """Silence must be the instance's, not that of a process that was held up before it sent."""
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
+    fleet.after(held_up_ms)
+    fleet.flush()
+    fleet.now_ns = rounds[0].started_ns + max(50, held_up_ms + 5) * NS_PER_MS - 1
+    fleet.tick()
+    assert {name_of(round_) for round_ in rounds} == {None}
+    fleet.now_ns += 1
+    fleet.tick()
+    assert {name_of(round_) for round_ in rounds} == {"unreachable"}
+
+
+@pytest.mark.parametrize("company", [0, 5])
 def test_a_release_and_an_extension_time_out_too(company: int) -> None:
     fleet = ScriptedFleet(3)
     leases = [fleet.won(f"r{number}") for number in range(company + 2)]
