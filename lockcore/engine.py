@@ -166,9 +166,9 @@ class Engine:
 
     def _submit_to(self, reached: list[Pipeline], round_: ReleaseRound) -> None:
         round_.undecided = -len(reached)  # not all: successes alone do not settle it
+        self.deadlines.watch(round_, self.now_ns)  # before it is sent: a quiet shell sends, and sets its timer, at once
         for pipe in reached:
             self._unicast(pipe, round_.encode(pipe.dialect), round_)
-        self.deadlines.watch(round_, self.now_ns)
         round_.judge()
 
     def clean_up(self, round_: SetRound) -> None:
@@ -178,8 +178,8 @@ class Engine:
 
     def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again."""
-        self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
         self.deadlines.watch(round_, self.now_ns)
+        self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
 
     def teach_merged(self, pipe: Pipeline) -> None:
         """An instance forgot the script of merged releases: load it again."""
