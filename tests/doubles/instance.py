@@ -1,9 +1,9 @@
 """A RESP server that does what the test says: *a script of answers → a real loopback socket that gives them*.
 
-By default it is honest (keyspace.py). `says["set"]`, `says["release"]`, `says["extend"]` replace the answer to one kind of
-command: `REFUSE`, `LOSE`, `CLOSE`, `CLOSE_AFTER`, any bytes (such as `error("OOM …")`), or None for honest again. `pause`
-makes it stand still like a stopped process, `resume` lets it go on with what has come in. `one_byte_at_a_time` is what it
-says. Nothing here sleeps: the test decides when something happens.
+By default it is honest (keyspace.py). `says["set"]`, `says["release"]`, `says["extend"]`, `says["other"]` replace the
+answer to one kind of command: `REFUSE`, `LOSE`, `CLOSE`, `CLOSE_AFTER`, any bytes (such as `error("OOM …")`), or None for
+honest again. `pause` makes it stand still like a stopped process, `resume` lets it go on with what has come in.
+`one_byte_at_a_time` is what it says. Nothing here sleeps: the test decides when something happens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -40,7 +41,7 @@ Answer = Say | bytes | None
 
 
 class Instance:
-    """One scripted server, listening. `log`: the commands it executed; `connections`: how many it has accepted."""
+    """One scripted server, listening. `log`: the commands it was told to execute, in order."""
 
     _run_ids = count(1)
 
@@ -52,7 +53,7 @@ class Instance:
         self.run_id = ""
         self.says: dict[str, Answer] = {}
         self.log: list[Command] = []
-        self.connections = 0
+        self.accepted_at: list[float] = []
         self.one_byte_at_a_time = False
         self._open: dict[int, socket.socket] = {}
         self._muted: set[int] = set()
@@ -65,6 +66,11 @@ class Instance:
     def url(self) -> str:
         """Where clients connect."""
         return f"redis://{HOST}:{self.port.number}"
+
+    @property
+    def connections(self) -> int:
+        """How many it has accepted."""
+        return len(self.accepted_at)
 
     @property
     def keys(self) -> dict[bytes, bytes]:
@@ -97,13 +103,14 @@ class Instance:
         for number in list(self._open):
             self._reset(number)
 
-    def kill(self) -> None:
-        """End like kill −9: nothing listens, connections are reset, memory is gone."""
+    def kill(self, *, forget: bool = True) -> None:
+        """End like kill −9: nothing listens, connections are reset; memory is gone unless a file keeps it."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.drop_connections()
-        self.keyspace.clear()
+        if forget:
+            self.keyspace.clear()
 
     def close(self) -> None:
         """No more of it."""
@@ -125,7 +132,7 @@ class Instance:
                 connection, _ = listener.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
-                    self.connections += 1
+                    self.accepted_at.append(time.monotonic())
                     number = self.connections
                     self._open[number] = connection
                 threading.Thread(target=self._serve, args=(number, connection), daemon=True).start()
