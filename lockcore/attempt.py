@@ -112,15 +112,17 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends when it would
     have).
 
-    Raises ValueError when the extension would end before the present `valid_until_ns`.
+    Raises ValueError when the extension would end before the present `valid_until_ns`: that of the newest lease, if
+    this one has been extended before.
     """
     terms = engine.terms(ttl_ms)
+    round_ = engine.extend_round(lease, terms, now_ns)
+    lease = newest_of(lease)
     valid_until_ns = now_ns + terms.usable_ns
     if valid_until_ns <= lease.valid_until_ns:
         raise ValueError(
             f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; use a longer ttl_ms"
         )
-    round_ = engine.extend_round(lease, terms, now_ns)
     if now_ns >= lease.valid_until_ns:
         return _denied(lease, round_, Outcome.GONE, now_ns)
     now_ns = yield from _settled(round_)
@@ -129,10 +131,17 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
         return _denied(lease, round_, outcome, now_ns)
     if now_ns >= lease.valid_until_ns or now_ns >= valid_until_ns:
         return _denied(lease, round_, Outcome.GONE, now_ns)
-    return Lease(
+    round_.won.newest = extended = Lease(
         lease.resource, lease.owner_token, ttl_ms, round_.started_ns, now_ns, valid_until_ns, lease.round,
         lease.attempts, lease.split_votes,
     )  # fmt: skip
+    return extended
+
+
+def newest_of(lease: Lease) -> Lease:
+    """The lease as it was extended last, whoever did it; itself if it never was."""
+    newest: Lease = getattr(lease.round, "newest", lease)
+    return newest
 
 
 def keep_alive_steps(  # noqa: PLR0917 - called in one place
@@ -141,18 +150,23 @@ def keep_alive_steps(  # noqa: PLR0917 - called in one place
     """Extend a lease every `every_ms` until it is gone (its Denied) or `extensions` are used up (None).
 
     `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the
-    period, while the lease is still valid; after its end nothing is sent.
+    period, while the lease is still valid; after its end nothing is sent. Whoever else extends it only moves the plan.
     """
+    usable_ns, every_ns = engine.terms(ttl_ms).usable_ns, int(every_ms * NS_PER_MS)
+    again_ns = 0
     while extensions > 0:
-        start_ns = min(lease.started_ns + int(every_ms * NS_PER_MS), lease.valid_until_ns)
-        now_ns = yield start_ns
+        lease = newest_of(lease)
+        lengthens_ns = lease.valid_until_ns - usable_ns + 1
+        now_ns = yield min(max(again_ns or lease.started_ns + every_ns, lengthens_ns), lease.valid_until_ns)
+        again_ns = 0
+        if newest_of(lease) is not lease:
+            continue
         extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
-        while isinstance(extended, Denied) and extended.outcome is Outcome.UNREACHABLE:
-            now_ns = yield min(extended.ended_ns + int(every_ms * NS_PER_MS / 10), lease.valid_until_ns)
-            extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
-        if isinstance(extended, Denied):
+        if isinstance(extended, Lease):
+            extensions -= 1
+            renewed(extended)
+        elif extended.outcome is Outcome.UNREACHABLE:
+            again_ns = extended.ended_ns + every_ns // 10
+        else:
             return extended
-        lease = extended
-        extensions -= 1
-        renewed(lease)
     return None

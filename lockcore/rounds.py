@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, set_nx_px
-from lockcore.model import Outcome, Tally
+from lockcore.model import Lease, Outcome, Tally
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
 from lockcore.resp import ReplyError, error_kind
 
@@ -44,11 +44,11 @@ class SetRound:
     """
 
     __slots__ = (
-                "claim", "cleaned", "engine", "errored", "flight", "missing", "outcome", "refused", "resource",
-        "silent", "started_ns",
-        "terms", "undecided", "voters", "waiter",
+        "claim", "cleaned", "engine", "errored", "flight", "missing", "newest", "outcome", "refused", "resource",
+        "silent", "started_ns", "terms", "undecided", "voters", "waiter",
     )  # fmt: skip
 
+    newest: Lease  # once it was extended
     watched = False
     success = b"+OK\r\n"
     success_outcome = Outcome.ACQUIRED
