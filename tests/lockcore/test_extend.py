@@ -110,6 +110,18 @@ def test_an_extension_that_would_shorten_the_lease_is_refused(ttl_ms: int) -> No
     assert fleet.kinds(0) == ["set"]
 
 
+def test_an_old_lease_cannot_shorten_what_it_has_been_extended_to() -> None:
+    """The present end is that of the lock, whichever of its leases is shown."""
+    fleet, first = leased(ttl_ms=1_000)
+    fleet.after(500)
+    newest = extending(fleet, first).answer(OK, OK, OK).result
+    with pytest.raises(ValueError, match="would end it before its present end"):
+        extending(fleet, first, ttl_ms=1_000)
+    assert fleet.kinds(0) == ["set", "extend"]
+    fleet.now_ns = newest.valid_until_ns - NS_PER_MS  # long after the end of the first
+    assert isinstance(extending(fleet, first).answer(OK, OK, OK, after_ms=0.5).result, Lease)
+
+
 def test_an_extension_by_more_than_the_fleet_grants_is_refused() -> None:
     fleet, lease = leased()
     with pytest.raises(ValueError, match="above the fleet's max_ttl_ms"):

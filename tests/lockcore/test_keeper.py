@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockcore.attempt import keep_alive_steps
+from lockcore.attempt import extend_steps, keep_alive_steps
 from lockcore.clock import NS_PER_MS
 from lockcore.errors import ForeignProcessError
 from lockcore.keeper import KeepAlive, keeper_steps
@@ -99,6 +99,23 @@ def test_a_period_beyond_the_validity_ends_with_it() -> None:
     assert kept.run.result.outcome is Outcome.GONE
     assert kept.run.result.ended_ns == kept.lease.valid_until_ns
     assert kept.sent() == 0
+
+
+def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened() -> None:
+    """A lease of 1 s, kept alive, is extended to 10 s by its holder: the keeper goes on where that ends."""
+    fleet = ScriptedFleet(3)
+    lease = fleet.won(ttl_ms=1_000)
+    steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
+    assert next(steps) == lease.started_ns + 300 * NS_PER_MS
+    fleet.after(100)
+    by_hand = Run(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns)).answer(OK, OK, OK).result
+    due_ns = steps.send(lease.started_ns + 300 * NS_PER_MS)
+    assert isinstance(due_ns, int)
+    assert due_ns == by_hand.valid_until_ns - (1_000 - 12) * NS_PER_MS + 1
+    fleet.now_ns = due_ns
+    round_ = steps.send(due_ns)
+    assert isinstance(round_, ExtendRound)
+    assert round_.started_ns + round_.terms.usable_ns > by_hand.valid_until_ns
 
 
 # -- the handle -------------------------------------------------------------------------------------------------------
