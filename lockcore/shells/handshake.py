@@ -25,6 +25,8 @@ from lockcore.shells.wire import Sock, plain_socket
 
 TCP_USER_TIMEOUT_MS = 10_000
 LONGEST_TEXT = 200
+TLS_ADVICE = "; does this port speak TLS? If not, use redis://"
+PLAIN_ADVICE = "; does it want TLS? Then use rediss://"
 UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unknown subcommand", "can't run this")
 
 
@@ -82,6 +84,8 @@ def discard(job: Job) -> None:
 
 def _failure(target: Target, error: Exception) -> InstanceError:
     text = " ".join(str(error).split())[:LONGEST_TEXT]
+    if "NOAUTH" in text or "Authentication required" in text:
+        return InstanceRefusedError(target.address, "it asks for a password")
     if isinstance(error, AuthenticationError):
         return InstanceRefusedError(target.address, "wrong user name or password")
     if isinstance(error, NoPermissionError):
@@ -91,10 +95,9 @@ def _failure(target: Target, error: Exception) -> InstanceError:
     if "SSL" in text or "certificate" in text.lower():
         return InstanceRefusedError(target.address, f"the TLS handshake failed: {text}")
     if isinstance(error, RedisTimeoutError):
-        return InstanceTimeoutError(target.address, text)
-    if "NOAUTH" in text or "Authentication required" in text:
-        return InstanceRefusedError(target.address, "it asks for a password")
-    return InstanceClosedError(target.address, text)
+        return InstanceTimeoutError(target.address, text + (TLS_ADVICE if target.is_tls else ""))
+    hung_up = "closed by server" in text or "reset" in text
+    return InstanceClosedError(target.address, text + (PLAIN_ADVICE if hung_up and not target.is_tls else ""))
 
 
 def _ask(connection: Any, *arguments: str | bytes) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, parse_url
+from redis.connection import ConnectionPool, SSLConnection, parse_url
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -23,6 +23,11 @@ class Target:
     address: str
     pool: ConnectionPool = field(repr=False)
     key_prefix: str
+
+    @property
+    def is_tls(self) -> bool:
+        """True when its URL asks for TLS."""
+        return issubclass(self.pool.connection_class, SSLConnection)
 
 
 def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:

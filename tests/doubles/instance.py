@@ -73,6 +73,11 @@ class Instance:
         return len(self.accepted_at)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether anybody is."""
+        return bool(self._open)
+
+    @property
     def keys(self) -> dict[bytes, bytes]:
         """What is held now."""
         return self.keyspace.keys

@@ -69,6 +69,26 @@ def test_an_extension_on_too_few_instances_changes_nothing(shell: Shell, connect
     assert lock.try_release(lease) is Outcome.RELEASED
 
 
+def test_an_extension_and_a_release_wait_for_a_silent_majority_no_longer_than_the_instance_timeout(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls, instance_timeout_ms=100)
+    lease = lock.acquire("stock", TTL_MS)
+    shell.until(lambda: not lease.tally.undecided, "every vote")
+    for instance in instances[1:]:
+        instance.pause()
+    started = time.monotonic()
+    denied = lock.try_extend(lease)
+    assert (denied.outcome, denied.tally.granted, denied.tally.silent) == (Outcome.UNREACHABLE, 1, 2)
+    assert 0.1 <= time.monotonic() - started < 2.0
+    assert lock.try_release(lease) is Outcome.UNREACHABLE
+    assert 0.2 <= time.monotonic() - started < 4.0
+    for instance in instances:
+        instance.resume()
+    shell.until(lambda: instances.keys == [], "the release on every instance")
+
+
 @pytest.mark.parametrize("lost", [2, 3])
 def test_a_lease_that_is_no_longer_ours_is_gone(
     shell: Shell, connect: Connect, scripted: Scripted, lost: int

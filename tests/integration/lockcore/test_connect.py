@@ -1,0 +1,230 @@
+"""Who may take part: what connect refuses, in one sentence and without secrets, and what it accepts."""
+
+from __future__ import annotations
+
+import ssl
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.ports import HOST, KeptPort
+from lockcore import Outcome
+from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
+from tests.doubles.instance import Instances
+from tests.doubles.keyspace import error
+from tests.integration.lockcore.certificates import Certificates, make_certificates
+from tests.integration.lockcore.conftest import server_of
+from tests.integration.lockcore.keys import client, values_on
+from tests.integration.lockcore.shell import TTL_MS, Shell
+
+pytestmark = pytest.mark.integration
+Connect = Callable[..., Any]
+Scripted = Callable[..., Instances]
+SECRET = "s3cret"
+NARROW = "+set +get +del +pexpire +info +client|id"
+NATIVE_ACL = f"~stock:* {NARROW} +delifeq"
+SCRIPT_ACL = f"~stock:* {NARROW} +eval +evalsha +script|load"
+
+
+def works(lock: Any, resource: str = "stock:42") -> None:
+    """A whole life of a lock."""
+    lease = lock.extend(lock.acquire(resource, TTL_MS))
+    assert lock.try_acquire(resource, TTL_MS).outcome is Outcome.CONTENDED
+    lock.release(lease)
+    assert all(status.errors == {} for status in lock.instances)
+
+
+@contextmanager
+def refused(kind: type[InstanceError], says: str) -> Iterator[None]:
+    """Connecting fails with one line that says this, and no secret anywhere in what is printed."""
+    with pytest.raises(kind, match=says) as raised:
+        yield
+    text = str(raised.value)
+    assert "\n" not in text
+    assert len(text) < 300
+    assert SECRET not in text + repr(raised.value) + "".join(traceback.format_exception(raised.value))
+
+
+def with_user(fleet: Fleet, rules: str) -> list[str]:
+    """URLs of a user with these rules on every instance."""
+    for url in fleet.urls:
+        client(url).execute_command("ACL", "SETUSER", "keeper", "reset", "on", f">{SECRET}", *rules.split())
+    return [url.replace("//", f"//keeper:{SECRET}@") for url in fleet.urls]
+
+
+def test_a_cluster_node_is_refused(connect: Connect) -> None:
+    with start_fleet(1, "none", server=server_of("redis"), config=["--cluster-enabled", "yes"]) as fleet:
+        with refused(InstanceRefusedError, "it is a cluster node; Redlock needs independent instances"):
+            connect(fleet.urls)
+
+
+def test_a_replica_is_refused(connect: Connect) -> None:
+    with start_fleet(2, "none", server=server_of("redis")) as fleet:
+        client(fleet.urls[1]).replicaof(HOST, str(fleet.instances[0].port))
+        with refused(InstanceRefusedError, f"{fleet.instances[1].port}: cannot take part: it is a replica"):
+            connect(fleet.urls)
+
+
+@pytest.mark.parametrize("twice", ["{}", "{}/3"], ids=["the same URL", "another database"])
+def test_the_same_server_twice_is_refused(connect: Connect, redis_fleet: Fleet, twice: str) -> None:
+    first, second = redis_fleet.urls[:2]
+    with refused(InstanceRefusedError, "it is the same server as .*; each may vote once"):
+        connect([first, second, twice.format(first)])
+
+
+def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
+    with start_fleet(1, "none", server=server_of("redis")) as fleet:
+        url = fleet.urls[0]
+        client(url).config_set("requirepass", "another")
+        with refused(InstanceRefusedError, "wrong user name or password"):
+            connect([url.replace("//", f"//:{SECRET}@")])
+        with refused(InstanceRefusedError, "wrong user name or password"):
+            connect([url.replace("//", f"//nobody:{SECRET}@")])
+        with refused(InstanceRefusedError, "it asks for a password"):
+            connect([url])
+
+
+@pytest.mark.parametrize("rules", ["~* +@all -@scripting", "~* +@all -eval", "~* +@all -evalsha"])
+def test_neither_native_compare_nor_scripts_is_refused(connect: Connect, rules: str) -> None:
+    with start_fleet(1, "none", server=server_of("redis")) as fleet:
+        with refused(InstanceRefusedError, "neither a native compare-and-delete .* nor EVAL can be used here"):
+            connect(with_user(fleet, rules))
+
+
+def test_an_acl_without_set_is_refused(connect: Connect) -> None:
+    with start_fleet(1, "none", server=server_of("redis")) as fleet:
+        with refused(InstanceRefusedError, "this user's ACL is too narrow .*'set'.*; the README lists the minimum"):
+            connect(with_user(fleet, "~* +@all -set"))
+
+
+@pytest.mark.parametrize(("name", "rules"), [("redis", SCRIPT_ACL), ("valkey", NATIVE_ACL)], ids=["redis", "valkey"])
+def test_a_narrow_acl_is_enough(connect: Connect, name: str, rules: str) -> None:
+    with start_fleet(3, "none", server=server_of(name)) as fleet:
+        lock = connect(with_user(fleet, rules))
+        works(lock)
+        assert SECRET not in repr(lock.instances) + repr(lock._driver.targets)
+
+
+def test_unreachable_instances_are_named_when_a_quorum_is_missing(connect: Connect, scripted: Scripted) -> None:
+    closed = [KeptPort() for _ in range(2)]
+    urls = [f"redis://:{SECRET}@{HOST}:{port.number}" for port in closed]
+    with refused(InstanceClosedError, rf"{closed[0].number}, .*{closed[1].number}: .*only 1 of 3 .* quorum needs 2"):
+        connect([*scripted(1).urls, *urls])
+    lock = connect([*scripted(2).urls, urls[0]])
+    works(lock)
+    assert [status.state for status in lock.instances] == ["voting", "voting", "down"]
+
+
+def test_an_instance_that_does_not_answer_is_given_up_after_the_connect_timeout(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    instances = scripted(3)
+    instances[0].pause()
+    started = time.monotonic()
+    lock = connect(instances.urls, connect_timeout_s=0.2)
+    assert 0.2 <= time.monotonic() - started < 3.0
+    works(lock)
+    instances[0].resume()
+    shell.until(lambda: lock.instances[0].state == "voting", "the third one")
+
+
+def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3, "delifeq")
+    instances[0].says["other"] = error("LOADING Redis is loading the dataset in memory")
+    lock = connect(instances.urls)
+    assert lock.instances[0].state == "down"
+    assert "loading" in lock.instances[0].reason.lower()
+    instances[0].says.clear()
+    shell.until(lambda: lock.instances[0].state == "voting", "the end of loading")
+    assert lock.instances[0].release_command == "delifeq"
+
+
+def test_a_peer_that_is_no_redis_is_not_taken_for_one(connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(1)
+    instances[0].says["other"] = b"HTTP/1.1 400 Bad Request\r\n"
+    with refused(InstanceClosedError, "only 0 of 1 instances can be reached"):
+        connect(instances.urls)
+
+
+def test_databases_are_kept_apart(connect: Connect) -> None:
+    with start_fleet(3, "none", server=server_of("redis")) as fleet:
+        third = [f"{url}/3" for url in fleet.urls]
+        lock, other = connect(fleet.urls), connect(third)
+        lease = other.acquire("stock", TTL_MS)
+        assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
+        assert values_on(third, "stock") == [lease.owner_token] * 3
+
+
+def test_unix_sockets(shell: Shell, connect: Connect, tmp_path: Path) -> None:
+    with start_fleet(1, "none", server=server_of("redis"), config=["--unixsocket", str(tmp_path / "a b.sock")]) as fleet:
+        client(fleet.urls[0]).config_set("requirepass", SECRET)
+        lock = connect([f"unix://:{SECRET}@{tmp_path}/a b.sock?db=2"])
+        works(lock)
+        assert lock.instances[0].address == f"{tmp_path}/a b.sock"
+        assert lock.instances[0].state == "voting"
+        client(fleet.urls[0]).execute_command("AUTH", SECRET)
+        client(fleet.urls[0]).client_kill_filter(_type="normal", skipme=True)
+        shell.until(lambda: lock.instances[0].reconnects == 1, "the connection to be back")
+        works(lock)
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Made once."""
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def tls_fleet(certificates: Certificates) -> Iterator[list[str]]:
+    """Three servers with a TLS port each: URLs without options."""
+    server = server_of("redis")
+    if not server.tls:
+        pytest.skip(f"{server} was built without TLS")
+    with start_fleet(3, "none", server=server, config=certificates.server_arguments) as fleet:
+        ports = [KeptPort() for _ in fleet.urls]
+        for url, port in zip(fleet.urls, ports, strict=True):
+            client(url).config_set("tls-port", port.number)
+        yield [f"rediss://{HOST}:{port.number}" for port in ports]
+
+
+def test_tls(shell: Shell, connect: Connect, tls_fleet: list[str], certificates: Certificates) -> None:
+    lock = connect([f"{url}?ssl_ca_certs={certificates.authority}" for url in tls_fleet])
+    assert isinstance(lock._driver.wires[0].sock, ssl.SSLSocket)
+    works(lock)
+    leases = shell.together(shell.raw(lock).try_acquire, [(f"r{number}" * 100, TTL_MS) for number in range(100)])
+    assert all(leases)
+    released = shell.together(shell.raw(lock).try_release, [(lease,) for lease in leases])
+    assert set(released) == {Outcome.RELEASED}
+    shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")
+    assert all(status.errors == {} for status in lock.instances)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(connect: Connect, tls_fleet: list[str]) -> None:
+    with refused(InstanceRefusedError, "the TLS handshake failed"):
+        connect([url.replace("//", f"//:{SECRET}@") for url in tls_fleet])
+
+
+def test_tls_to_a_server_without_it_is_refused(connect: Connect, redis_fleet: Fleet) -> None:
+    with refused(InstanceClosedError, "does this port speak TLS"):
+        connect([url.replace("redis://", "rediss://") for url in redis_fleet.urls], connect_timeout_s=0.3)
+
+
+def test_no_tls_to_a_server_with_it_says_so(connect: Connect, tls_fleet: list[str]) -> None:
+    with refused(InstanceClosedError, "does it want TLS"):
+        connect([url.replace("rediss://", "redis://") for url in tls_fleet])
+
+
+def test_nothing_is_left_of_a_refused_connect(connect: Connect, scripted: Scripted, shell: Shell) -> None:
+    instances = scripted(2)
+    with pytest.raises(InstanceRefusedError):
+        connect([*instances.urls, instances[0].url])
+    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")

@@ -1,0 +1,190 @@
+"""Every way to release and extend answers alike: native or by script, known or forgotten, alone or merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pytest
+
+from bench.topology.fleet import Fleet, start_fleet
+from lockcore import Lease, Outcome
+from tests.doubles.instance import Instance
+from tests.integration.lockcore.conftest import server_of
+from tests.integration.lockcore.keys import client
+from tests.integration.lockcore.shell import TTL_MS, GeventShell, Shell, only
+
+pytestmark = pytest.mark.integration
+Connect = Callable[..., Any]
+FOREIGN = b"somebody else"
+
+
+class Place(Protocol):
+    """One instance whose keys the test can see and change."""
+
+    url: str
+
+    def get(self, key: str) -> bytes | None:
+        """The value held."""
+
+    def put(self, key: str, value: bytes) -> None:
+        """Somebody else takes it."""
+
+    def drop(self, key: str) -> None:
+        """Somebody else removes it."""
+
+    def ttl_ms(self, key: str) -> float:
+        """What is left of it."""
+
+    def forget_scripts(self) -> None:
+        """SCRIPT FLUSH."""
+
+
+class RealPlace:
+    """A server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client = client(url)
+        self._client.flushall()
+        self.get = self._client.get
+        self.put = self._client.set
+        self.drop = self._client.delete
+        self.ttl_ms = self._client.pttl
+        self.forget_scripts = self._client.script_flush
+
+
+class ScriptedPlace:
+    """A double."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.url = instance.url
+        keyspace = instance.keyspace
+        self.get = lambda key: keyspace.keys.get(key.encode())
+        self.put = lambda key, value: keyspace.put(key.encode(), value)
+        self.drop = lambda key: keyspace.drop(key.encode())
+        self.ttl_ms = lambda key: keyspace.ttl_ms(key.encode())
+        self.forget_scripts = keyspace.scripts.clear
+
+
+PLACES = ["redis", "valkey", "scripted evalsha", "scripted delifeq", "scripted delex"]
+COMMANDS = {"redis": "evalsha", "valkey": "delifeq"}
+
+
+@pytest.fixture(scope="module")
+def fleets() -> Iterator[Callable[[str], Fleet]]:
+    """One server of each kind."""
+    started: dict[str, Fleet] = {}
+
+    def fleet_of(name: str) -> Fleet:
+        if name not in started:
+            started[name] = start_fleet(1, "none", server=server_of(name))
+        return started[name]
+
+    yield fleet_of
+    for fleet in started.values():
+        fleet.close()
+
+
+@contextmanager
+def place_of(name: str, fleets: Callable[[str], Fleet]) -> Iterator[Any]:
+    if name in COMMANDS:
+        yield RealPlace(fleets(name).urls[0])
+    else:
+        with Instance(name.removeprefix("scripted ")) as instance:
+            yield ScriptedPlace(instance)
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, fleets: Callable[[str], Fleet]) -> Iterator[Any]:
+    """One empty instance of each kind."""
+    with place_of(request.param, fleets) as made:
+        made.command = COMMANDS.get(request.param) or request.param.removeprefix("scripted ")
+        yield made
+
+
+def held(connect: Connect, place: Place, state: str, **settings: Any) -> tuple[Any, Lease]:
+    """A lease whose key is then ours, somebody else's or missing."""
+    lock = connect([place.url], **settings)
+    lease = lock.acquire("stock", TTL_MS)
+    if state == "foreign":
+        place.put("stock", FOREIGN)
+    elif state == "missing":
+        place.drop("stock")
+    return lock, lease
+
+
+@pytest.mark.parametrize("known", ["known", "forgotten"])
+@pytest.mark.parametrize("state", ["ours", "foreign", "missing"])
+def test_a_release_deletes_what_is_ours_and_nothing_else(
+    connect: Connect, place: Any, state: str, known: str
+) -> None:
+    lock, lease = held(connect, place, state)
+    if known == "forgotten":
+        place.forget_scripts()
+    assert lock.instances[0].release_command == place.command
+    assert lock.try_release(lease) is (Outcome.RELEASED if state == "ours" else Outcome.GONE)
+    assert place.get("stock") == (FOREIGN if state == "foreign" else None)
+    assert lock.instances[0].errors == {}
+
+
+@pytest.mark.parametrize("known", ["known", "forgotten"])
+@pytest.mark.parametrize("state", ["ours", "foreign", "missing"])
+def test_an_extension_changes_what_is_ours_and_nothing_else(
+    connect: Connect, place: Any, state: str, known: str
+) -> None:
+    lock, lease = held(connect, place, state, max_ttl_ms=60_000)
+    if known == "forgotten":
+        place.forget_scripts()
+    extended = lock.try_extend(lease, 60_000)
+    assert extended.outcome is (Outcome.ACQUIRED if state == "ours" else Outcome.GONE)
+    assert place.get("stock") == {"ours": lease.owner_token, "foreign": FOREIGN, "missing": None}[state]
+    if state == "ours":
+        assert TTL_MS < place.ttl_ms("stock") <= 60_000
+    assert lock.instances[0].errors == {}
+
+
+@pytest.mark.parametrize("merged", [True, False], ids=["merged", "each"])
+@pytest.mark.parametrize("known", ["known", "forgotten"])
+def test_many_releases_of_one_turn_each_get_their_own_answer(
+    shell: Shell, connect: Connect, place: Any, known: str, merged: bool
+) -> None:
+    lock = connect([place.url], merge_releases=merged)
+    leases = [lock.acquire(f"r{number}", TTL_MS) for number in range(40)]
+    for number in range(0, 40, 4):
+        place.drop(f"r{number}")
+        place.put(f"r{number + 1}", FOREIGN)
+    if known == "forgotten":
+        place.forget_scripts()
+    outcomes = shell.together(shell.raw(lock).try_release, [(lease,) for lease in leases])
+    assert outcomes == [Outcome.GONE, Outcome.GONE, Outcome.RELEASED, Outcome.RELEASED] * 10
+    assert [place.get(f"r{number}") for number in range(40)] == [None, FOREIGN, None, None] * 10
+
+
+def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
+    shell: Shell, connect: Connect, fleets: Callable[[str], Fleet]
+) -> None:
+    with Instance("delex") as delex, Instance("delifeq") as delifeq, Instance("evalsha") as evalsha:
+        places = [RealPlace(fleets("redis").urls[0]), RealPlace(fleets("valkey").urls[0])]
+        places += [ScriptedPlace(instance) for instance in (delex, delifeq, evalsha)]
+        lock = connect([place.url for place in places])
+        commands = ["evalsha", "delifeq", "delex", "delifeq", "evalsha"]
+        assert [status.release_command for status in lock.instances] == commands
+        lease = lock.acquire("stock", TTL_MS)
+        lease = lock.extend(lease)
+        assert lock.try_release(lease) is Outcome.RELEASED
+        shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")
+        assert [place.get("stock") for place in places] == [None] * 5
+        assert all(status.errors == {} for status in lock.instances)
+
+
+@only(GeventShell)
+def test_a_full_instance_still_tells_what_it_can(connect: Connect) -> None:
+    with start_fleet(1, "none", server=server_of("redis"), config=["--maxmemory", "1"]) as fleet:
+        lock = connect(fleet.urls)
+        denied = lock.try_acquire("stock", TTL_MS)
+        assert (denied.outcome, denied.tally.errored) == (Outcome.UNREACHABLE, 1)
+        assert dict(lock.instances[0].errors) == {"OOM": 1}
+        client(fleet.urls[0]).config_set("maxmemory", 0)
+        lock.release(lock.extend(lock.acquire("stock", TTL_MS)))
