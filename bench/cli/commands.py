@@ -83,7 +83,7 @@ def run(scenario: Path | None, **values: Any) -> int:
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
-    wanted = load(scenario, given_options(values))  # before the heavy imports: a typing error is told at once
+    wanted = load(scenario, given_options(values), _usual_instances)  # before the heavy imports: typing errors first
     from bench.cli.run import RunOutput, run_and_print
 
     output = RunOutput(values["out"], values["markdown"], as_json=values["as_json"], quiet=values["quiet"])
@@ -94,6 +94,12 @@ def run(scenario: Path | None, **values: Any) -> int:
         allow_missing=values["allow_missing"],
         keep_history=values["keep_history"],
     )
+
+
+def _usual_instances(recipe: str) -> int:
+    from bench.recipes.registry import find_recipe
+
+    return find_recipe(recipe).about.usual
 
 
 @lockbench.command()

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.recipes.registry import RECIPES
+from bench.recipes.registry import RECIPES, WITHDRAWN, RecipeEntry
 
 
 def print_recipes(*, as_json: bool) -> int:
-    """Print every recipe: its name, how it locks, the fault it is known for."""
+    """Print every recipe: its name, on how many instances it locks, whether it excludes, what it gets wrong."""
     if as_json:
-        rows = [{"name": e.name, "how": e.how, "flaw": e.flaw, "instances": e.instances} for e in RECIPES.values()]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(json.dumps([_facts(entry) for entry in RECIPES.values()], indent=2, ensure_ascii=False))
         return 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for head in ("recipe", "how it locks", "known fault"):
-        table.add_column(head, overflow="fold", no_wrap=head == "recipe")
+    for head in ("recipe", "instances", "safe", "what it gets wrong"):
+        table.add_column(head, overflow="fold", no_wrap=head != "what it gets wrong")
     for entry in RECIPES.values():
-        table.add_row(entry.name, entry.how, entry.flaw)
+        about = entry.about
+        table.add_row(entry.name, about.instances, "yes" if about.safe else "NO", about.flaw)
+    for name, why in WITHDRAWN.items():
+        table.add_row(name, "–", "NO", why)
     Console(highlight=False).print(table)
+    print(
+        "\nsafe: never two valid leases at once, within its assumptions. Those that are not are here to show it: do not"
+    )
+    print("copy them. How each locks, its pause points and what shows its flaw: lockbench recipes --json")
     return 0
+
+
+def _facts(entry: RecipeEntry) -> dict[str, Any]:
+    about = entry.about
+    return {
+        "name": entry.name,
+        "how": about.how,
+        "flaw": about.flaw,
+        "safe": about.safe,
+        "shown_by": about.shown_by,
+        "instances": {"least": about.least, "most": about.most, "usual": about.usual},
+        "pause_points": about.all_points,
+    }

@@ -22,6 +22,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
 from bench.measure.result import Result, assemble
+from bench.recipes.registry import find_recipe
 from bench.safety.judge import Judge
 from bench.safety.report import Circumstances
 from bench.scenario import Scenario
@@ -51,6 +52,8 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
     folded, safety, used = _judge(evidence, reports)
     asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
+    own_keys = find_recipe(scenario.recipe).about.own_keys  # a counter and the like: no leak, and not left either
+    leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in own_keys))
     instances = _instances(evidence, folded.values["instances"], leaks)
     return assemble(
         {
@@ -75,7 +78,10 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
 def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Sections, Section, set[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for."""
     total = Fold(Facts.of(evidence.scenario), evidence.window)
-    oracle = Judge(evidence.scenario.ttl_ms, Circumstances(clock=evidence.course.clock, missing=evidence.course.deaths))
+    about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
+    unsafe = None if about.safe else about.flaw
+    circumstances = Circumstances(unsafe_recipe=unsafe, clock=course.clock, missing=course.deaths)
+    oracle = Judge(evidence.scenario.ttl_ms, circumstances)
     used: set[int] = set()
     torn = missing = 0
     parts = history_parts(evidence.workdir)
@@ -122,6 +128,9 @@ def _warnings(
         yield from _instance_warnings(instance)
     for text, number in workers.errors(reports).items():
         yield f"a caller failed {number} times: {text}"
+    about = find_recipe(evidence.scenario.recipe).about
+    if not about.safe:
+        yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
     if safety["verdict"] == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety['reason']}"
     yield from evidence.servers.warnings()

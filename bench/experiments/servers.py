@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.recipes.registry import RecipeEntry, find_recipe
+from bench.errors import EnvironmentNotReadyError
+from bench.recipes.registry import find_recipe
+from bench.recipes.replication import replicate
 from bench.scenario import Scenario
 from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import Fleet, start_fleet
@@ -69,29 +70,29 @@ def open_servers(scenario: Scenario, *, server: str | None, allow_missing: bool)
 
     Raises BenchError when the recipe cannot use so many instances, a server does not start, or a target is refused.
     """
-    require_count(find_recipe(scenario.recipe), scenario.instances)
+    recipe = find_recipe(scenario.recipe)
+    recipe.require(scenario.instances, scenario.pause)
+    replicated = recipe.about.replicated
     if scenario.targets:
-        yield Servers(scenario.targets, ask(scenario.targets, allow_missing=allow_missing), None, None)
+        facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated)
+        yield Servers(scenario.targets, facts, None, None)
         return
     with start_fleet(scenario.instances, scenario.fsync, server=find_server(server)) as fleet:
         urls = tuple(instance.url for instance in fleet.instances)
+        if replicated:
+            replicate(urls)
         disk = fdatasync_latency(fleet.folder)
-        yield Servers(urls, ask(urls, allow_missing=False), fleet, disk)
+        yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk)
 
 
-def require_count(recipe: RecipeEntry, instances: int) -> None:
-    """Raise UsageError, before anything is started, unless `recipe` can lock on so many instances."""
-    if recipe.instances not in (None, instances):
-        raise UsageError(
-            f"the recipe {recipe.name} locks on {recipe.instances} instance and the scenario has {instances}; "
-            f"use --instances {recipe.instances}, or one --target"
-        )
+def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:
+    """Return what the instances are: independent ones, or a master and its replicas if `replicated`.
 
-
-def ask(urls: Sequence[str], *, allow_missing: bool) -> tuple[InstanceFacts, ...]:
-    """Return what the instances are. Raises EnvironmentNotReadyError for what must not be loaded."""
+    Raises EnvironmentNotReadyError for what must not be loaded.
+    """
     facts = inspect(urls, allow_missing=allow_missing)
-    require_independent(facts)
+    if not replicated:
+        require_independent(facts)
     there, quorum = sum(fact.unreachable is None for fact in facts), len(facts) // 2 + 1
     if there < quorum:
         raise EnvironmentNotReadyError(

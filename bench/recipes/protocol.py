@@ -8,16 +8,25 @@ folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from pathlib import Path
+from typing import ClassVar, Protocol, Self
 
+from bench.recipes.about import About
+from bench.recipes.pause import Reach
+from bench.scenario.model import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeSettings:
-    """What a lock is told at connect. `max_ttl_ms` ≥ every TTL; `instance_timeout_ms` None = min(50, TTL ÷ 4)."""
+    """What a lock is told at connect. `max_ttl_ms` ≥ every TTL; `instance_timeout_ms` None = min(50, TTL ÷ 4).
+
+    `pause` stretches pause points, drawn from `seed` and `process` (which worker this is); `gate` is told of every pass
+    of a point and lets the caller go on. `skew_ms`: how far this client's wall clock is ahead. `folder`: one that all
+    processes of the run share. `fencing`: leases carry fencing tokens, if the recipe can.
+    """
 
     key_prefix: str = ""
     max_ttl_ms: int = 10_000
@@ -26,6 +35,13 @@ class RecipeSettings:
     rejoin: str = "trust-first"
     merge_releases: bool = False
     connect_timeout_s: float = 1.0
+    pause: tuple[Pause, ...] = ()
+    seed: int = 1
+    process: int = 0
+    gate: Reach | None = None
+    skew_ms: int = 0
+    folder: Path | None = None
+    fencing: bool = False
 
 
 class Acquire(Protocol):
@@ -44,6 +60,8 @@ class Release(Protocol):
 
 class Recipe(Protocol):
     """A connected lock. Made by `connect` in the process that uses it."""
+
+    about: ClassVar[About]
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
@@ -64,6 +82,10 @@ class Recipe(Protocol):
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
         """Every instance as this client sees it now."""
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """What the recipe counted of itself since `connect`, by name; most count nothing."""
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
         """Per instance: how long (ns) its sampled replies took since the last call."""

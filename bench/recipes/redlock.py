@@ -1,7 +1,8 @@
 """lockcore's Redlock under test: *targets → its own bound methods, and reply times per instance*.
 
-Rules: nothing stands between the load and lockcore; one attempt in 64 is observed for its per-instance reply times.
-Source: lockcore's public API, on its gevent shell.
+Rules: nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is observed for its
+per-instance reply times. Source: lockcore's public API; in a process patched by gevent on its gevent shell, else on
+threads.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Sequence
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.recipes.protocol import RecipeSettings
-from lockcore import AttemptRecord, InstanceStatus, Redlock
+from bench.recipes.about import About
+from bench.recipes.pause import Reach, pass_by, reach_of
+from bench.recipes.protocol import Acquire, RecipeSettings, Release
+from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock
 from lockcore.errors import InstanceError
 
 OBSERVE_EVERY = 64
@@ -39,10 +42,21 @@ class ReplyTimes:
 class RedlockRecipe:
     """A connected lockcore.Redlock."""
 
-    def __init__(self, lock: Redlock, reply_times: ReplyTimes) -> None:
+    about = About(
+        how="lockcore's Redlock: all N instances at once, pipelined and multiplexed",
+        flaw="none known within its assumptions: bounded clock drift, delayed restart",
+        safe=True,
+        most=None,
+        usual=5,
+    )
+
+    def __init__(self, lock: Redlock, reply_times: ReplyTimes, reach: Reach) -> None:
         self._lock = lock
-        self.acquire = lock.try_acquire
-        self.release = lock.try_release
+        self.acquire: Acquire = lock.try_acquire
+        self.release: Release = lock.try_release
+        if reach is not pass_by:
+            self.acquire, self.release = _paused(lock, reach)
+        self.figures: dict[str, int] = {}
         self.take_reply_times_ns = reply_times.take
         self.close = lock.close
 
@@ -53,7 +67,7 @@ class RedlockRecipe:
         try:
             lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
                 targets,
-                shell="gevent",
+                shell="auto",
                 key_prefix=settings.key_prefix,
                 max_ttl_ms=settings.max_ttl_ms,
                 instance_timeout_ms=settings.instance_timeout_ms,
@@ -68,9 +82,33 @@ class RedlockRecipe:
             raise UsageError(str(error)) from error
         except InstanceError as error:
             raise EnvironmentNotReadyError(f"{error}; start it, or name other instances with --target") from error
-        return cls(lock, reply_times)
+        return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
         """Every instance as the lock sees it now."""
         return self._lock.instances
+
+
+def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
+    """Lockcore's methods with the pause points that every recipe has; a caller killed there gives its lease back."""
+
+    def acquire(resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        result = lock.try_acquire(resource, ttl_ms, wait_ms)
+        if isinstance(result, Lease):
+            try:
+                reach("after-grant")
+            except BaseException:
+                lock.try_release(result)
+                raise
+        return result
+
+    def release(lease: Lease, /) -> Outcome:
+        try:
+            reach("before-release")
+        except BaseException:
+            lock.try_release(lease)
+            raise
+        return lock.try_release(lease)
+
+    return acquire, release

@@ -129,7 +129,13 @@ _DAY_MS = 86_400_000.0
 
 KEYS: tuple[Key, ...] = (
     Key("recipe", "recipe", Kind("NAME", _word), "redlock", "which lock to load (`lockbench recipes` lists them)"),
-    Key("instances", "instances", _whole(1, 64), 5, "how many servers to start; or name running ones with targets"),
+    Key(
+        "instances",
+        "instances",
+        _whole(1, 64),
+        5,
+        "how many servers to start (the recipe may want another number); or name running ones with targets",
+    ),
     Key(
         "targets",
         "targets",
@@ -247,8 +253,7 @@ KEYS: tuple[Key, ...] = (
         "pause",
         _many("P:D:S", quantity.parse_pause),
         (),
-        "stretch a recipe's pause point: point:how long:share of passes",
-        not_yet="pause points",
+        "stretch a recipe's pause point: point:how long:share of passes (`lockbench recipes --json` lists the points)",
     ),
     Key(
         "faults",

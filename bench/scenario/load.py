@@ -7,7 +7,7 @@ what this version cannot do yet is refused, never ignored. Source: README's scen
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,14 @@ class _Given:
         self.places[key.name] = place
 
 
-def load(path: Path | None = None, options: Mapping[str, object] | None = None) -> Scenario:
+def load(
+    path: Path | None = None,
+    options: Mapping[str, object] | None = None,
+    usual_instances: Callable[[str], int] | None = None,
+) -> Scenario:
     """Return the scenario of the TOML file `path`, overridden by `options` (key name → text, list of texts or bool).
 
+    `usual_instances`: how many instances a recipe takes when nothing is said; without it the table's default.
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction, and
     for what this version cannot do.
     """
@@ -52,6 +57,8 @@ def load(path: Path | None = None, options: Mapping[str, object] | None = None) 
             if replaced not in (options or {}):
                 given.values.pop(replaced, None)
         given.put(key, _from_option(key, raw), f"option {key.option}")
+    if usual_instances and not {"instances", "targets"} & given.values.keys():
+        given.values["instances"] = usual_instances(given.values.get("recipe", BY_NAME["recipe"].default))
     scenario = _resolve(given.values)
     for name, sentence in _contradictions(scenario, given.values):
         raise UsageError(f"{given.places.get(name, f'key `{name}`')}: {sentence}")

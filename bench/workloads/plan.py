@@ -59,6 +59,10 @@ class Plan:
             retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts),  # type: ignore[arg-type]
             rejoin=scenario.rejoin,
             merge_releases=scenario.merge_releases,
+            pause=scenario.pause,
+            seed=scenario.seed,
+            folder=self.workdir,
+            fencing=scenario.fencing,
         )
 
     @property
@@ -104,7 +108,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
     """The plan of this process. Raises UsageError with one sentence, without secrets."""
     path = planned(environ)
     plan = _read(path) if path is not None else _from_options(options, environ)
-    find_recipe(plan.scenario.recipe)
+    find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
     return plan
 
 
@@ -137,7 +141,7 @@ def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Pl
     for key in OPTIONS:
         text = getattr(options, _dest(key), None)
         if text not in (None, "", key.default):
-            given[key.name] = split_targets(text) if key.name == "targets" else str(text)
+            given[key.name] = _items(key, str(text)) if key.kind.many else str(text)
     given.setdefault("targets", split_targets(environ.get(TARGETS_VARIABLE, "")))
     if not given["targets"]:
         raise UsageError(
@@ -155,6 +159,11 @@ def split_targets(text: str) -> list[str]:
     return re.split(r"[\s,]+(?=\w+://)", text.strip(" \t\r\n,")) if text.strip(" ,") else []
 
 
+def _items(key: Key, text: str) -> list[str]:
+    """What a repeatable option or a field of the web form holds."""
+    return split_targets(text) if key.name == "targets" else text.split()
+
+
 def add_options(parser: Any) -> None:
     """Add our options to Locust's parser, so that they appear in its help and in its web form."""
     for key in OPTIONS:
@@ -163,7 +172,7 @@ def add_options(parser: Any) -> None:
             key.option,
             dest=_dest(key),
             metavar=key.kind.metavar,
-            default=None if key.name == "targets" else key.default,
+            default=None if key.kind.many else key.default,
             help=key.help.replace("%", "%%"),
             type=_checked(key),
             action=_Joined if key.kind.many else "store",
@@ -186,7 +195,7 @@ def _checked(key: Key) -> Callable[[str], str]:
     def check(text: str) -> str:
         try:
             if key.kind.many:
-                key.kind.parse([key.kind.from_text(item) for item in split_targets(text)])
+                key.kind.parse([key.kind.from_text(item) for item in _items(key, text)])
             elif text:
                 key.kind.parse(key.kind.from_text(text))
         except ValueError as error:

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class Worker:
 
         Raises UsageError or EnvironmentNotReadyError with one sentence; nothing is left open then.
         """
-        recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, plan.recipe_settings)
+        recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, replace(plan.recipe_settings, process=index))
         workdir = plan.workdir or Path(tempfile.mkdtemp(prefix="lockbench-"))
         try:
             if not plan.allow_missing:
@@ -294,6 +295,7 @@ class Worker:
             "scheduled_starts": self._scheduled,
             "cut": self._cuts,
             "instances": [status_facts(status) for status in self.recipe.instances],
+            "figures": dict(self.recipe.figures),
             "reply_histograms": [histogram.encode() for histogram in self._replies] if last else [],
             "errors": dict(self.errors),
             "locust": {row.name: row.counts for row in self.rows},

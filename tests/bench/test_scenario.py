@@ -185,7 +185,6 @@ CONTRADICTIONS = [
 NOT_YET = [
     ("fencing = true", "key `fencing`: this version of lockbench has no fencing tokens yet; take it out"),
     ("thresholds = ['acquire.p99 < 10ms']", "has no thresholds yet"),
-    ("pause = ['after-get:100ms:0.03']", "has no pause points yet"),
     ("[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:0'", "has no fault injection yet"),
 ]
 
@@ -286,6 +285,16 @@ def test_a_fault_and_a_pause_are_read_whole() -> None:
     assert fault.target == ("instance:0", "worker:1")
     pause = parse_pause("after-get:100ms:0.03")
     assert (pause.point, pause.ms, pause.share) == ("after-get", 100, 0.03)
+
+
+def test_the_number_of_instances_is_the_recipes_unless_somebody_says_it() -> None:
+    def usual(recipe: str) -> int:
+        return {"redlock": 5, "set-nx-lua": 1}[recipe]
+
+    assert load(None, {"recipe": "set-nx-lua"}, usual).instances == 1
+    assert load(None, {}, usual).instances == 5
+    assert load(None, {"recipe": "set-nx-lua", "instances": "3"}, usual).instances == 3
+    assert load(None, {"targets": ["redis://a", "redis://b"]}, usual).instances == 2
 
 
 def test_json_carries_every_field_and_no_secret() -> None:

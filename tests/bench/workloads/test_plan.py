@@ -69,6 +69,16 @@ def test_our_options_reach_the_scenario() -> None:
     assert (scenario.ttl_ms, scenario.retry.window_ms, scenario.events) == (2000, 7.0, "stock")
 
 
+def test_pauses_are_repeatable_and_reach_the_recipe() -> None:
+    words = ["--recipe", "set-nx-get-del", "--pause", "after-get:100ms:0.03", "--pause", "after-grant:1ms:1"]
+    told = plan_of(options("--target", TWO[0], *words, "--seed", "7"), {}).recipe_settings
+    assert [(pause.point, pause.ms, pause.share) for pause in told.pause] == [
+        ("after-get", 100, 0.03),
+        ("after-grant", 1, 1),
+    ]
+    assert told.seed == 7
+
+
 def test_the_masters_run_id_is_in_every_key() -> None:
     given = options(*targets(*TWO))
     given.lockbench_run_id = "7f3a"
@@ -87,6 +97,11 @@ def test_a_form_that_was_left_empty_means_the_defaults() -> None:
         ([], "there is no instance to lock on; give --target"),
         ([*targets(*TWO), "--arrivals", "fixed"], "arrivals need a rate"),
         ([*targets(*TWO), "--rate", "5", "--think", "1ms"], "think time belongs to the closed loop"),
+        (
+            [*targets(*TWO), "--pause", "after-get:1ms:1"],
+            "redlock has no pause point 'after-get'; its points are after-g",
+        ),
+        ([*targets(*TWO), "--recipe", "set-nx-lua"], "set-nx-lua locks on 1 instance, and 2 were given"),
         ([*targets(*TWO), "--recipe", "redlok"], "there is no recipe 'redlok'; the recipes are redlock"),
     ],
 )

@@ -1,0 +1,209 @@
+"""What the recipes that speak through redis-py share: *one attempt, one way to give back → acquire and release*.
+
+A recipe's own file says how it locks (`attempt`) and gives back (`give_back`), and reads like its description. Here
+stands what is the same for all of them, so that only the way of locking differs.
+
+Rules
+- Retries follow lockcore's policy unless the recipe has its own; so do validity and drift where the recipe has a TTL.
+- A command that failed makes the attempt UNREACHABLE: nothing is cleaned up unless the recipe says so.
+- A caller that is killed leaves what it has, unless the recipe says how it is given back (`abandon`).
+
+Source: the table in the README of this folder.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from random import random
+from typing import ClassVar, NamedTuple, Self
+
+from redis.exceptions import RedisError
+
+from bench.errors import EnvironmentNotReadyError
+from bench.recipes.about import About
+from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.pause import reach_of
+from bench.recipes.protocol import RecipeSettings
+from lockcore import Denied, InstanceStatus, Lease, Outcome, Tally
+from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
+from lockcore.errors import InstanceRefusedError
+from lockcore.model import Closed
+
+DRIFT_FACTOR = 0.01  # lockcore's default
+FOREVER_NS = 86_400 * NS_PER_S  # what a lock without end is believed to last: longer than any run
+
+
+class Refusal(NamedTuple):
+    """An attempt that did not get the lock, and the votes it saw."""
+
+    outcome: Outcome
+    tally: Tally
+
+
+HELD = Refusal(Outcome.CONTENDED, Tally(refused=1))
+GRANTED = Tally(granted=1)
+
+
+class PlainRecipe:
+    """A lock spoken through redis-py, one command after the other. Made by `connect`."""
+
+    about: ClassVar[About]
+
+    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+        self.servers = tuple(servers)
+        self.ask = self.servers[0].ask
+        self.pause = reach_of(settings.pause, settings.seed, settings.process, settings.gate)
+        self.figures: Counter[str] = Counter()
+        self._retry, self._max_ttl_ms, self._prefix = settings.retry, settings.max_ttl_ms, settings.key_prefix
+        self._skew_ms = settings.skew_ms
+        self._token_prefix, self._tokens = secrets.token_hex(16), count(1)
+
+    # -- what a recipe is ---------------------------------------------------------------------------------------------
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Try to lock once. Raises RedisError."""
+        raise NotImplementedError
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Unlock: RELEASED or GONE. Raises RedisError."""
+        raise NotImplementedError
+
+    def abandon(self, lease: Lease) -> None:
+        """What remains to be done for a caller that was killed while it had its lock. Raises RedisError."""
+
+    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
+        """When to try again (ns), None for never."""
+        return self._retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
+
+    @classmethod
+    def needed(cls, instances: int) -> int:
+        """How many of the instances must answer at connect."""
+        return instances
+
+    # -- what a recipe is made of -------------------------------------------------------------------------------------
+
+    def key(self, resource: str) -> str:
+        """The key of a resource."""
+        return self._prefix + resource
+
+    def new_token(self) -> bytes:
+        """An owner token: unguessable, unique per attempt."""
+        return f"{self._token_prefix}{next(self._tokens):012x}".encode()
+
+    def wall_ms(self) -> int:
+        """This client's wall clock in ms since 1970."""
+        return time.time_ns() // NS_PER_MS + self._skew_ms
+
+    def leased(
+        self,
+        resource: str,
+        token: bytes,
+        ttl_ms: int,
+        started_ns: int,
+        *,
+        valid_until_ns: int | None = None,
+        tally: Tally = GRANTED,
+    ) -> Lease:
+        """The lease that begins now. Without `valid_until_ns` it is believed until started + TTL − drift."""
+        if valid_until_ns is None:
+            valid_until_ns = started_ns + ttl_ms * NS_PER_MS - drift_ns(ttl_ms, DRIFT_FACTOR)
+        return Lease(resource, token, ttl_ms, started_ns, monotonic_ns(), valid_until_ns, Closed(tally))
+
+    def delete(self, resource: str) -> Outcome:
+        """A plain DEL of whatever is there."""
+        return Outcome.RELEASED if self.ask("DEL", self.key(resource)) else Outcome.GONE
+
+    # -- what callers see ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """See `Recipe.connect`."""
+        servers = [Instance(index, url, settings) for index, url in enumerate(targets)]
+        troubles = [server.trouble for server in servers if server.trouble is not None]
+        refused = [trouble for trouble in troubles if isinstance(trouble, InstanceRefusedError)]
+        if refused or len(servers) - len(troubles) < cls.needed(len(servers)):
+            trouble = (refused or troubles)[0]
+            raise EnvironmentNotReadyError(f"{trouble}; start it, or name another instance with --target")
+        return cls(servers, settings)
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying for up to `wait_ms`. Raises ValueError beyond."""
+        if not 1 <= ttl_ms <= self._max_ttl_ms:
+            raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self._max_ttl_ms})")
+        first_ns = monotonic_ns()
+        deadline_ns = first_ns + wait_ms * NS_PER_MS
+        attempts = split_votes = 0
+        while True:
+            attempts += 1
+            result = self._attempt(resource, ttl_ms)
+            if isinstance(result, Lease):
+                result.attempts, result.split_votes = attempts, split_votes
+                return self._hand_over(result)
+            outcome, tally = result
+            split_votes += outcome is Outcome.SPLIT_VOTE
+            now_ns = monotonic_ns()
+            start_ns = self.next_start_ns(outcome, attempts, now_ns, deadline_ns)
+            if start_ns is None:
+                return Denied(resource, outcome, tally, attempts, split_votes, first_ns, now_ns)
+            time.sleep((start_ns - now_ns) / NS_PER_S)
+
+    def release(self, lease: Lease, /) -> Outcome:
+        """Give the lease back in the recipe's way."""
+        try:
+            self.pause("before-release")
+            return self.give_back(lease)
+        except RedisError:
+            return Outcome.UNREACHABLE
+        except BaseException:
+            self._abandon(lease)
+            raise
+
+    def run(self, resource: str, ttl_ms: int, wait_ms: int, body: Callable[[Lease], None]) -> bool:
+        """Do `body` under the lock; False when it was not got. What `body` raises comes through, after the release."""
+        lease = self.acquire(resource, ttl_ms, wait_ms)
+        if not isinstance(lease, Lease):
+            return False
+        try:
+            body(lease)
+        finally:
+            self.release(lease)
+        return True
+
+    @property
+    def instances(self) -> tuple[InstanceStatus, ...]:
+        """Every instance as this client sees it now."""
+        return tuple(server.status for server in self.servers)
+
+    def take_reply_times_ns(self) -> tuple[list[int], ...]:
+        """Per instance: how long (ns) one command in 61 took since the last call."""
+        return tuple(server.take_reply_times_ns() for server in self.servers)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        for server in self.servers:
+            server.close()
+
+    def _attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        try:
+            return self.attempt(resource, ttl_ms)
+        except DEFINITE:
+            return Refusal(Outcome.UNREACHABLE, Tally(errored=1))
+        except RedisError:
+            return Refusal(Outcome.UNREACHABLE, Tally(silent=1))
+
+    def _hand_over(self, lease: Lease) -> Lease:
+        try:
+            self.pause("after-grant")
+        except BaseException:
+            self._abandon(lease)
+            raise
+        return lease
+
+    def _abandon(self, lease: Lease) -> None:
+        with suppress(RedisError):
+            self.abandon(lease)

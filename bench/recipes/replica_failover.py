@@ -1,0 +1,119 @@
+"""One master and asynchronous replicas: *SET NX PX on whoever says it is the master*.
+
+Flawed, on purpose: do not copy it. Its fault: the master's OK does not wait for its replicas; one that is promoted
+without the key grants it again. With the promotion delayed by the longest TTL every lost lock has expired: safe, and
+nothing can be locked meanwhile.
+
+What it needs of the fleet: the instances after the first are replicas of the first (`replicate` does that for servers
+that lockbench started), and somebody who promotes one when the master dies (`promote`), at once or after
+`promotion_delay_ms`. The client finds the master by asking all for their ROLE, at connect and after every error.
+Source: the table in the README of this folder; Redis documentation, "Redis replication".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+from redis.exceptions import RedisError
+
+from bench.errors import EnvironmentNotReadyError
+from bench.recipes.about import About
+from bench.recipes.instance import Instance
+from bench.recipes.plain import HELD, PlainRecipe, Refusal
+from bench.recipes.protocol import RecipeSettings
+from lockcore import Lease, Outcome
+from lockcore.clock import monotonic_ns
+
+
+class ReplicaFailover(PlainRecipe):
+    """The lock of whoever trusts a master's replica."""
+
+    about = About(
+        how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",
+        flaw="the promoted replica may lack the key: a lock that was acknowledged is granted again",
+        safe=False,
+        shown_by=("kill instance:0, link to the replica frozen",),
+        least=2,
+        most=None,
+        usual=2,
+        replicated=True,
+    )
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """See `Recipe.connect`: exactly one instance must be a master."""
+        recipe = cls([Instance(index, url, settings) for index, url in enumerate(targets)], settings)
+        masters = [server.address for server in recipe.servers if _is_master(server)]
+        if len(masters) == 1:
+            recipe._find_master()
+            return recipe
+        recipe.close()
+        what = f"there are {len(masters)} masters ({', '.join(masters)})" if masters else "no instance is a master"
+        raise EnvironmentNotReadyError(
+            f"{what}; this recipe needs one, the other instances replicas of it (REPLICAOF), "
+            "or servers that lockbench starts itself"
+        )
+
+    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+        super().__init__(servers, settings)
+        self._master = self.servers[0]
+
+    @property
+    def promotion_delay_ms(self) -> int:
+        """How long after the master's death a replica may be promoted."""
+        return 0
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """SET NX PX on the master; after an error the next attempt is made on whoever is the master then."""
+        token, started_ns = self.new_token(), monotonic_ns()
+        try:
+            granted = self._master.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms)
+        except RedisError:
+            self._find_master()
+            raise
+        return HELD if granted is None else self.leased(resource, token, ttl_ms, started_ns)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Compare-and-delete on the master."""
+        try:
+            deleted = self._master.delete_own(self.key(lease.resource), lease.owner_token)
+        except RedisError:
+            self._find_master()
+            deleted = self._master.delete_own(self.key(lease.resource), lease.owner_token)
+        return Outcome.RELEASED if deleted else Outcome.GONE
+
+    def _find_master(self) -> None:
+        """Whoever says it is the master, the one after the present first; nobody: the present one stays."""
+        present = self._master.index
+        for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):
+            if _is_master(server):
+                self._master = server
+                return
+
+
+class ReplicaDelayedPromotion(ReplicaFailover):
+    """The same, in a fleet that waits."""
+
+    about = About(
+        how="as replica-failover, but a replica is promoted only after the longest TTL",
+        flaw="none in exclusion; after the master's death nothing can be locked for a TTL",
+        safe=True,
+        shown_by=("kill instance:0",),
+        least=2,
+        most=None,
+        usual=2,
+        replicated=True,
+    )
+
+    @property
+    def promotion_delay_ms(self) -> int:
+        """The longest TTL: what a lost key can have lasted."""
+        return self._max_ttl_ms
+
+
+def _is_master(server: Instance) -> bool:
+    with suppress(RedisError):
+        return bool(server.ask("ROLE")[0] == b"master")
+    return False

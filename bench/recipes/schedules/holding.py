@@ -1,0 +1,107 @@
+"""What becomes of a holder: *it oversleeps, stalls in its release, dies, fails → who got the lock next, and when*.
+
+Source: the column "shown by" of the table in the README of the folder above.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from bench.recipes.plain import PlainRecipe
+from bench.recipes.schedules.shown import Shown, violated
+from bench.recipes.schedules.stage import RESOURCE, SHORT_MS, Stage
+from bench.recipes.schedules.victim import Victim
+from lockcore import Lease
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+CHAIN = 5  # how far an overstay is followed
+GAPS = ("after-check", "after-get", "before-release")  # where a release can be held up, the latest first
+KILLS = 2
+
+
+def overslept_holder(stage: Stage) -> Shown:
+    """A holder outlives its TTL, another is granted, the first gives back: and so on, as far as it goes."""
+    first, second = stage.client(), stage.client()
+    first.acquire(SHORT_MS)
+    stage.until_ended(first.lease)
+    second.acquire()
+    chain, leaving, holding = 0, first, second
+    while chain < CHAIN:
+        leaving.release()
+        following = stage.client()
+        if not isinstance(following.acquire(), Lease):
+            break
+        chain, leaving, holding = chain + 1, holding, following
+    report = stage.report()
+    return violated(stage, chain=chain, foreign_deletes=report.foreign_deletes, overstays=report.client_overstays)
+
+
+def gap_in_release(stage: Stage) -> Shown:
+    """A release stalls at its last pause point until the key has expired and another is granted; then a third asks."""
+    gap = next(point for point in GAPS if point in stage.about.all_points)
+    first, second, third = stage.client(gap), stage.client(), stage.client()
+    first.acquire(SHORT_MS)
+    assert first.begin_release()
+    stage.until_ended(first.lease)
+    second.acquire()
+    first.finish()
+    third.acquire()
+    return violated(stage)
+
+
+def killed_holder(stage: Stage) -> Shown:
+    """A holder's process is killed: can anybody lock again, and after how long?"""
+    with Victim(stage.recipe.name, stage.urls, stage.settings, SHORT_MS, "after-grant") as victim:
+        victim.kill()
+    killed_ns = monotonic_ns()
+    stuck = stage.ttls_ms().count(-1)
+    recovered = stage.client().acquire(SHORT_MS, 3 * SHORT_MS)
+    recovery_ms = (recovered.granted_ns - killed_ns) / NS_PER_MS if isinstance(recovered, Lease) else None
+    return Shown(recovery_ms is None, {"keys_without_end": stuck, "recovery_ms": recovery_ms}, stage.report())
+
+
+def killed_between(stage: Stage) -> Shown:
+    """A client's process is killed between its SETNX and its EXPIRE, or once it is granted if it has no such gap."""
+    point = "after-setnx" if "after-setnx" in stage.about.points else "after-grant"
+    orphans = 0
+    for _ in range(KILLS):
+        with Victim(stage.recipe.name, stage.urls, stage.settings, SHORT_MS, point) as victim:
+            victim.kill()
+        orphans += stage.ttls_ms().count(-1)
+        stage.unlink()
+    return Shown(orphans > 0, {"orphan_keys_per_kill": orphans / KILLS}, stage.report())
+
+
+def raise_in_body(stage: Stage) -> Shown:
+    """The work under the lock raises."""
+    recipe = stage.client().recipe
+    assert isinstance(recipe, PlainRecipe)
+
+    def body(_lease: Lease) -> None:
+        raise ArithmeticError
+
+    with suppress(ArithmeticError):
+        recipe.run(RESOURCE, SHORT_MS, 0, body)
+    leaks = sum(ttl_ms != -2 for ttl_ms in stage.ttls_ms())
+    return Shown(leaks > 0, {"leaked_locks": leaks}, stage.report())
+
+
+def paused_watchdog(stage: Stage) -> Shown:
+    """A client is paused, watchdog and all, until its lock is another's; then its renewal goes out."""
+    first, second = stage.client("before-renew"), stage.client()
+    first.acquire(SHORT_MS)
+    first.gate.until_standing("before-renew")
+    stage.until_ended(first.lease)
+    ended_ns = first.lease.valid_until_ns
+    second.acquire()
+    before_ms = stage.ttls_ms()[0]
+    first.gate.open()
+    figures = first.recipe.figures
+    stage.until(lambda: figures.get("lost_leases", 0) > 0 or first.lease.valid_until_ns != ended_ns)
+    foreign = int(stage.ttls_ms()[0] not in range(before_ms - SHORT_MS, before_ms + 1))
+    return violated(
+        stage,
+        foreign_renewals=foreign,
+        late_renewals=figures.get("late_renewals", 0),
+        noticed_late_ms=figures.get("noticed_late_ms") if figures.get("lost_leases") else None,
+    )

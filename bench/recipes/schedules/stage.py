@@ -1,0 +1,225 @@
+"""Where a schedule is played: *a recipe and its servers → clients one by one, and a judged record of what they did*.
+
+Rules
+- Every client is connected for itself, as a process of its own would be, with its own gate. One resource.
+- What clients do is recorded as the load records it, and judged by the same oracle.
+- Nothing is left: `close` ends the clients and unlinks the keys of the stage.
+
+Source: bench.measure.record, bench.safety.judge.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from secrets import token_hex
+from typing import Any, Self
+
+import numpy as np
+from redis import Redis
+from redis.exceptions import RedisError
+
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.recipes.protocol import Recipe, RecipeSettings
+from bench.recipes.registry import RecipeEntry
+from bench.recipes.schedules.gate import PATIENCE_S, Gate
+from bench.safety.judge import judge
+from bench.safety.report import Circumstances, SafetyReport
+from bench.topology.fleet import Fleet
+from bench.topology.ports import HOST, KeptPort
+from lockcore import Denied, Lease, Outcome, RetryPolicy
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+RESOURCE = "r0"
+LONG_MS = 10_000  # outlives every schedule
+SHORT_MS = 300  # waited for, where a lock must expire
+_SLACK_MS = 5  # a key's end is rounded to a millisecond
+
+
+@dataclass(slots=True)
+class Operation:
+    """One acquire and, 0 or None until then, its release. Times in ns."""
+
+    start_ns: int
+    result: Lease | Denied
+    ended_ns: int
+    sent_ns: int = 0
+    replied_ns: int = 0
+    release: Outcome | None = None
+
+    def record(self, caller: int, sequence: int) -> tuple[int, ...]:
+        """The fields of a record, in their order."""
+        result, release = self.result, self.release.value if self.release else "none"
+        attempt_ns, granted_ns, valid_until_ns, owner = 0, 0, 0, 0
+        if isinstance(result, Lease):
+            attempt_ns, granted_ns, valid_until_ns = result.started_ns, result.granted_ns, result.valid_until_ns
+            owner = hash(result.owner_token)
+        work_end_ns = (self.sent_ns or monotonic_ns()) if granted_ns else 0
+        votes = sum(number << 8 * place for place, number in enumerate(result.tally))
+        outcome = OUTCOME_CODES[result.outcome.value] | OUTCOME_CODES[release] << 8
+        attempts = result.attempts | result.split_votes << 32
+        return (
+            self.start_ns, self.start_ns, attempt_ns, granted_ns, valid_until_ns, work_end_ns, self.sent_ns,
+            self.replied_ns, self.ended_ns, 0, caller, outcome, votes, attempts, owner, sequence,
+        )  # fmt: skip
+
+
+class Client:
+    """One client of the recipe. It works in the caller's thread, or (`begin_…` to `finish`) in one of its own."""
+
+    def __init__(self, recipe: Recipe, gate: Gate) -> None:
+        self.recipe, self.gate = recipe, gate
+        self.operations: list[Operation] = []
+        self._thread = ThreadPoolExecutor(1)
+        self._begun: Future[object] | None = None
+
+    def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = 0) -> Lease | Denied:
+        """Lock the stage's resource."""
+        start_ns = monotonic_ns()
+        result = self.recipe.acquire(RESOURCE, ttl_ms, wait_ms)
+        self.operations.append(Operation(start_ns, result, monotonic_ns()))
+        return result
+
+    def release(self) -> Outcome:
+        """Give the last lease back."""
+        operation = self.operations[-1]
+        operation.sent_ns = monotonic_ns()
+        operation.release = self.recipe.release(self.lease)
+        operation.replied_ns = monotonic_ns()
+        return operation.release
+
+    @property
+    def lease(self) -> Lease:
+        """What the last acquire got; it must have got one."""
+        result = self.operations[-1].result
+        assert isinstance(result, Lease), result
+        return result
+
+    def begin_acquire(self, ttl_ms: int = LONG_MS) -> bool:
+        """Start an acquire; return when it stands at the gate (True) or has ended (False)."""
+        return self._begin(lambda: self.acquire(ttl_ms))
+
+    def begin_release(self) -> bool:
+        """Start a release; return when it stands at the gate (True) or has ended (False)."""
+        return self._begin(self.release)
+
+    def finish(self) -> None:
+        """Open the gate and wait for what was begun."""
+        self.gate.open()
+        if self._begun is not None:
+            self._begun.result(PATIENCE_S)
+
+    def close(self) -> None:
+        """Let everybody go, disconnect."""
+        self.gate.open()
+        self._thread.shutdown()
+        self.recipe.close()
+
+    def _begin(self, work: Callable[[], object]) -> bool:
+        begun = self._begun = self._thread.submit(work)
+        begun.add_done_callback(lambda _: self.gate.tell())
+        return self.gate.until_standing_or(begun.done)
+
+
+class Stage:
+    """Clients of `recipe` on a running `fleet`. The URLs are all of the fleet's, or as many as the recipe locks on."""
+
+    def __init__(self, recipe: RecipeEntry, fleet: Fleet) -> None:
+        self.recipe, self.about, self.fleet = recipe, recipe.about, fleet
+        self.urls = fleet.urls[: self.about.most]
+        self.key_prefix = f"lockbench:stage-{token_hex(4)}:"
+        self.clients: list[Client] = []
+        self._dead = KeptPort()
+        self._servers = [Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=2.0) for url in self.urls]
+
+    @property
+    def key(self) -> str:
+        """The key of the stage's resource."""
+        return self.key_prefix + RESOURCE
+
+    @property
+    def settings(self) -> RecipeSettings:
+        """What a client is told at connect, but for its gate."""
+        retry = RetryPolicy("full-jitter", 2.0, 100_000)
+        return RecipeSettings(
+            key_prefix=self.key_prefix, instance_timeout_ms=SHORT_MS / 4, retry=retry, folder=self.fleet.folder
+        )
+
+    def client(self, *closed: str, urls: Sequence[str] | None = None, **settings: Any) -> Client:
+        """Connect one more, with its gate closed at those of the points that the recipe has."""
+        gate = Gate(*closed)
+        told = replace(self.settings, gate=gate, **settings)
+        client = Client(self.recipe.connect(urls or self.urls, told), gate)
+        self.clients.append(client)
+        return client
+
+    def cut_off_from_first(self) -> tuple[str, ...]:
+        """The URLs of a client that cannot reach the first instance: nothing listens where it looks for it."""
+        return (f"redis://{HOST}:{self._dead.number}", *self.urls[1:])
+
+    def until_ended(self, lease: Lease) -> None:
+        """Return when the TTL of `lease`, granted before now, has passed on every server and every clock."""
+        self.until_ns(lease.granted_ns + (lease.ttl_ms + _SLACK_MS) * NS_PER_MS)
+
+    def until_ns(self, due_ns: int) -> None:
+        """Return at this time."""
+        time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Return when this is so: for what nobody tells. Raises TimeoutError."""
+        deadline_ns = monotonic_ns() + int(PATIENCE_S * NS_PER_S)
+        while not reached():
+            if monotonic_ns() > deadline_ns:
+                raise TimeoutError(f"what the schedule waits for did not happen within {PATIENCE_S:g} s")
+            time.sleep(0.001)
+
+    def ttls_ms(self) -> list[int]:
+        """PTTL of the resource's key on each server: −1 for a key without end, −2 for no key."""
+        return [int(server.pttl(self.key)) for server in self._servers]
+
+    def holds(self, server: int = 0) -> bytes | None:
+        """What the resource's key holds on one server."""
+        held: bytes | None = self.command(server, "GET", self.key)
+        return held
+
+    @property
+    def register_key(self) -> str:
+        """A key for what the lock protects."""
+        return self.key_prefix + "register"
+
+    def command(self, server: int, *words: str) -> Any:
+        """What one server answers."""
+        return self._servers[server].execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def unlink(self) -> None:
+        """Remove all keys of the stage. A server that a schedule has killed has none."""
+        names = (self.key, self.register_key, *(self.key_prefix + name for name in self.about.own_keys))
+        for server in self._servers:
+            with suppress(RedisError):
+                server.unlink(*names)
+
+    def report(self) -> SafetyReport:
+        """What the oracle says of all that was done so far. A lease not given back is one still worked under."""
+        operations = [(number, done) for number, client in enumerate(self.clients) for done in client.operations]
+        rows = [done.record(caller, sequence) for sequence, (caller, done) in enumerate(operations, 1)]
+        history = History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
+        flaw = None if self.about.safe else self.about.flaw
+        return judge(history, LONG_MS, Circumstances(unsafe_recipe=flaw))
+
+    def close(self) -> None:
+        """End all clients, unlink what they left."""
+        for client in self.clients:
+            client.close()
+        self.unlink()
+        for server in self._servers:
+            server.close()
+        self._dead.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()

@@ -1,0 +1,55 @@
+"""The lock that keeps its end in its value: *SETNX key end; an ended one is taken over by GETSET*.
+
+Flawed, on purpose: do not copy it. Its faults: ends are compared with everybody's own wall clock, so a clock ahead
+steals a lock that is still held; who loses a takeover has overwritten the winner's end; the check before the DEL is not
+one step with it.
+Source: the SETNX command's reference page, "Design pattern: locking with SETNX", as it stood before SET had options.
+"""
+
+from __future__ import annotations
+
+from bench.recipes.about import About
+from bench.recipes.plain import HELD, PlainRecipe, Refusal
+from lockcore import Lease, Outcome
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+
+class TimestampGetset(PlainRecipe):
+    """The value is the wall-clock time (ms) at which the lock ends."""
+
+    about = About(
+        how="SETNX with the end as value; an ended lock is taken over by GETSET; DEL while not ended",
+        flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end",
+        safe=False,
+        shown_by=("client clock skew", "pause after-get", "pause after-check"),
+        points=("after-get", "after-check"),
+    )
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """SETNX; GET; GETSET if what was read has ended."""
+        key, started_ns, end_ms = self.key(resource), monotonic_ns(), self.wall_ms() + ttl_ms
+        if self.ask("SETNX", key, end_ms):
+            return self._until(resource, end_ms, ttl_ms, started_ns)
+        seen = self.ask("GET", key)
+        if seen is None or int(seen) >= self.wall_ms():
+            return HELD
+        self.pause("after-get")
+        started_ns, end_ms = monotonic_ns(), self.wall_ms() + ttl_ms
+        return self._until(resource, end_ms, ttl_ms, started_ns) if self.take_over(key, seen, end_ms) else HELD
+
+    def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
+        """True for the one whose GETSET meets the end that was read; every other one has moved the winner's end."""
+        won: bool = self.ask("GETSET", key, end_ms) == seen
+        self.figures["overwritten_ends"] += not won
+        return won
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """DEL, unless our own end has passed: then the key may be a successor's."""
+        if self.wall_ms() > int(lease.owner_token):
+            return Outcome.GONE
+        self.pause("after-check")
+        return self.delete(lease.resource)
+
+    def _until(self, resource: str, end_ms: int, ttl_ms: int, started_ns: int) -> Lease:
+        valid_until_ns = started_ns + ttl_ms * NS_PER_MS
+        return self.leased(resource, b"%d" % end_ms, ttl_ms, started_ns, valid_until_ns=valid_until_ns)

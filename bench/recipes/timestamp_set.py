@@ -1,0 +1,26 @@
+"""The timestamp lock whose takeover is a SET: *GET an ended lock; SET it*. Flawed, on purpose: do not copy it.
+
+Its fault: two clients that both read the ended lock both take it over. Source: the table in the README of this folder.
+"""
+
+from __future__ import annotations
+
+from bench.recipes.about import About
+from bench.recipes.timestamp_getset import TimestampGetset
+
+
+class TimestampSet(TimestampGetset):
+    """As timestamp-getset, but nobody looks what the takeover replaced."""
+
+    about = About(
+        how="as timestamp-getset, but an ended lock is taken over by SET",
+        flaw="two winners at a takeover; needs synchronised clocks",
+        safe=False,
+        shown_by=("pause after-get", "client clock skew", "pause after-check"),
+        points=("after-get", "after-check"),
+    )
+
+    def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
+        """Whoever comes takes it."""
+        self.ask("SET", key, end_ms)
+        return True

@@ -1,0 +1,150 @@
+"""A lock renewed in the background: *SET NX PX; a watchdog renews every third of the TTL until the release*.
+
+Flawed, on purpose: do not copy it. Its faults: a client that is paused or dies renews nothing, and learns too late that
+its lock is lost. The naive variant renews by a plain PEXPIRE, and so keeps a stranger's lock alive and believes that it
+is its own.
+
+Rules: one thread (under gevent: a greenlet) renews all leases of a client. A renewal moves `valid_until_ns` of its
+lease to its sending + TTL − drift. It counts `late_renewals` (sent after the lease's end), `lost_leases` and
+`noticed_late_ms` (sum over them, from the lease's end until the watchdog learned of it).
+Source: the table in the README of this folder.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from redis.exceptions import RedisError
+
+from bench.recipes.about import About
+from bench.recipes.instance import Instance
+from bench.recipes.plain import DRIFT_FACTOR, HELD, PlainRecipe, Refusal
+from bench.recipes.protocol import RecipeSettings
+from lockcore import Lease, Outcome
+from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
+from lockcore.commands import COMPARE_AND_EXTEND
+
+RENEWALS_PER_TTL = 3
+
+
+class Watchdog(PlainRecipe):
+    """Renewals check whose key it is."""
+
+    about = About(
+        how="SET NX PX with a unique value, renewed in the background by compare-and-extend",
+        flaw="a paused or dead client renews nothing, and notices a lost lock late",
+        safe=True,
+        shown_by=("pause before-renew", "stop worker", "kill worker"),
+        points=("before-renew",),
+    )
+
+    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+        super().__init__(servers, settings)
+        self._changed = threading.Condition()
+        self._due: list[tuple[int, int, Lease]] = []
+        self._numbers = count()
+        self._watched: set[bytes] = set()
+        self._closed = False
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """SET NX PX; from now on it is renewed."""
+        token, started_ns = self.new_token(), monotonic_ns()
+        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
+            return HELD
+        lease = self.leased(resource, token, ttl_ms, started_ns)
+        with self._changed:
+            self._watched.add(token)
+            self._renew_at(lease, started_ns)
+        return lease
+
+    def extend(self, lease: Lease) -> bool:
+        """One more TTL, if the key is ours. Raises RedisError."""
+        key, server = self.key(lease.resource), self.servers[0]
+        return bool(server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """No more renewals; compare-and-delete."""
+        with self._changed:
+            self._watched.discard(lease.owner_token)
+        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
+        return Outcome.RELEASED if deleted else Outcome.GONE
+
+    def abandon(self, lease: Lease) -> None:
+        """A caller that is killed has no watchdog any more."""
+        self.give_back(lease)
+
+    def close(self) -> None:
+        """End the watchdog, close the connections. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(1.0)
+        super().close()
+
+    def _renew_at(self, lease: Lease, sent_ns: int) -> None:
+        due_ns = sent_ns + lease.ttl_ms * NS_PER_MS // RENEWALS_PER_TTL
+        heappush(self._due, (due_ns, next(self._numbers), lease))
+        if self._due[0][2] is lease:
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        while (lease := self._next_due()) is not None:
+            self.pause("before-renew")
+            sent_ns = monotonic_ns()
+            try:
+                renewed = self.extend(lease)
+            except RedisError:
+                renewed = None
+            self._note(lease, renewed, sent_ns)
+
+    def _next_due(self) -> Lease | None:
+        """Waits for it; None when the recipe is closed."""
+        with self._changed:
+            while not self._closed:
+                wait_s = None
+                if self._due:
+                    due_ns, _, lease = self._due[0]
+                    wait_s = (due_ns - monotonic_ns()) / NS_PER_S
+                    if wait_s <= 0 or lease.owner_token not in self._watched:
+                        heappop(self._due)
+                        if lease.owner_token in self._watched:
+                            return lease
+                        continue
+                self._changed.wait(wait_s)
+        return None
+
+    def _note(self, lease: Lease, renewed: bool | None, sent_ns: int) -> None:
+        """What a renewal means for its lease; None: no answer, so the next one decides."""
+        with self._changed:
+            if lease.owner_token not in self._watched:
+                return  # given back meanwhile
+            self.figures["late_renewals"] += sent_ns > lease.valid_until_ns
+            if renewed is False:
+                self._watched.discard(lease.owner_token)
+                self.figures["lost_leases"] += 1
+                self.figures["noticed_late_ms"] += max(monotonic_ns() - lease.valid_until_ns, 0) // NS_PER_MS
+                return
+            if renewed:
+                lease.valid_until_ns = sent_ns + lease.ttl_ms * NS_PER_MS - drift_ns(lease.ttl_ms, DRIFT_FACTOR)
+            self._renew_at(lease, sent_ns)
+
+
+class WatchdogNaive(Watchdog):
+    """Renewals extend whatever key is there."""
+
+    about = About(
+        how="as watchdog, but renewed by a plain PEXPIRE",
+        flaw="after a pause it extends a stranger's lock, and believes that it is its own",
+        safe=False,
+        shown_by=("pause before-renew", "stop worker"),
+        points=("before-renew",),
+    )
+
+    def extend(self, lease: Lease) -> bool:
+        """One more TTL for whoever has it. Raises RedisError."""
+        return bool(self.ask("PEXPIRE", self.key(lease.resource), lease.ttl_ms))

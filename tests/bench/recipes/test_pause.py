@@ -1,0 +1,84 @@
+"""Pause points: their share of the passes, repeatable, refused when unknown, nothing when unused."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.errors import UsageError
+from bench.recipes import pause
+from bench.recipes.about import COMMON_POINTS, About
+from bench.recipes.pause import pass_by, reach_of
+from bench.recipes.registry import RECIPES, find_recipe
+from bench.scenario.model import Pause
+
+PASSES = 20_000
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    naps: list[float] = []
+    monkeypatch.setattr(pause.time, "sleep", naps.append)
+    return naps
+
+
+def passes(reach, point: str, naps: list[float]) -> list[int]:
+    """In which of the passes somebody slept."""
+    hit = []
+    for number in range(PASSES):
+        before = len(naps)
+        reach(point)
+        if len(naps) > before:
+            hit.append(number)
+    return hit
+
+
+def test_without_a_pause_or_a_gate_a_point_is_an_empty_function() -> None:
+    assert reach_of((), 1, 0) is pass_by
+
+
+def test_a_pause_takes_its_share_of_the_passes_and_its_time(slept: list[float]) -> None:
+    reach = reach_of((Pause("after-get", 100, 0.03),), 1, 0)
+    share = len(passes(reach, "after-get", slept)) / PASSES
+    assert 0.025 < share < 0.035
+    assert set(slept) == {0.1}
+    assert passes(reach, "before-release", slept) == []
+
+
+def test_a_share_of_one_is_every_pass_and_two_pauses_of_a_point_add_up(slept: list[float]) -> None:
+    reach = reach_of((Pause("after-get", 1, 1.0), Pause("after-get", 2, 1.0)), 1, 0)
+    reach("after-get")
+    assert slept == [0.001, 0.002]
+
+
+def test_the_seed_and_the_process_decide_which_passes(slept: list[float]) -> None:
+    def drawn(seed: int, process: int) -> list[int]:
+        return passes(reach_of((Pause("after-get", 1, 0.03),), seed, process), "after-get", slept)
+
+    assert drawn(1, 0) == drawn(1, 0)
+    assert drawn(1, 0) != drawn(2, 0)
+    assert drawn(1, 0) != drawn(1, 1)
+
+
+def test_a_gate_is_told_of_every_pass_before_any_pause(slept: list[float]) -> None:
+    told: list[tuple[str, int]] = []
+    reach = reach_of((Pause("after-get", 1, 1.0),), 1, 0, lambda point: told.append((point, len(slept))))
+    reach("after-get")
+    reach("before-release")
+    assert told == [("after-get", 0), ("before-release", 1)]
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_an_unknown_point_is_refused_with_the_points_there_are(name: str) -> None:
+    entry = find_recipe(name)
+    usual = entry.about.usual
+    with pytest.raises(UsageError) as raised:
+        entry.require(usual, (Pause("after-lunch", 1, 0.5),))
+    assert str(raised.value) == (
+        f"the recipe {name} has no pause point 'after-lunch'; its points are {', '.join(entry.about.all_points)}"
+    )
+    entry.require(usual, [Pause(point, 1, 0.5) for point in entry.about.all_points])
+
+
+def test_every_recipe_has_the_common_points_after_its_own() -> None:
+    about = About("how", "flaw", safe=True, points=("after-get",))
+    assert about.all_points == ("after-get", *COMMON_POINTS)

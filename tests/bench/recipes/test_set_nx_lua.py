@@ -1,0 +1,127 @@
+"""What is special about the plain lock: cleaned up whatever happens, too late is no grant, fenced if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from bench.recipes.fencing import COUNTER, FencedLease
+from bench.recipes.protocol import RecipeSettings
+from bench.recipes.set_nx_lua import SetNxLuaRecipe
+from bench.topology.fleet import Fleet
+from lockcore import Denied, Lease, Outcome, RetryPolicy
+from lockcore.clock import monotonic_ns
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def plain(fleet: Fleet, server: Redis, settings: RecipeSettings) -> Iterator[SetNxLuaRecipe]:
+    connected = SetNxLuaRecipe.connect(fleet.urls[:1], settings)
+    yield connected
+    connected.close()
+
+
+class Interrupted(BaseException):
+    """A kill in the middle of a command."""
+
+
+@pytest.mark.parametrize("command", ["SET", "EVALSHA"])
+def test_a_caller_killed_in_a_command_leaves_no_key(
+    plain: SetNxLuaRecipe, server: Redis, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (instance,) = plain.servers
+    real, killed = instance._client.execute_command, []
+
+    def execute(*words: Any) -> Any:
+        reply = real(*words)  # the server did it
+        if words[0] == command and not killed:
+            killed.append(command)
+            raise Interrupted
+        return reply
+
+    monkeypatch.setattr(instance._client, "execute_command", execute)
+    with pytest.raises(Interrupted):
+        plain.release(plain.acquire("r1", 5000, 0))  # type: ignore[arg-type]
+    assert server.dbsize() == 0
+
+
+@pytest.mark.parametrize("point", ["after-grant", "before-release"])
+def test_a_caller_killed_at_a_pause_point_leaves_no_key(
+    fleet: Fleet, server: Redis, settings: RecipeSettings, point: str
+) -> None:
+    def gate(reached: str) -> None:
+        if reached == point:
+            assert server.dbsize() == 1
+            raise Interrupted
+
+    plain = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, gate=gate))
+    with pytest.raises(Interrupted):
+        plain.release(plain.acquire("r1", 5000, 0))  # type: ignore[arg-type]
+    assert server.dbsize() == 0
+    plain.close()
+
+
+def test_a_server_that_does_not_answer_costs_the_instance_timeout(
+    fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> None:
+    plain = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, instance_timeout_ms=30.0))
+    fleet.stop(0)
+    try:
+        before_ns = monotonic_ns()
+        denied = plain.acquire("r1", 5000, 0)
+        took_ms = (monotonic_ns() - before_ns) / 1e6
+    finally:
+        fleet.cont(0)
+    assert isinstance(denied, Denied)
+    assert (denied.outcome, denied.tally.silent) == (Outcome.UNREACHABLE, 1)
+    assert took_ms >= 29
+    assert plain.instances[0].state == "down"
+    assert plain.instances[0].errors["TimeoutError"] >= 1
+    server.ping()
+    lease = plain.acquire("r2", 5000, 0)
+    assert isinstance(lease, Lease)
+    assert plain.instances[0].state == "voting"
+    plain.release(lease)
+    plain.close()
+
+
+def test_a_grant_that_came_after_its_own_end_is_given_back(
+    fleet: Fleet, server: Redis, settings: RecipeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, retry=RetryPolicy("none")))
+    real = plain.ask
+
+    def slow(*words: Any) -> Any:
+        reply, until_ns = real(*words), monotonic_ns() + 20_000_000
+        while monotonic_ns() < until_ns:
+            pass
+        return reply
+
+    monkeypatch.setattr(plain, "ask", slow)
+    denied = plain.acquire("r1", 15, 0)
+    assert isinstance(denied, Denied)
+    assert (denied.outcome, denied.tally.granted) == (Outcome.TOO_LATE, 1)
+    assert server.dbsize() == 0
+    plain.close()
+
+
+def test_fencing_tokens_grow_with_every_grant_over_resources_and_a_forgotten_script(
+    fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> None:
+    plain = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, fencing=True))
+    tokens = []
+    for resource in ("r1", "r2", "r1"):
+        lease = plain.acquire(resource, 5000, 0)
+        assert isinstance(lease, FencedLease)
+        tokens.append(lease.fencing_token)
+        assert isinstance(plain.acquire(resource, 5000, 0), Denied)
+        server.script_flush()
+        assert plain.release(lease) is Outcome.RELEASED
+    assert tokens == [1, 2, 3], "a refused attempt takes no token"
+    assert server.keys() == [b"test:" + COUNTER.encode()]
+    plain.close()

@@ -1,0 +1,101 @@
+"""Every flaw of every recipe, made certain: seen where it must be seen, absent where it must be absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from bench.recipes.registry import RECIPES
+from bench.recipes.schedules.shown import Shown
+from bench.recipes.schedules.table import SCHEDULES, play
+from bench.topology.fleet import Fleet, start_fleet
+
+pytestmark = pytest.mark.integration
+ROWS = [
+    pytest.param(schedule, recipe, expected, id=f"{schedule.name}-{recipe}")
+    for schedule in SCHEDULES.values()
+    for recipes, expected in ((schedule.shown_by, True), (schedule.absent_in, False))
+    for recipe in recipes
+]
+SHOWN: dict[tuple[str, str], Shown] = {}  # played once, looked at by several tests
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with start_fleet(3, "none") as started:
+        yield started
+
+
+def shown(schedule: str, recipe: str, fleet: Fleet) -> Shown:
+    if (schedule, recipe) not in SHOWN:
+        SHOWN[schedule, recipe] = play(SCHEDULES[schedule], recipe, None if SCHEDULES[schedule].harms else fleet)
+    return SHOWN[schedule, recipe]
+
+
+@pytest.mark.parametrize("schedule, recipe, expected", ROWS)
+def test_the_flaw_is_seen_where_it_is_and_only_there(schedule, recipe: str, expected: bool, fleet: Fleet) -> None:
+    seen = shown(schedule.name, recipe, fleet)
+    assert seen.seen is expected, (seen.figures, seen.report.reason)
+    if RECIPES[recipe].about.safe:
+        assert seen.report.service_faults == seen.report.foreign_deletes == seen.report.granted_invalid == 0
+    assert seen.report.unexplained == 0
+    for url in fleet.urls:
+        with Redis.from_url(url) as server:
+            assert server.dbsize() == 0, "a schedule leaves nothing"
+
+
+def test_every_flawed_recipe_has_a_schedule_that_shows_its_flaw() -> None:
+    shown_somewhere = {recipe for schedule in SCHEDULES.values() for recipe in schedule.shown_by}
+    flawed = {name for name, entry in RECIPES.items() if not entry.about.safe}
+    assert flawed <= shown_somewhere
+    assert {"setnx", "backoff", "majority-release", "redlock-sequential"} <= shown_somewhere
+
+
+@pytest.mark.parametrize(
+    "schedule, recipe, figures",
+    [
+        ("both-read-first", "get-set", {"violations_per_1000_acquires": 500}),
+        ("takeover-together", "timestamp-getset", {"winners": 1, "overwritten_ends": 1}),
+        ("takeover-together", "timestamp-set", {"winners": 2}),
+        ("skewed-clock", "timestamp-getset", {"steals_at_0_ms": 0, "steals_at_5000_ms": 0, "steals_at_20000_ms": 1}),
+        ("interleaved-votes", "redlock-sequential", {"contenders": 3, "winners": 0}),
+        ("overslept-holder", "set-nx-fixed", {"chain": 5, "foreign_deletes": 1, "overstays": 1}),
+        ("overslept-holder", "company-2013", {"chain": 5, "foreign_deletes": 1, "overstays": 1}),
+        ("overslept-holder", "set-nx-lua", {"chain": 0, "foreign_deletes": 0, "overstays": 1}),
+        ("overslept-holder", "redlock", {"chain": 0, "foreign_deletes": 0, "overstays": 1}),
+        ("gap-in-release", "set-nx-get-del", {"service_faults": 1}),
+        ("killed-holder", "setnx", {"keys_without_end": 1, "recovery_ms": None}),
+        ("killed-between", "setnx-expire", {"orphan_keys_per_kill": 1}),
+        ("raise-in-body", "backoff", {"leaked_locks": 1}),
+        ("paused-watchdog", "watchdog-naive", {"foreign_renewals": 1, "late_renewals": 1}),
+        ("paused-watchdog", "watchdog", {"foreign_renewals": 0, "late_renewals": 1}),
+        ("slow-copy", "multi-write", {"double_grants_per_1000_link_faults": 1000, "caught_double_grants": 0}),
+        ("slow-copy", "multi-write-unique-index", {"service_faults": 0, "caught_double_grants": 3}),
+        ("left-over-minority", "majority-release", {"left_over_keys": 1}),
+        ("promotion", "replica-failover", {"replicas_that_confirmed": 0, "lost_locks": 1, "service_faults": 1}),
+        ("promotion", "replica-delayed-promotion", {"lost_locks": 1, "service_faults": 0}),
+        ("stale-write", "set-nx-lua", {"rejected": 1}),
+        ("stale-write", "redlock", {"rejected": 1, "rejected_marked_after_the_pause": 0}),
+    ],
+)
+def test_a_schedules_figures_are_those_of_the_description(
+    schedule: str, recipe: str, figures: dict[str, float | None], fleet: Fleet
+) -> None:
+    seen = shown(schedule, recipe, fleet).figures
+    assert {name: seen[name] for name in figures} == figures
+
+
+def test_what_a_ttl_costs_is_told_in_time(fleet: Fleet) -> None:
+    recovery_ms = shown("killed-holder", "set-nx-lua", fleet).figures["recovery_ms"]
+    assert recovery_ms is not None
+    assert 0 < recovery_ms < 600, "a TTL of 300 ms, less what passed before the kill, plus a retry"
+    blocked = shown("left-over-minority", "majority-release", fleet).figures["blocked_per_ttl"]
+    assert blocked is not None
+    assert 0.5 < blocked < 1.5, "about the rest of the TTL for one left-over key"
+    delayed = shown("promotion", "replica-delayed-promotion", fleet).figures["unavailable_s"]
+    assert delayed is not None
+    assert delayed >= 0.5, "the longest TTL of that schedule"
+    noticed_ms = shown("paused-watchdog", "watchdog", fleet).figures["noticed_late_ms"]
+    assert noticed_ms is not None
