@@ -69,6 +69,7 @@ class AsyncDriver(Driver):
                 round_.abandon()
                 raise
         else:
+            self.check_usable()
             await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
         now_ns = monotonic_ns()
         if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:

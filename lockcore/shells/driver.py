@@ -61,6 +61,7 @@ class Driver:
         raise NotImplementedError
 
     def _wake_later(self) -> None:
+        """Call `wake` from the loop itself, soon."""
         raise NotImplementedError
 
     def _watch(self, index: int, wire: Wire) -> None:
@@ -77,7 +78,7 @@ class Driver:
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Wake whoever waits for a settled round."""
+        """Wake whoever waits for a settled round. Called by the loop itself, never by one of its callers."""
         raise NotImplementedError
 
     def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
@@ -122,7 +123,7 @@ class Driver:
         self._attach(index, result)
         self.flush()
         self.arm(monotonic_ns())
-        self.wake()
+        self._wake_later()
 
     def _attach(self, index: int, result: Shaken) -> InstanceRefusedError | None:
         engine, now_ns = self.engine, monotonic_ns()

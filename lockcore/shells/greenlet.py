@@ -132,12 +132,14 @@ class GreenletDriver(Driver):
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
         deadline_ns = monotonic_ns() + int(drain_s * NS_PER_S)
-        while not self.closed and not self.engine.is_idle and monotonic_ns() < deadline_ns:
-            self.flush()
-            gevent.sleep(0.001)
-        self.shut()
-        self._timer.stop()
-        self.wake()
+        try:
+            while not self.closed and not self.engine.is_idle and monotonic_ns() < deadline_ns:
+                self.flush()
+                gevent.sleep(0.001)
+        finally:
+            self.shut()
+            self._timer.stop()
+            self._wake_later()
 
     # -- hooks of Driver ----------------------------------------------------------------------------------------------
 

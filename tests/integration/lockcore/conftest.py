@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.ports import HOST, KeptPort
 from bench.topology.server import ServerBinary, found_servers
 from tests.doubles.instance import Instances
+from tests.integration.lockcore.certificates import Certificates, make_certificates
+from tests.integration.lockcore.keys import client
 from tests.integration.lockcore.shell import SHELLS, Shell
 
 SERVERS = {server.name: server for server in found_servers() if isinstance(server, ServerBinary)}
@@ -67,3 +70,22 @@ def fleet(request: pytest.FixtureRequest) -> Fleet:
     """Five real servers that no test harms."""
     found: Fleet = request.getfixturevalue(f"{request.param}_fleet")
     return found
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Made once."""
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session")
+def tls_fleet(certificates: Certificates) -> Iterator[list[str]]:
+    """Three servers with a TLS port each: URLs without options."""
+    server = server_of("redis")
+    if not server.tls:
+        pytest.skip(f"{server} was built without TLS")
+    with start_fleet(3, "none", server=server, config=certificates.server_arguments) as fleet:
+        ports = [KeptPort() for _ in fleet.urls]
+        for url, port in zip(fleet.urls, ports, strict=True):
+            client(url).config_set("tls-port", port.number)
+        yield [f"rediss://{HOST}:{port.number}" for port in ports]

@@ -18,7 +18,7 @@ from lockcore import Outcome
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from tests.doubles.instance import Instances
 from tests.doubles.keyspace import error
-from tests.integration.lockcore.certificates import Certificates, make_certificates
+from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, values_on
 from tests.integration.lockcore.shell import TTL_MS, Shell
@@ -175,25 +175,6 @@ def test_unix_sockets(shell: Shell, connect: Connect, tmp_path: Path) -> None:
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Made once."""
-    return make_certificates(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def tls_fleet(certificates: Certificates) -> Iterator[list[str]]:
-    """Three servers with a TLS port each: URLs without options."""
-    server = server_of("redis")
-    if not server.tls:
-        pytest.skip(f"{server} was built without TLS")
-    with start_fleet(3, "none", server=server, config=certificates.server_arguments) as fleet:
-        ports = [KeptPort() for _ in fleet.urls]
-        for url, port in zip(fleet.urls, ports, strict=True):
-            client(url).config_set("tls-port", port.number)
-        yield [f"rediss://{HOST}:{port.number}" for port in ports]
 
 
 def test_tls(shell: Shell, connect: Connect, tls_fleet: list[str], certificates: Certificates) -> None:

@@ -1,0 +1,183 @@
+"""From connect to close, in this process and no other. On every way of waiting."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.topology.fleet import start_fleet
+from lockcore import Outcome, Redlock
+from lockcore.errors import ForeignProcessError, InstanceClosedError
+from tests.doubles.instance import Instances
+from tests.integration.lockcore.conftest import server_of
+from tests.integration.lockcore.shell import TTL_MS, Shell, ThreadShell, only
+
+pytestmark = pytest.mark.integration
+Connect = Callable[..., Any]
+Scripted = Callable[..., Instances]
+EXIT_S = 20.0
+
+
+def test_everything_after_close_says_so(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    lease = lock.acquire("stock", TTL_MS)
+    lock.close()
+    lock.close()
+    for use in (
+        lambda: lock.try_acquire("stock", TTL_MS),
+        lambda: lock.try_release(lease),
+        lambda: lock.try_extend(lease),
+        lambda: lock.keep_alive(lease),
+    ):
+        with pytest.raises(InstanceClosedError, match="this Redlock is closed"):
+            use()
+    assert [status.state for status in lock.instances] == ["down"] * 3
+    shell.until(lambda: not any(instance.is_connected for instance in instances), "the connections to end")
+
+
+def test_leaving_the_block_closes(shell: Shell, scripted: Scripted) -> None:
+    instances = scripted(3)
+    with shell.connect(instances.urls) as lock:
+        lock.release(lock.acquire("stock", TTL_MS))
+    with pytest.raises(InstanceClosedError):
+        lock.acquire("stock", TTL_MS)
+
+
+def test_close_waits_for_what_is_in_flight(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    lease = lock.acquire("stock", TTL_MS)
+    instances[0].pause()
+    assert lock.try_release(lease) is Outcome.RELEASED  # two of three; the third is still on its way
+    job = shell.start(shell.raw(lock).close, 8.0)
+    shell.sleep(0.02)
+    assert not job.is_done()
+    instances[0].resume()
+    job.result()
+    assert instances.keys == []
+    assert lock.instances[0].pending == 0
+
+
+def test_close_does_not_wait_for_ever(connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    instances[0].pause()
+    lock.release(lock.acquire("stock", TTL_MS))
+    started = time.monotonic()
+    lock.close(0.1)
+    assert 0.1 <= time.monotonic() - started < 2.0
+
+
+def test_closing_ends_those_who_wait(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3)
+    for instance in instances:
+        instance.keyspace.put(b"held", b"somebody else")
+    lock = connect(instances.urls)
+    retrying = shell.start(shell.raw(lock).try_acquire, "held", TTL_MS, 60_000)
+    shell.until(lambda: instances[0].kinds(), "the first attempt")
+    for instance in instances:
+        instance.pause()
+    in_flight = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
+    shell.until(lambda: all(status.pending for status in lock.instances), "the SETs")
+    lock.close(0.05)
+    for job in (retrying, in_flight):
+        assert ended(job)
+
+
+def ended(job: Any) -> bool:
+    """Whether it was told that it is closed, or that nobody could vote any more."""
+    try:
+        return job.result().outcome is Outcome.UNREACHABLE  # type: ignore[no-any-return]
+    except InstanceClosedError:
+        return True
+
+
+def test_dead_servers_do_not_keep_close_waiting(connect: Connect) -> None:
+    with start_fleet(3, "none", server=server_of("redis")) as fleet:
+        lock = connect(fleet.urls)
+        assert lock.try_acquire("stock", TTL_MS)
+        for index in range(3):
+            fleet.kill(index)
+    started = time.monotonic()
+    lock.close(5.0)
+    assert time.monotonic() - started < 2.0
+
+
+def in_a_child(work: Callable[[], str]) -> str:
+    """What `work` returns in a forked child."""
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = work()
+        except BaseException as error:  # noqa: BLE001 - reported to the parent
+            said = f"{type(error).__name__}: {error}"
+        there.sendall(said.encode())
+        os._exit(0)
+    there.close()
+    here.settimeout(EXIT_S)
+    said = here.recv(10_000).decode()
+    here.close()
+    os.waitpid(child, 0)
+    return said
+
+
+def send(coroutine: Any) -> Any:
+    """The first step of a coroutine; what is done at once needs no loop."""
+    if not hasattr(coroutine, "send"):
+        return coroutine
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
+
+
+def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    lease = lock.acquire("stock", TTL_MS)
+    raw = shell.raw(lock)
+
+    def child() -> str:
+        said = []
+        uses = (lambda: raw.try_acquire("other", TTL_MS), lambda: raw.try_release(lease), lambda: raw.try_extend(lease))
+        for use in uses:
+            try:
+                send(use())
+            except ForeignProcessError as error:
+                said.append(str(error))
+        try:
+            send(raw.keep_alive(lease))
+        except ForeignProcessError as error:
+            said.append(str(error))
+        send(raw.close())
+        return f"{len(said)} {said[0]}"
+
+    assert in_a_child(child) == "4 this Redlock was connected in another process; call connect() again after fork"
+    lease = lock.extend(lease)
+    assert lock.try_release(lease) is Outcome.RELEASED
+    assert lock.try_acquire("other", TTL_MS)
+    assert instances[0].kinds() == ["set", "extend", "release", "set"]
+
+
+@only(ThreadShell)
+def test_a_child_may_connect_anew(connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    held = lock.acquire("stock", TTL_MS)
+
+    def child() -> str:
+        with Redlock.connect(instances.urls, shell="threads", rejoin="trust-first") as mine:
+            return f"{mine.try_acquire('stock', TTL_MS).outcome.value} {mine.try_acquire('other', TTL_MS).outcome.value}"
+
+    assert in_a_child(child) == "contended acquired"
+    assert lock.try_release(held) is Outcome.RELEASED
