@@ -184,6 +184,10 @@ def test_users_that_locust_kills_while_they_wait_for_a_lock_leave_nothing(fleet:
     assert counts(rows) == {"acquire": (1, 0), "release": (1, 0)}  # the others were cut in their acquire
 
 
+def state(url: str) -> str:
+    return str(json.loads(get(f"{url}/stats/requests"))["state"])
+
+
 def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -196,10 +200,11 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
         for round_ in range(2):
             form = "user_count=4&spawn_rate=4&hold=fixed%3A1ms&resources=50"
             post(f"{url}/swarm", form)
+            until(lambda: state(url) == "running", f"run {round_}")  # before that, the last run's rows are shown
             until(lambda: rows_of(url).get("release", {}).get("num_requests", 0) > 50, f"rows of run {round_}")
             assert 0 < rows_of(url)["acquire"]["median_response_time"] < 50
             post(f"{url}/stop")
-            until(lambda: json.loads(get(f"{url}/stats/requests"))["state"] == "stopped", "the end of the run")
+            until(lambda: state(url) == "stopped", "the end of the run")
             until(lambda: keys(fleet) == 0, "the last release's arrival everywhere", 2)  # it returns at a quorum
     finally:
         run.process.send_signal(signal.SIGINT)
