@@ -35,8 +35,8 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
     if not isinstance(url, str) or not url.startswith(SCHEMES):
         raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port, rediss://… or unix://path")
     try:
+        _check(url)
         options = parse_url(url)  # type: ignore[no-untyped-call]
-        _check_database(url)
         pool = ConnectionPool.from_url(url)
         pool.connection_kwargs.update(
             socket_timeout=timeout_s,
@@ -49,7 +49,7 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
         )
         pool.make_connection()
     except (ValueError, TypeError, RedisError) as error:
-        raise ValueError(f"{shown(url)!r} is not a usable instance URL: {_reason(url, error)}") from None
+        raise ValueError(f"{shown(url)!r} is not a usable instance URL: {error}") from None
     host = options.get("host", "localhost")
     host = f"[{host}]" if ":" in host else host
     address = options.get("path") or f"{host}:{options.get('port', 6379)}"
@@ -60,30 +60,37 @@ def shown(url: object) -> str:
     """A URL for people: without user, password and options; without anything where it cannot be told what is what."""
     if not isinstance(url, str):
         return str(url)
-    scheme, separator, rest = url.partition("://")
-    if not separator:
+    if "://" not in url:
         return url.rpartition("@")[2]
-    return f"{scheme}://{'…' if _is_ambiguous(rest) else _path_of(rest)}"
+    scheme, place, rest = _parts(url)
+    if _is_ambiguous(url):
+        return f"{scheme}://…"
+    return f"{scheme}://{place.rpartition('@')[2]}{_path_of(rest)}"
 
 
-def _is_ambiguous(rest: str) -> bool:
-    """True when an @ stands behind the first /, ? or #: a password with such a character, or a path with an @?"""
-    start = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
-    return "@" in rest[start:]
+def _parts(url: str) -> tuple[str, str, str]:
+    """Scheme, user and host, and the rest from the first /, ? or # on."""
+    scheme, _, after = url.partition("://")
+    start = min((after.find(mark) for mark in "/?#" if mark in after), default=len(after))
+    return scheme, after[:start], after[start:]
 
 
 def _path_of(rest: str) -> str:
-    return rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    return rest.partition("?")[0].partition("#")[0]
 
 
-def _check_database(url: str) -> None:
-    scheme, _, rest = url.partition("://")
-    database = _path_of(rest).partition("/")[2]
+def _is_ambiguous(url: str) -> bool:
+    """True when an @ stands behind the first /, ? or #: then that may be in the middle of a password."""
+    scheme, place, rest = _parts(url)
+    if scheme == "unix":  # a path may have an @
+        return "@" in rest and bool(place) and "@" not in place
+    return "@" in rest
+
+
+def _check(url: str) -> None:
+    if _is_ambiguous(url):
+        raise ValueError("percent-encode the special characters of its user name and password")
+    scheme, _, rest = _parts(url)
+    database = _path_of(rest).removeprefix("/")
     if scheme != "unix" and database and not database.isdigit():
         raise ValueError("the database after the slash must be a number")
-
-
-def _reason(url: str, error: Exception) -> str:
-    if _is_ambiguous(url.partition("://")[2]):
-        return "percent-encode the special characters of its user name and password"
-    return str(error).replace(url, shown(url))

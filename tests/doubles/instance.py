@@ -1,8 +1,8 @@
 """A RESP server that does what the test says: *a script of answers → a real loopback socket that gives them*.
 
 By default it is honest (keyspace.py). `says["set"]`, `says["release"]`, `says["extend"]`, `says["other"]` replace the
-answer to one kind of command: `REFUSE`, `LOSE`, `CLOSE`, `CLOSE_AFTER`, any bytes (such as `error("OOM …")`), or None for
-honest again. `pause` makes it stand still like a stopped process, `resume` lets it go on with what has come in.
+answer to one kind of command: `REFUSE`, `LOSE`, `CLOSE`, `CLOSE_AFTER`, any bytes (such as `error("OOM …")`), or None
+for honest again. `pause` makes it stand still like a stopped process, `resume` lets it go on with what has come in.
 `one_byte_at_a_time` is what it says. Nothing here sleeps: the test decides when something happens.
 """
 

@@ -1,4 +1,4 @@
-"""Certificates for tests: *a folder → an authority and a server's certificate for 127.0.0.1*, by the openssl command."""
+"""Certificates for tests: *a folder → an authority, and a server's certificate for 127.0.0.1*, by openssl."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ def make_certificates(folder: Path) -> Certificates:
     authority_key, request = folder / "authority.key", folder / "server.csr"
     (folder / "names").write_text(HOST_NAMES)
     new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    _openssl(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", authority_key, "-out", made.authority)
+    _openssl(
+        *new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", authority_key, "-out", made.authority
+    )
     _openssl(*new, "-subj", "/CN=127.0.0.1", "-keyout", made.key, "-out", request)
     signed_by = ["-CA", made.authority, "-CAkey", authority_key, "-CAcreateserial"]
-    _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", folder / "names", "-out", made.certificate)
+    _openssl(
+        "x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", folder / "names", "-out", made.certificate
+    )
     return made
 
 

@@ -1,7 +1,7 @@
 """Ways of waiting behind one face: *a lock on gevent, asyncio, uvloop or threads → the same calls for every claim*.
 
-A claim is written once. `connect` gives a lock whose methods return when the operation is done, whatever runs it; `start`
-runs one beside the test; `until` lets the loop go on until something has happened, or fails at its deadline.
+A claim is written once. `connect` gives a lock whose methods return when the operation is done, whatever runs it;
+`start` runs one beside the test; `until` lets the loop go on until something has happened, or fails at its deadline.
 """
 
 from __future__ import annotations

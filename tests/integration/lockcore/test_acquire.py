@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -192,7 +193,7 @@ def test_retries_wait_a_random_share_of_the_window_until_the_deadline(
     assert 3 <= denied.attempts <= 10
     shell.until(lambda: len(records) == denied.attempts, "a record of every attempt")
     assert [record.attempt for record in records] == list(range(1, denied.attempts + 1))
-    gaps = [after.started_ns - before.decided_ns for before, after in zip(records, records[1:], strict=False)]
+    gaps = [after.started_ns - before.decided_ns for before, after in pairwise(records)]
     assert all(gap >= 19 * 1_000_000 for gap in gaps)  # uvloop's timers count whole ms
     assert denied.ended_ns - denied.started_ns >= 180 * 1_000_000
 

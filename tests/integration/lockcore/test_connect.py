@@ -59,9 +59,11 @@ def with_user(fleet: Fleet, rules: str) -> list[str]:
 
 
 def test_a_cluster_node_is_refused(connect: Connect) -> None:
-    with start_fleet(1, "none", server=server_of("redis"), config=["--cluster-enabled", "yes"]) as fleet:
-        with refused(InstanceRefusedError, "it is a cluster node; Redlock needs independent instances"):
-            connect(fleet.urls)
+    with (
+        start_fleet(1, "none", server=server_of("redis"), config=["--cluster-enabled", "yes"]) as fleet,
+        refused(InstanceRefusedError, "it is a cluster node; Redlock needs independent instances"),
+    ):
+        connect(fleet.urls)
 
 
 def test_a_replica_is_refused(connect: Connect) -> None:
@@ -92,15 +94,19 @@ def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
 
 @pytest.mark.parametrize("rules", ["~* +@all -@scripting", "~* +@all -eval", "~* +@all -evalsha"])
 def test_neither_native_compare_nor_scripts_is_refused(connect: Connect, rules: str) -> None:
-    with start_fleet(1, "none", server=server_of("redis")) as fleet:
-        with refused(InstanceRefusedError, "neither a native compare-and-delete .* nor EVAL can be used here"):
-            connect(with_user(fleet, rules))
+    with (
+        start_fleet(1, "none", server=server_of("redis")) as fleet,
+        refused(InstanceRefusedError, "neither a native compare-and-delete .* nor EVAL can be used here"),
+    ):
+        connect(with_user(fleet, rules))
 
 
 def test_an_acl_without_set_is_refused(connect: Connect) -> None:
-    with start_fleet(1, "none", server=server_of("redis")) as fleet:
-        with refused(InstanceRefusedError, "this user's ACL is too narrow .*'set'.*; the README lists the minimum"):
-            connect(with_user(fleet, "~* +@all -set"))
+    with (
+        start_fleet(1, "none", server=server_of("redis")) as fleet,
+        refused(InstanceRefusedError, "this user's ACL is too narrow .*'set'.*; the README lists the minimum"),
+    ):
+        connect(with_user(fleet, "~* +@all -set"))
 
 
 @pytest.mark.parametrize(("name", "rules"), [("redis", SCRIPT_ACL), ("valkey", NATIVE_ACL)], ids=["redis", "valkey"])
@@ -162,7 +168,9 @@ def test_databases_are_kept_apart(connect: Connect) -> None:
 
 
 def test_unix_sockets(shell: Shell, connect: Connect, tmp_path: Path) -> None:
-    with start_fleet(1, "none", server=server_of("redis"), config=["--unixsocket", str(tmp_path / "a b.sock")]) as fleet:
+    with start_fleet(
+        1, "none", server=server_of("redis"), config=["--unixsocket", str(tmp_path / "a b.sock")]
+    ) as fleet:
         client(fleet.urls[0]).config_set("requirepass", SECRET)
         lock = connect([f"unix://:{SECRET}@{tmp_path}/a b.sock?db=2"])
         works(lock)

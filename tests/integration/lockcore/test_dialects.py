@@ -117,9 +117,7 @@ def held(connect: Connect, place: Place, state: str, **settings: Any) -> tuple[A
 
 @pytest.mark.parametrize("known", ["known", "forgotten"])
 @pytest.mark.parametrize("state", ["ours", "foreign", "missing"])
-def test_a_release_deletes_what_is_ours_and_nothing_else(
-    connect: Connect, place: Any, state: str, known: str
-) -> None:
+def test_a_release_deletes_what_is_ours_and_nothing_else(connect: Connect, place: Any, state: str, known: str) -> None:
     lock, lease = held(connect, place, state)
     if known == "forgotten":
         place.forget_scripts()

@@ -90,9 +90,7 @@ def test_an_extension_and_a_release_wait_for_a_silent_majority_no_longer_than_th
 
 
 @pytest.mark.parametrize("lost", [2, 3])
-def test_a_lease_that_is_no_longer_ours_is_gone(
-    shell: Shell, connect: Connect, scripted: Scripted, lost: int
-) -> None:
+def test_a_lease_that_is_no_longer_ours_is_gone(shell: Shell, connect: Connect, scripted: Scripted, lost: int) -> None:
     instances = scripted(3)
     lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)

@@ -1,9 +1,10 @@
-"""Instances that die, restart, stand still or lose their connection: who votes, what is owed. On every way of waiting."""
+"""Instances that die, restart, stand still or lose their connection: who votes, what is owed. Any way of waiting."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -78,7 +79,7 @@ def test_reconnecting_backs_off(shell: Shell, connect: Connect, scripted: Script
     instances[0].drop_connections()
     shell.until(lambda: instances[0].connections == before + 4, "four more tries")
     tries = instances[0].accepted_at[before:]
-    gaps = [after - earlier for earlier, after in zip(tries, tries[1:], strict=False)]
+    gaps = [after - earlier for earlier, after in pairwise(tries)]
     assert all(gap >= least for gap, least in zip(gaps, (0.09, 0.19, 0.39), strict=True))
 
 
@@ -200,7 +201,9 @@ def test_a_stopped_instance_is_left_alone_and_joins_again_clean(shell: Shell, co
         shell.until(lambda: lease.tally.granted == 3, "its vote")
 
 
-@pytest.mark.parametrize("cap", [LagCap(operations=10, age_ms=5000), LagCap(bytes=1000, age_ms=5000)], ids=["operations", "bytes"])
+@pytest.mark.parametrize(
+    "cap", [LagCap(operations=10, age_ms=5000), LagCap(bytes=1000, age_ms=5000)], ids=["operations", "bytes"]
+)
 def test_a_lagging_instance_is_capped_by_operations_and_bytes(
     shell: Shell, connect: Connect, scripted: Scripted, cap: LagCap
 ) -> None:

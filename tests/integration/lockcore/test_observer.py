@@ -66,7 +66,9 @@ def test_a_record_has_every_vote(
     instances, notes = scripted(3), Notes()
     lock = connect(instances.urls, observer=notes, instance_timeout_ms=TIMEOUT_MS)
     set_up(instances, says)
-    shell.until(lambda: [s.state for s in lock.instances].count("down") == says.count("kill"), "the losses to be noticed")
+    shell.until(
+        lambda: [s.state for s in lock.instances].count("down") == says.count("kill"), "the losses to be noticed"
+    )
     before_ns = time.monotonic_ns()
     result = lock.try_acquire("stock", TTL_MS)
     assert result.outcome is outcome

@@ -1,0 +1,129 @@
+"""Many callers on few resources: never two holders, and nothing left at the end. On every way of waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import gevent
+import pytest
+
+from bench.topology.fleet import Fleet
+from lockcore import Outcome
+from tests.integration.lockcore.keys import keys_on
+from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, ThreadShell
+
+pytestmark = pytest.mark.integration
+Connect = Callable[..., Any]
+CALLERS, RESOURCES, WAIT_MS = 200, 5, 8_000
+
+
+class Holders:
+    """Who holds what, counted where the lock says it is held."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most = 0
+        self.leases = 0
+        self._lock = threading.Lock()
+
+    def enter(self, resource: str) -> None:
+        """One more holder."""
+        with self._lock:
+            self.now[resource] += 1
+            self.leases += 1
+            self.most = max(self.most, self.now[resource])
+
+    def leave(self, resource: str) -> None:
+        """One less."""
+        with self._lock:
+            self.now[resource] -= 1
+
+
+def blocking_user(lock: Any, holders: Holders, number: int, cycles: int, pause: Callable[[float], None]) -> None:
+    random = Random(number)
+    for _ in range(cycles):
+        resource = f"r{random.randrange(RESOURCES)}"
+        if lease := lock.try_acquire(resource, TTL_MS, WAIT_MS):
+            holders.enter(resource)
+            pause(random.random() * 0.0005)
+            holders.leave(resource)
+            assert lock.try_release(lease) is Outcome.RELEASED
+
+
+async def awaiting_user(lock: Any, holders: Holders, number: int, cycles: int) -> None:
+    random = Random(number)
+    for _ in range(cycles):
+        resource = f"r{random.randrange(RESOURCES)}"
+        if lease := await lock.try_acquire(resource, TTL_MS, WAIT_MS):
+            holders.enter(resource)
+            await asyncio.sleep(random.random() * 0.0005)
+            holders.leave(resource)
+            assert await lock.try_release(lease) is Outcome.RELEASED
+
+
+def run_users(shell: Shell, locks: list[Any], holders: Holders, cycles: int) -> None:
+    """CALLERS callers, spread over the locks."""
+    mine = [shell.raw(locks[number % len(locks)]) for number in range(CALLERS)]
+    if isinstance(shell, AsyncioShell):
+        jobs = [shell.start(awaiting_user, lock, holders, number, cycles) for number, lock in enumerate(mine)]
+    else:
+        pause = gevent.sleep if isinstance(shell, GeventShell) else time.sleep
+        jobs = [shell.start(blocking_user, lock, holders, n, cycles, pause) for n, lock in enumerate(mine)]
+    for job in jobs:
+        job.result()
+
+
+def test_200_callers_on_few_resources_are_never_two_and_leave_nothing(
+    shell: Shell, connect: Connect, fleet: Fleet
+) -> None:
+    prefix, holders = f"{uuid4().hex}:", Holders()
+    locks = [connect(fleet.urls, key_prefix=prefix) for _ in range(2)]  # as two processes would be
+    run_users(shell, locks, holders, cycles=1 if isinstance(shell, ThreadShell) else 3)
+    assert holders.most == 1
+    assert holders.leases > CALLERS / 2
+    for lock in locks:
+        shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")  # noqa: B023
+        assert all(status.owed_releases == 0 for status in lock.instances)
+    assert keys_on(fleet.urls, prefix) == []
+
+
+def test_the_count_of_holders_would_notice(shell: Shell, connect: Connect, fleet: Fleet) -> None:
+    """Two fleets that know nothing of each other grant the same resources."""
+    prefix, holders = f"{uuid4().hex}:", Holders()
+    locks = [connect(fleet.urls[:2], key_prefix=prefix), connect(fleet.urls[3:], key_prefix=prefix)]
+    run_users(shell, locks, holders, cycles=1)
+    assert holders.most == 2
+
+
+def test_processes_that_add_to_one_file_lose_no_addition(fleet: Fleet, tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    code = """
+import sys
+from pathlib import Path
+from lockcore import Redlock
+from tests.integration.lockcore.shell import PATIENT
+prefix, counter, *urls = sys.argv[1:]
+counter = Path(counter)
+with Redlock.connect(urls, shell="threads", key_prefix=prefix, **PATIENT) as lock:
+    for _ in range(50):
+        with lock.hold("counter", 10_000, wait_ms=10_000):
+            counter.write_text(str(int(counter.read_text()) + 1))
+"""
+    prefix = f"{uuid4().hex}:"
+    command = [sys.executable, "-c", code, prefix, str(counter), *fleet.urls]
+    processes = [subprocess.Popen(command, cwd=Path(__file__).parents[3], env=os.environ) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0] * 3
+    assert counter.read_text() == "150"
+    assert keys_on(fleet.urls, prefix) == []

@@ -1,0 +1,148 @@
+"""One operation between two threads: who is woken when, and what is taken back when nobody is left to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from lockcore.errors import InstanceClosedError
+from lockcore.model import Outcome
+from lockcore.shells.call import Call
+
+
+class Round:
+    """Settled when the test says so."""
+
+    def __init__(self, outcome: Outcome | None = None) -> None:
+        self.outcome = outcome
+        self.waiter: Any = None
+
+
+class Carrier:
+    """The I/O thread, by hand."""
+
+    def __init__(self) -> None:
+        self.calls: set[Call] = set()
+        self.submitted: list[Any] = []
+        self.timers: list[tuple[int, Callable[[], None]]] = []
+        self.closed = False
+
+    def submit(self, round_: Any) -> None:
+        if self.closed:
+            raise InstanceClosedError("all instances", "closed")
+        self.submitted.append(round_)
+
+    def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
+        self.timers.append((due_ns, job))
+
+
+class Caller:
+    """Who waits."""
+
+    def __init__(self, steps: Generator[Any, int, Any], **options: Any) -> None:
+        self.carrier = Carrier()
+        self.woken = 0
+        self.call = Call(self.carrier, steps, self._wake, **options)
+        self.call.start()
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def settle(self, round_: Round, outcome: Outcome) -> None:
+        round_.outcome = outcome
+        self.call.settled(round_)  # type: ignore[arg-type]
+
+
+def waits_for(round_: Round, log: list[Any]) -> Generator[Any, int, str]:
+    """Steps with one round; `log` gets the time they go on at, or that they were closed."""
+    try:
+        log.append((yield round_))
+    except BaseException as error:
+        log.append(type(error).__name__)
+        raise
+    return "value"
+
+
+def test_a_settled_round_goes_on_in_the_io_thread_and_wakes_once() -> None:
+    round_, log = Round(), []
+    caller = Caller(waits_for(round_, log))
+    assert (caller.carrier.submitted, round_.waiter, caller.woken) == ([round_], caller.call, 0)
+    caller.settle(round_, Outcome.ACQUIRED)
+    assert (caller.woken, caller.call.over, caller.call.result()) == (1, True, "value")
+    assert caller.carrier.calls == set()
+
+
+def test_a_judged_grant_wakes_its_caller_first_and_goes_on_with_the_time_he_says() -> None:
+    round_, log = Round(), []
+    caller = Caller(waits_for(round_, log), judged=True)
+    caller.settle(round_, Outcome.ACQUIRED)
+    assert (caller.woken, caller.call.over, log) == (1, False, [])
+    caller.call.go_on(77)
+    assert (caller.woken, caller.call.result(), log) == (2, "value", [77])
+
+
+def test_a_judged_refusal_needs_no_caller() -> None:
+    round_, log = Round(), []
+    caller = Caller(waits_for(round_, log), judged=True)
+    caller.settle(round_, Outcome.CONTENDED)
+    assert (caller.woken, caller.call.result()) == (1, "value")
+
+
+def test_a_time_is_waited_for_by_the_carrier() -> None:
+    def steps() -> Generator[Any, int, str]:
+        yield 123
+        return "later"
+
+    caller = Caller(steps())
+    ((due_ns, job),) = caller.carrier.timers
+    assert (due_ns, caller.woken) == (123, 0)
+    job()
+    assert caller.call.result() == "later"
+
+
+def test_a_round_that_is_settled_at_once_is_not_waited_for() -> None:
+    log: list[Any] = []
+    caller = Caller(waits_for(Round(Outcome.UNREACHABLE), log))
+    assert (caller.woken, caller.call.result()) == (1, "value")
+
+
+def test_what_the_steps_raise_belongs_to_the_caller() -> None:
+    def steps() -> Generator[Any, int, str]:
+        raise ValueError("ttl")
+        yield 0
+
+    caller = Caller(steps())
+    assert (caller.woken, caller.call.over) == (1, True)
+    with pytest.raises(ValueError, match="ttl"):
+        caller.call.result()
+
+
+def test_a_failed_wait_goes_through_the_steps() -> None:
+    round_, log = Round(), []
+    caller = Caller(waits_for(round_, log))
+    caller.call.fail(InstanceClosedError("all", "closed"))
+    assert log == ["InstanceClosedError"]
+    with pytest.raises(InstanceClosedError):
+        caller.call.result()
+    caller.call.fail(InstanceClosedError("all", "again"))
+    assert caller.woken == 1
+
+
+def test_an_abandoned_call_closes_its_steps_and_wakes_nobody() -> None:
+    round_, log = Round(), []
+    caller = Caller(waits_for(round_, log), judged=True)
+    caller.call.abandon()
+    caller.settle(round_, Outcome.CONTENDED)
+    caller.call.go_on(1)
+    assert (log, caller.woken, caller.carrier.calls) == (["GeneratorExit"], 0, set())
+
+
+def test_an_abandoned_result_is_taken_back() -> None:
+    taken: list[Any] = []
+    round_: Round = Round()
+    caller = Caller(waits_for(round_, []), undo=taken.append)
+    caller.settle(round_, Outcome.ACQUIRED)
+    caller.call.abandon()
+    assert taken == ["value"]
