@@ -139,7 +139,10 @@ class Engine:
         if round_.resource in self._merge_keys:
             self._merge()  # the release of a key goes before the next SET on it
         terms = round_.terms
-        self._broadcast(terms.set_head + round_.claim + terms.set_tail, round_)
+        self.batch.append(terms.set_head + round_.claim + terms.set_tail)
+        self.batch_rounds.append(round_)
+        if not self.dirty:
+            self._want()
 
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
@@ -149,9 +152,11 @@ class Engine:
             if self._merges:
                 self._to_merge.append(round_)
                 self._merge_keys.add(round_.won.resource)
-                self._want()
             else:
-                self._broadcast(self._uniform_release(round_.won.claim), round_)
+                self.batch.append(self._uniform_release(round_.won.claim))
+                self.batch_rounds.append(round_)
+            if not self.dirty:
+                self._want()
             return
         for pipe in targets:
             if not pipe.is_open:
@@ -191,12 +196,6 @@ class Engine:
         self._owed[pipe.index].append(ReleaseRound(round_.won, round_.started_ns))
 
     # -- bytes --------------------------------------------------------------------------------------------------------
-
-    def _broadcast(self, data: bytes, round_: Round) -> None:
-        self.batch.append(data)
-        self.batch_rounds.append(round_)
-        if not self.dirty:
-            self._want()
 
     def _want(self) -> None:
         if not self.dirty:
