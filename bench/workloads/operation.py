@@ -4,7 +4,8 @@ Rules
 - Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
   first; in the release it records that no reply came. Killed inside the acquire, the lock cleans up and the operation
   counts as cut.
-- One reading of the clock serves two neighbours: without a hold, the work ends when the acquire returns.
+- One reading of the clock serves its neighbours: the acquire ends with the reading its validity check used, and
+  without a hold so does the work.
 - Votes still out when the record is written are handed on to be patched.
 - Everything a caller needs is a closure's variable: looked up once, read at the cost of a local.
 
@@ -41,9 +42,9 @@ def operation(gear: Gear) -> Operate:
         lease, ended_ns, sent_ns = None, 0, 0
         try:
             lease = acquire(names[resource], ttl_ms, wait_ms)
-            ended_ns = sent_ns = now()
             if not isinstance(lease, Lease):
                 return denied(lease, resource, intended_ns, start_ns)
+            ended_ns = sent_ns = lease.granted_ns
             if holds_ns is not None:
                 sent_ns = 0
                 nap_until(ended_ns + next(holds_ns))

@@ -84,12 +84,18 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def test_a_granted_operation_is_recorded_whole() -> None:
-    mine = lease(Tally(3, 1, 0, 1, 0, 0), attempts=4, split_votes=2)
-    scene = Scene(lambda: mine)
+    made: list[Lease] = []
+
+    def granted() -> Lease:
+        made.append(lease(Tally(3, 1, 0, 1, 0, 0), attempts=4, split_votes=2))
+        return made[0]
+
+    scene = Scene(granted)
     scene.run(intended_ns=77)
+    (mine,) = made
     (record,) = scene.records
     assert scene.calls == [("acquire", "r2", 10_000, 700), ("release", mine)]
-    assert record["intended_ns"] == 77 < record["start_ns"] <= record["ended_ns"] <= record["release_replied_ns"]
+    assert record["intended_ns"] == 77 < record["start_ns"] <= record["ended_ns"] == mine.granted_ns
     assert record["work_end_ns"] == record["release_sent_ns"] == record["ended_ns"]  # nothing was held: one reading
     assert (record["attempt_ns"], record["granted_ns"]) == (mine.started_ns, mine.granted_ns)
     assert record["valid_until_ns"] == mine.valid_until_ns
