@@ -329,6 +329,26 @@ def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
     assert fleet.won("afterwards").tally.granted == len(fleet.sent)
 
 
+@pytest.mark.parametrize("company", [0, 5])
+@pytest.mark.parametrize("what", ["set", "release"])
+def test_what_was_queued_for_a_broken_connection_does_not_leave_on_the_next_one(what: str, company: int) -> None:
+    """It is silent or owed by then: sent as well, its answer would be taken for that of another command."""
+    fleet = ScriptedFleet(3, settings=settings_of())
+    lease = fleet.won("held")
+    fleet.detach(2)
+    if what == "set":
+        for number in range(company + 1):
+            fleet.begin(f"r{number}")
+    release = fleet.engine.release_round(lease, fleet.now_ns)
+    fleet.engine.submit_release(release)
+    fleet.detach(0)
+    fleet.attach(0)
+    fleet.flush()
+    assert fleet.kinds(0).count("set") == 1
+    assert fleet.about(0, release.won) == ["set", "release"]
+    assert fleet.engine.status()[0].pending == len(fleet.unanswered[0])
+
+
 # -- replies that cannot be -----------------------------------------------------------------------------------------
 
 

@@ -149,6 +149,18 @@ def test_everything_answered_leaves_nothing_behind(company: int) -> None:
     assert rounds_kept(fleet.engine) == []
 
 
+@pytest.mark.parametrize("company", [0, 1, 5])
+def test_under_load_only_what_is_under_way_is_kept_and_no_tick_is_needed_for_it(company: int) -> None:
+    fleet = ScriptedFleet(5)
+    for _ in range(50):
+        rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
+        fleet.flush()
+        fleet.reply_all(*[OK] * len(rounds))
+        fleet.engine.take_ready()
+        assert [round_.tally.undecided for round_ in rounds] == [0] * len(rounds)
+        assert len(rounds_kept(fleet.engine)) <= len(rounds)
+
+
 @pytest.mark.parametrize("company", [0, 5])
 def test_answers_that_come_after_the_timeout_leave_nothing_behind_either(company: int) -> None:
     fleet = ScriptedFleet(3)
@@ -163,3 +175,15 @@ def test_answers_that_come_after_the_timeout_leave_nothing_behind_either(company
     assert rounds_kept(fleet.engine) == []
     late = [status.late_replies for status in fleet.engine.status()]
     assert late == [len(rounds)] * 3
+
+
+def test_late_answers_to_releases_and_extensions_are_counted() -> None:
+    fleet = ScriptedFleet(3)
+    lease = fleet.won()
+    fleet.after(1)
+    fleet.extend(lease)
+    fleet.release(lease)
+    fleet.tick(60)
+    fleet.reply(0, OK, ONE)
+    fleet.reply(1, OK)
+    assert [status.late_replies for status in fleet.engine.status()] == [2, 1, 0]

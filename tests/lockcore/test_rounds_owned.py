@@ -100,7 +100,9 @@ class Play:
         full = [self.reading_of(index) or ERRORED for index in range(len(self.fates))]
         assert name_of(self.round) == reading.owned_name(full)
         assert sum(self.round.tally) == len(self.fates)
-        assert self.round.tally.granted == self.fates.count(OURS)
+        said_no = self.fates.count(NOT_OURS) + (self.fates.count(LATE) if isinstance(self, Extension) else 0)
+        assert self.round.tally[:3] == (self.fates.count(OURS), said_no, self.fates.count(ERRORED))
+        assert self.round.tally.silent == self.fates.count(SILENT) + self.fates.count(BROKEN)
         assert self.round.tally.undecided == 0
         self.check_sent()
         self.fleet.drain()
