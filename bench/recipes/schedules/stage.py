@@ -106,6 +106,11 @@ class Client:
         """Start a release; return when it stands at the gate (True) or has ended (False)."""
         return self._begin(self.release)
 
+    def start(self, work: Callable[[], object]) -> None:
+        """Start something in the client's own thread, for `finish` to wait for."""
+        begun = self._begun = self._thread.submit(work)
+        begun.add_done_callback(lambda _: self.gate.tell())
+
     def finish(self) -> None:
         """Open the gate and wait for what was begun."""
         self.gate.open()
@@ -119,9 +124,9 @@ class Client:
         self.recipe.close()
 
     def _begin(self, work: Callable[[], object]) -> bool:
-        begun = self._begun = self._thread.submit(work)
-        begun.add_done_callback(lambda _: self.gate.tell())
-        return self.gate.until_standing_or(begun.done)
+        self.start(work)
+        assert self._begun is not None
+        return self.gate.until_standing_or(self._begun.done)
 
 
 class Stage:
@@ -193,6 +198,11 @@ class Stage:
     def command(self, server: int, *words: str) -> Any:
         """What one server answers."""
         return self._servers[server].execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def sets(self) -> int:
+        """How many SETs the first server has executed."""
+        statistics = self.command(0, "INFO", "commandstats")
+        return int(statistics.get("cmdstat_set", {"calls": 0})["calls"])
 
     def unlink(self) -> None:
         """Remove all keys of the stage. A server that a schedule has killed has none."""

@@ -7,7 +7,7 @@ README of the folder above.
 from __future__ import annotations
 
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules import acquiring, holding, linking, writing
+from bench.recipes.schedules import acquiring, holding, linking, waiting, writing
 from bench.recipes.schedules.shown import Schedule, Shown
 from bench.recipes.schedules.stage import Stage
 from bench.topology.fleet import Fleet, start_fleet
@@ -65,7 +65,7 @@ SCHEDULES: dict[str, Schedule] = {
             "a dead holder holds for ever",
             holding.killed_holder,
             ("setnx", "get-set"),
-            ("set-nx-lua", "set-nx-fixed", "timestamp-getset", "watchdog", "backoff", "redlock"),
+            ("set-nx-lua", "timestamp-getset", "watchdog", "redlock"),
         ),
         Schedule(
             "killed-between",
@@ -78,6 +78,13 @@ SCHEDULES: dict[str, Schedule] = {
             "raise-in-body",
             "an exception in the body leaks the lock",
             holding.raise_in_body,
+            ("backoff",),
+            ("set-nx-lua",),
+        ),
+        Schedule(
+            "same-time-start",
+            "the lock stands free although everybody waits for it",
+            waiting.same_time_start,
             ("backoff",),
             ("set-nx-lua",),
         ),

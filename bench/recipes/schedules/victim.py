@@ -56,10 +56,19 @@ class Victim:
     def kill(self) -> None:
         """SIGKILL: nothing more is sent."""
         self._process.kill()
-        self._process.wait()
+        self.leave()
+
+    def leave(self) -> None:
+        """Close its stdin, as the end of this process would: it ends. Returns when it has."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+        self._process.wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,96 @@
+"""The stage itself: what it records is what was done, and it is the oracle that judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from bench.errors import EnvironmentNotReadyError
+from bench.recipes.registry import find_recipe
+from bench.recipes.schedules.stage import SHORT_MS, Stage
+from bench.recipes.schedules.victim import Victim
+from bench.topology.fleet import Fleet, start_fleet
+from lockcore import Denied, Lease, Outcome
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with start_fleet(2, "none") as started:
+        yield started
+
+
+@pytest.fixture
+def stage(fleet: Fleet) -> Iterator[Stage]:
+    with Stage(find_recipe("set-nx-lua"), fleet) as made:
+        yield made
+
+
+def test_two_leases_one_after_the_other_are_safe(stage: Stage) -> None:
+    first, second = stage.client(), stage.client()
+    assert isinstance(first.acquire(), Lease)
+    assert isinstance(second.acquire(), Denied)
+    assert first.release() is Outcome.RELEASED
+    assert isinstance(second.acquire(), Lease)
+    report = stage.report()
+    assert (report.verdict, report.contested_leases) == ("SAFE", 1)
+
+
+def test_two_leases_at_once_are_found(stage: Stage) -> None:
+    first, second = stage.client(), stage.client()
+    first.acquire()
+    stage.unlink()  # a lock that forgets
+    second.acquire()
+    report = stage.report()
+    assert (report.verdict, report.service_faults, report.unexplained) == ("VIOLATED", 1, 1)
+
+
+def test_a_lease_that_is_not_given_back_is_worked_under_until_now(stage: Stage) -> None:
+    first, second = stage.client(), stage.client()
+    first.acquire(SHORT_MS)
+    stage.until_ended(first.lease)
+    assert stage.ttls_ms() == [-2]
+    second.acquire()
+    report = stage.report()
+    assert (report.service_faults, report.client_overstays) == (0, 1)
+
+
+def test_a_stage_takes_its_keys_away(fleet: Fleet) -> None:
+    with Stage(find_recipe("multi-write"), fleet) as made:
+        made.client().acquire()
+        assert [ttl_ms > 0 for ttl_ms in made.ttls_ms()] == [True, True]
+    for url in fleet.urls:
+        with Redis.from_url(url) as server:
+            assert server.dbsize() == 0
+
+
+def test_what_a_begun_operation_raises_comes_out_at_its_end(stage: Stage) -> None:
+    client = stage.client()
+    client.begin_acquire(ttl_ms=10**9)
+    with pytest.raises(ValueError, match="ttl_ms"):
+        client.finish()
+
+
+def test_a_victim_stands_with_the_lock_in_its_hand_and_dies_without_a_word(stage: Stage) -> None:
+    with Victim("set-nx-lua", stage.urls, stage.settings, SHORT_MS, "after-grant") as victim:
+        assert stage.ttls_ms()[0] > 0
+        assert isinstance(stage.client().acquire(), Denied)
+        victim.kill()
+        assert victim.ended
+
+
+def test_a_victim_ends_with_whoever_started_it(stage: Stage) -> None:
+    victim = Victim("set-nx-lua", stage.urls, stage.settings, SHORT_MS, "after-grant")
+    victim.leave()
+    assert victim.ended
+
+
+def test_a_victim_that_cannot_come_to_its_point_says_so(stage: Stage) -> None:
+    holder = stage.client()
+    holder.acquire()
+    with pytest.raises(EnvironmentNotReadyError, match="did not come to after-grant: it got past: Denied"):
+        Victim("set-nx-lua", stage.urls, replace(stage.settings), SHORT_MS, "after-grant")
