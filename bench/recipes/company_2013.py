@@ -6,7 +6,8 @@ timestamp of its successor, finds it not expired, and deletes it. Source: the ta
 
 from __future__ import annotations
 
-from bench.recipes.about import About
+from dataclasses import replace
+
 from bench.recipes.timestamp_getset import TimestampGetset
 from lockcore import Lease, Outcome
 
@@ -14,12 +15,11 @@ from lockcore import Lease, Outcome
 class Company2013(TimestampGetset):
     """As timestamp-getset, but the release trusts whatever timestamp it finds."""
 
-    about = About(
+    about = replace(
+        TimestampGetset.about,
         how="as timestamp-getset; the release reads the key: not expired → DEL",
         flaw="a blocked owner deletes its successor's lock: the check reads the successor's timestamp",
-        safe=False,
         shown_by=("pause after-grant", "stop worker", "client clock skew"),
-        points=("after-get", "after-check"),
     )
 
     def give_back(self, lease: Lease) -> Outcome:

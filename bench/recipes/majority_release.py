@@ -6,7 +6,8 @@ then wins without margin, or, with one more instance down, not at all. Source: t
 
 from __future__ import annotations
 
-from bench.recipes.about import About
+from dataclasses import replace
+
 from bench.recipes.redlock_sequential import RedlockSequential, deleted
 from lockcore import Lease, Outcome
 from lockcore.quorum import owned_outcome_of, quorum_of
@@ -15,15 +16,12 @@ from lockcore.quorum import owned_outcome_of, quorum_of
 class MajorityRelease(RedlockSequential):
     """As redlock-sequential, but the release stops at the quorum."""
 
-    about = About(
+    about = replace(
+        RedlockSequential.about,
         how="as redlock-sequential, but the release stops once a quorum has confirmed it",
         flaw="the keys left on the minority block the next holder until their TTL",
-        safe=True,
-        shown_by=("kill instance", "stop instance", "pause after-vote"),
+        shown_by=("kill instance", "stop instance"),
         least=2,
-        most=None,
-        usual=5,
-        points=("after-vote",),
     )
 
     def give_back(self, lease: Lease) -> Outcome:

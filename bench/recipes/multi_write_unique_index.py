@@ -12,11 +12,11 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha1
 from pathlib import Path
 from threading import Lock
 
-from bench.recipes.about import About
 from bench.recipes.instance import Instance
 from bench.recipes.multi_write import MultiWrite
 from bench.recipes.plain import Refusal
@@ -65,15 +65,11 @@ class UniqueIndex:
 class MultiWriteUniqueIndex(MultiWrite):
     """As multi-write, and the database has the last word."""
 
-    about = About(
+    about = replace(
+        MultiWrite.about,
         how="as multi-write; then a row with a unique index in a database (SQLite)",
         flaw="none while the database lives: it is the lock, and catches the double grants of multi-write",
         safe=True,
-        shown_by=("proxy", "pause before-copy"),
-        least=2,
-        most=None,
-        usual=3,
-        points=("before-copy",),
     )
 
     def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 from redis.exceptions import RedisError
@@ -81,14 +82,10 @@ class RedlockSequential(PlainRecipe):
 class RedlockRandomOrder(RedlockSequential):
     """The same, each round in an order of its own."""
 
-    about = About(
+    about = replace(
+        RedlockSequential.about,
         how="as redlock-sequential, but every round asks the instances in a random order",
         flaw="slow, and splits the votes more often than one order for all",
-        safe=True,
-        shown_by=("pause after-vote",),
-        most=None,
-        usual=5,
-        points=("after-vote",),
     )
 
     def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Self
 
 from redis.exceptions import RedisError
@@ -96,15 +97,12 @@ class ReplicaFailover(PlainRecipe):
 class ReplicaDelayedPromotion(ReplicaFailover):
     """The same, in a fleet that waits."""
 
-    about = About(
+    about = replace(
+        ReplicaFailover.about,
         how="as replica-failover, but a replica is promoted only after the longest TTL",
         flaw="none in exclusion; after the master's death nothing can be locked for a TTL",
         safe=True,
         shown_by=("kill instance:0",),
-        least=2,
-        most=None,
-        usual=2,
-        replicated=True,
     )
 
     @property

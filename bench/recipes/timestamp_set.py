@@ -5,19 +5,18 @@ Its fault: two clients that both read the ended lock both take it over. Source: 
 
 from __future__ import annotations
 
-from bench.recipes.about import About
+from dataclasses import replace
+
 from bench.recipes.timestamp_getset import TimestampGetset
 
 
 class TimestampSet(TimestampGetset):
     """As timestamp-getset, but nobody looks what the takeover replaced."""
 
-    about = About(
+    about = replace(
+        TimestampGetset.about,
         how="as timestamp-getset, but an ended lock is taken over by SET",
         flaw="two winners at a takeover; needs synchronised clocks",
-        safe=False,
-        shown_by=("pause after-get", "client clock skew", "pause after-check"),
-        points=("after-get", "after-check"),
     )
 
     def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 
@@ -137,12 +138,12 @@ class Watchdog(PlainRecipe):
 class WatchdogNaive(Watchdog):
     """Renewals extend whatever key is there."""
 
-    about = About(
+    about = replace(
+        Watchdog.about,
         how="as watchdog, but renewed by a plain PEXPIRE",
         flaw="after a pause it extends a stranger's lock, and believes that it is its own",
         safe=False,
         shown_by=("pause before-renew", "stop worker"),
-        points=("before-renew",),
     )
 
     def extend(self, lease: Lease) -> bool:

@@ -62,8 +62,9 @@ def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(t
 
 
 def test_a_replicated_recipe_gets_its_replica(tmp_path: Path) -> None:
-    code, result = run(tmp_path, "--recipe", "replica-failover", "--duration", "300ms")
-    assert code == 0, result["verdict"]
+    _, result = run(tmp_path, "--recipe", "replica-failover", "--duration", "300ms")
+    assert result["totals"]["acquired"] > 0
+    assert result["safety"]["service_faults"] == 0
     assert [instance["role"] for instance in result["fleet"]["instances"]] == ["primary", "replica"]
 
 

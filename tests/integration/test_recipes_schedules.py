@@ -90,7 +90,7 @@ def test_a_schedules_figures_are_those_of_the_description(
 def test_what_a_ttl_costs_is_told_in_time(fleet: Fleet) -> None:
     recovery_ms = shown("killed-holder", "set-nx-lua", fleet).figures["recovery_ms"]
     assert recovery_ms is not None
-    assert 0 < recovery_ms < 600, "a TTL of 300 ms, less what passed before the kill, plus a retry"
+    assert 0 < recovery_ms < 600, "a TTL of 240 ms, less what passed before the kill, plus a retry"
     blocked = shown("left-over-minority", "majority-release", fleet).figures["blocked_per_ttl"]
     assert blocked is not None
     assert 0.5 < blocked < 1.5, "about the rest of the TTL for one left-over key"

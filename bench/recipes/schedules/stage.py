@@ -35,7 +35,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 RESOURCE = "r0"
 LONG_MS = 10_000  # outlives every schedule
-SHORT_MS = 300  # waited for, where a lock must expire
+SHORT_MS = 240  # waited for, where a lock must expire
 _SLACK_MS = 5  # a key's end is rounded to a millisecond
 
 

@@ -17,12 +17,12 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 
 CROWD = 6
 PATIENCE_MS = 250
-CONTEST_S = 1.0
+CONTEST_S = 0.6
 IDLE_MS = 50  # a lock that stands free for longer, with a crowd waiting, is starving them
 
 
 def same_time_start(stage: Stage) -> Shown:
-    """Six are refused together; the lock is given back: how long does it stand free? Then all contend for a second.
+    """Six are refused together; the lock is given back: how long does it stand free? Then all contend for a while.
 
     Figures of the contest: 99th percentile and longest of the waits (ms), failed ones included, and Jain's index
     over the clients' leases (1: even; 1/6: one has them all).

@@ -13,6 +13,7 @@ from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RECIPES, RecipeEntry
 from bench.recipes.replication import replicate
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.ports import HOST, KeptPort
 from lockcore import RetryPolicy
 
 SETTINGS = RecipeSettings(key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=100.0)
@@ -87,3 +88,22 @@ def server(fleet: Fleet) -> Iterator[Redis]:
     with Redis.from_url(fleet.urls[0]) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def servers(fleet: Fleet) -> Iterator[list[Redis]]:
+    """All three, empty."""
+    made = [Redis.from_url(url) for url in fleet.urls]
+    for server in made:
+        server.flushall()
+    yield made
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    """Where nothing listens."""
+    port = KeptPort()
+    yield f"redis://{HOST}:{port.number}"
+    port.release()

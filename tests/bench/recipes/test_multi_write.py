@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,22 +12,11 @@ from bench.recipes.multi_write import MultiWrite
 from bench.recipes.multi_write_unique_index import MultiWriteUniqueIndex, UniqueIndex
 from bench.recipes.protocol import RecipeSettings
 from bench.topology.fleet import Fleet
-from bench.topology.ports import HOST, KeptPort
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def servers(fleet: Fleet) -> Iterator[list[Redis]]:
-    made = [Redis.from_url(url) for url in fleet.urls]
-    for server in made:
-        server.flushall()
-    yield made
-    for server in made:
-        server.close()
 
 
 def test_the_first_instance_decides_and_the_others_get_copies(
@@ -45,10 +33,9 @@ def test_the_first_instance_decides_and_the_others_get_copies(
 
 
 def test_after_an_error_the_next_instance_decides_and_stays_in_use(
-    fleet: Fleet, servers: list[Redis], settings: RecipeSettings
+    fleet: Fleet, servers: list[Redis], settings: RecipeSettings, dead: str
 ) -> None:
-    port = KeptPort()
-    recipe = MultiWrite.connect((f"redis://{HOST}:{port.number}", *fleet.urls[1:]), settings)
+    recipe = MultiWrite.connect((dead, *fleet.urls[1:]), settings)
     lease = recipe.acquire("r1", 5000, 0)
     assert isinstance(lease, Lease)
     assert lease.tally == Tally(granted=2, errored=1)
@@ -58,7 +45,6 @@ def test_after_an_error_the_next_instance_decides_and_stays_in_use(
     assert recipe.instances[0].commands == tried, "the dead one is not asked again"
     assert recipe.release(lease) is Outcome.RELEASED
     recipe.close()
-    port.release()
 
 
 def lease_of(resource: str, token: bytes, lasts_ms: int) -> Lease:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from bench.recipes.instance import OBSERVE_EVERY
 from bench.recipes.plain import FOREVER_NS
+from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import RECIPES
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import monotonic_ns
@@ -166,3 +168,22 @@ def test_a_client_that_is_no_holder_any_more_is_told_so(under) -> None:
     successor = granted(under)
     assert under.recipe.release(lease) is Outcome.GONE
     under.settles(lambda: set(under.values()), {successor.owner_token})
+
+
+class Interrupted(BaseException):
+    """A kill at a pause point."""
+
+
+@pytest.mark.parametrize("point", ["after-grant", "before-release"])
+@pytest.mark.parametrize("under", ["redlock", "redlock-sequential", "set-nx-lua", "watchdog"], indirect=True)
+def test_a_caller_killed_at_a_pause_point_leaves_no_key(under, point: str, settings: RecipeSettings) -> None:
+    def gate(reached: str) -> None:
+        if reached == point:
+            under.settles(lambda: None in under.values(), False)
+            raise Interrupted
+
+    recipe = under.entry.connect(under.urls, replace(settings, gate=gate))
+    with pytest.raises(Interrupted):
+        recipe.release(recipe.acquire("r1", TTL_MS, 0))
+    under.settles(under.keys, 0)
+    recipe.close()

@@ -30,25 +30,6 @@ def test_its_hot_path_is_lockcores_own(
     recipe.close()
 
 
-class Interrupted(BaseException):
-    """A kill at a pause point."""
-
-
-@pytest.mark.parametrize("point", ["after-grant", "before-release"])
-def test_a_caller_killed_at_a_pause_point_leaves_no_key(
-    fleet: Fleet, server: Redis, settings: RecipeSettings, point: str
-) -> None:
-    def gate(reached: str) -> None:
-        if reached == point:
-            raise Interrupted
-
-    recipe = RedlockRecipe.connect(fleet.urls[:1], replace(settings, gate=gate))
-    with pytest.raises(Interrupted):
-        recipe.release(recipe.acquire("r1", 5000, 0))  # type: ignore[arg-type]
-    assert server.dbsize() == 0
-    recipe.close()
-
-
 def test_a_gate_is_passed_after_the_grant_and_before_the_release(
     fleet: Fleet, server: Redis, settings: RecipeSettings
 ) -> None:

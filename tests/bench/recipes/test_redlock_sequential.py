@@ -12,28 +12,9 @@ from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
 from bench.topology.fleet import Fleet
-from bench.topology.ports import HOST, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy, Tally
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def servers(fleet: Fleet) -> Iterator[list[Redis]]:
-    made = [Redis.from_url(url) for url in fleet.urls]
-    for server in made:
-        server.flushall()
-    yield made
-    for server in made:
-        server.close()
-
-
-@pytest.fixture
-def dead() -> Iterator[str]:
-    """Where nothing listens."""
-    port = KeptPort()
-    yield f"redis://{HOST}:{port.number}"
-    port.release()
 
 
 @pytest.fixture

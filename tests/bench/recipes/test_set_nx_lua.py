@@ -50,22 +50,6 @@ def test_a_caller_killed_in_a_command_leaves_no_key(
     assert server.dbsize() == 0
 
 
-@pytest.mark.parametrize("point", ["after-grant", "before-release"])
-def test_a_caller_killed_at_a_pause_point_leaves_no_key(
-    fleet: Fleet, server: Redis, settings: RecipeSettings, point: str
-) -> None:
-    def gate(reached: str) -> None:
-        if reached == point:
-            assert server.dbsize() == 1
-            raise Interrupted
-
-    plain = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, gate=gate))
-    with pytest.raises(Interrupted):
-        plain.release(plain.acquire("r1", 5000, 0))  # type: ignore[arg-type]
-    assert server.dbsize() == 0
-    plain.close()
-
-
 def test_a_server_that_does_not_answer_costs_the_instance_timeout(
     fleet: Fleet, server: Redis, settings: RecipeSettings
 ) -> None:
