@@ -1,0 +1,275 @@
+"""When nobody wins: *attempts of all contenders → contention rounds and how they ended; N and K → the chance of it*.
+
+Rules, with q = N // 2 + 1:
+- Closed form: when K contenders' SETs arrive in one uniformly random order, each instance falls to each of them with
+  the chance 1/K, independently. At most one can have q > N / 2 of them, so nobody wins with the chance
+  1 − K · P(Bin(N, 1/K) ≥ q), for even N as well.
+- Exact: a vote is *certain* from its OK, or from the first refusal that only it explains, until its release is sent;
+  *possible* from the SET's sending until the release's reply. A contention round is *split* if at some moment nobody
+  had won and nobody still could: for every contender certain votes + free live instances < q, while ≥ q instances had
+  answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won without such
+  a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
+- A contention round is a maximal cluster of overlapping attempts on a resource without a valid holder: it ends with
+  the first grant, and an attempt that starts while a lease is valid belongs to none.
+- Probable: what one attempt can tell from its own replies. All N answering at odd N, a loser is always refused by a
+  quorum and calls it CONTENDED: only the refusals' holders (SET NX GET) then tell a split vote from a held lock.
+
+Source: the Redis text's "split brain condition where nobody wins"; Wilson 1927 for the interval. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from itertools import groupby
+from math import comb, factorial, inf, prod, sqrt
+
+from lockcore import Outcome, Vote
+from lockcore.quorum import quorum_of
+
+NORMAL_95 = 1.959964
+ANSWERS = (Vote.GRANTED, Vote.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never.
+
+    `release_sent_ns` must not be late, `release_replied_ns` not early; `holder`: whom a refusal named ("" = nobody).
+    """
+
+    vote: Vote
+    sent_ns: int = 0
+    replied_ns: int = 0
+    release_sent_ns: int = 0
+    release_replied_ns: int = 0
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One contender's round of SETs, one ballot per configured instance; `valid_until_ns` counts if it was won."""
+
+    contender: int
+    started_ns: int
+    decided_ns: int
+    outcome: Outcome
+    ballots: tuple[Ballot, ...]
+    valid_until_ns: int = 0
+
+    @property
+    def is_won(self) -> bool:
+        """Whether it gave a lease."""
+        return self.outcome is Outcome.ACQUIRED
+
+    @property
+    def lease_end_ns(self) -> int:
+        """When the lease it gave was over: at its first release, or its own end."""
+        releases = [ballot.release_sent_ns for ballot in self.ballots if ballot.release_sent_ns]
+        return min([self.valid_until_ns, *releases])
+
+
+class Ending(Enum):
+    """How a contention round ended."""
+
+    WON = "won"
+    SPLIT = "split"
+    UNPROVEN = "unproven"  # nobody won, and there was no moment at which that was certain
+    UNREACHABLE = "unreachable"  # fewer than a quorum answered: no matter of votes
+
+
+# -- the chance ------------------------------------------------------------------------------------------------------
+
+
+def closed_form(instances: int, contenders: int) -> float:
+    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q). Both arguments ≥ 1."""
+    quorum = quorum_of(instances)
+    enough = range(quorum, instances + 1)
+    ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
+    return float(1 - Fraction(contenders * ways, contenders**instances))
+
+
+def chance(instances: int, contenders: int, holds: Callable[[tuple[int, ...]], bool]) -> float:
+    """The chance that `holds` for the votes (one count per contender, largest first) of a simultaneous start, exactly.
+
+    By enumeration of all ways to share N votes: fine up to N = 40.
+    """
+    found = Fraction(0)
+    for votes in _shares(instances, contenders, instances):
+        if holds(votes):
+            who = factorial(contenders) // prod(factorial(len(list(same))) for _, same in groupby(votes))
+            which = factorial(instances) // prod(map(factorial, votes))
+            found += Fraction(who * which, contenders**instances)
+    return float(found)
+
+
+def outcome_says_split(votes: Sequence[int]) -> bool:
+    """Whether at least one of these contenders, all instances answering, ends its attempt as SPLIT_VOTE."""
+    instances = sum(votes)
+    quorum = quorum_of(instances)
+    return any(own < quorum and instances - own < quorum for own in votes)
+
+
+def _shares(votes: int, contenders: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Every way to share out `votes`, largest share first and at most `most`."""
+    if not contenders:
+        if not votes:
+            yield ()
+        return
+    for share in range(min(votes, most), -1, -1):
+        for rest in _shares(votes - share, contenders - 1, share) if share * contenders >= votes else ():
+            yield (share, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A rate with its 95 % interval; all None without trials."""
+
+    rate: float | None
+    low: float | None
+    high: float | None
+
+
+def wilson(successes: int, trials: int) -> Interval:
+    """The Wilson score interval (95 %) of `successes` in `trials`, 0 ≤ successes ≤ trials."""
+    if not trials:
+        return Interval(None, None, None)
+    rate, square = successes / trials, NORMAL_95**2
+    centre = (rate + square / (2 * trials)) / (1 + square / trials)
+    half = NORMAL_95 / (1 + square / trials) * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2))
+    return Interval(rate, max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half)))
+
+
+# -- what happened ---------------------------------------------------------------------------------------------------
+
+
+def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
+    """The rounds of one resource in order; those of two or more attempts are contention rounds."""
+    leases = [(attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won]
+    rounds: list[list[Attempt]] = []
+    over_ns = 0.0  # the present round: nobody of it runs any more, or somebody has won it
+    for attempt in sorted(attempts, key=lambda attempt: attempt.started_ns):
+        start_ns = attempt.started_ns
+        if any(granted_ns <= start_ns < end_ns for granted_ns, end_ns in leases):
+            continue
+        if not rounds or start_ns >= over_ns:
+            rounds.append([])
+        rounds[-1].append(attempt)
+        granted_ns = min((one.decided_ns for one in rounds[-1] if one.is_won), default=inf)
+        over_ns = min(granted_ns, max(one.decided_ns for one in rounds[-1]))
+    return [tuple(round_) for round_ in rounds]
+
+
+def double_grants(attempts: Sequence[Attempt]) -> int:
+    """How many leases on one resource began while another one was valid: must be 0."""
+    leases = sorted((attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won)
+    found, end_ns = 0, 0
+    for granted_ns, over_ns in leases:
+        found += granted_ns < end_ns
+        end_ns = max(end_ns, over_ns)
+    return found
+
+
+def ending_of(attempts: Sequence[Attempt], everyone: Sequence[Attempt] = ()) -> Ending:
+    """How a round ended; its attempts have one ballot per configured instance.
+
+    `everyone`: all attempts on the resource, if there were others: their late votes may explain a refusal, too.
+    """
+    if any(attempt.is_won for attempt in attempts):
+        return Ending.WON
+    instances = len(attempts[0].ballots)
+    quorum = quorum_of(instances)
+    columns = [[attempt.ballots[index] for attempt in attempts] for index in range(instances)]
+    first_answers = sorted(
+        min(ballot.replied_ns for ballot in column if ballot.vote in ANSWERS)
+        for column in columns
+        if any(ballot.vote in ANSWERS for ballot in column)
+    )
+    live = len(first_answers)
+    if live < quorum:
+        return Ending.UNREACHABLE
+    around = [[attempt.ballots[index] for attempt in everyone or attempts] for index in range(instances)]
+    spans = [span for index in range(instances) for span in _certain(index, columns[index], around[index])]
+    enough_ns = first_answers[quorum - 1]
+    for moment_ns in sorted({enough_ns, *(span.from_ns for span in spans if span.from_ns >= enough_ns)}):
+        held = {span.instance: span.attempt for span in spans if span.from_ns <= moment_ns < span.until_ns}
+        most = max(Counter(held.values()).values(), default=0)
+        if most + live - len(held) < quorum:
+            return Ending.SPLIT
+    return Ending.UNPROVEN
+
+
+@dataclass(frozen=True, slots=True)
+class _Certain:
+    """An instance is held by an attempt (its number in the round), for certain, in [from_ns, until_ns)."""
+
+    instance: int
+    attempt: int
+    from_ns: int
+    until_ns: float
+
+
+def _certain(instance: int, column: Sequence[Ballot], around: Sequence[Ballot]) -> Iterator[_Certain]:
+    """The certain votes of one instance: `column` has one ballot per attempt of the round, `around` those of all."""
+    for number, ballot in enumerate(column):
+        if ballot.vote is Vote.GRANTED:
+            proofs = [refused.replied_ns for refused in column if _is_only_explanation(ballot, refused, around)]
+            yield _Certain(instance, number, min([ballot.replied_ns, *proofs]), ballot.release_sent_ns or inf)
+
+
+def _is_only_explanation(granted: Ballot, refused: Ballot, around: Sequence[Ballot]) -> bool:
+    """Whether a refusal proves that `granted` had the key: no other vote was possible while it was asked for."""
+    if refused.vote is not Vote.REFUSED:
+        return False
+    possible = [
+        ballot
+        for ballot in around
+        if ballot.vote in (Vote.GRANTED, Vote.SILENT)
+        and ballot.sent_ns <= refused.replied_ns
+        and refused.sent_ns <= (ballot.release_replied_ns or inf)
+    ]
+    return len(possible) == 1 and possible[0] is granted
+
+
+def is_probable(attempt: Attempt) -> bool:
+    """Whether this attempt alone would call it a split vote: not won, a quorum answered, no holder of a quorum seen.
+
+    A refusal that names nobody may be anybody's. Without any names this is the outcome SPLIT_VOTE.
+    """
+    quorum = quorum_of(len(attempt.ballots))
+    granted = sum(ballot.vote is Vote.GRANTED for ballot in attempt.ballots)
+    names = Counter(ballot.holder for ballot in attempt.ballots if ballot.vote is Vote.REFUSED)
+    unnamed = names.pop("", 0)
+    most = max(names.values(), default=0) + unnamed
+    return granted < quorum and most < quorum <= granted + names.total() + unnamed
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A resource from the first start to the first grant. `first_grant_ns`: how long that took, None if never.
+
+    `rounds`: until then, the won one included; `attempts`: started until then; `first_lost`: nobody won the first
+    round.
+    """
+
+    first_grant_ns: int | None
+    rounds: int
+    attempts: int
+    first_lost: bool
+
+
+def course_of(attempts: Sequence[Attempt]) -> Course:
+    """The course of one resource that was free at first; `attempts` must not be empty."""
+    start_ns = min(attempt.started_ns for attempt in attempts)
+    granted_ns = min((attempt.decided_ns for attempt in attempts if attempt.is_won), default=None)
+    before = [attempt for attempt in attempts if granted_ns is None or attempt.started_ns < granted_ns]
+    rounds = rounds_of(before)
+    return Course(
+        first_grant_ns=None if granted_ns is None else granted_ns - start_ns,
+        rounds=len(rounds),
+        attempts=len(before),
+        first_lost=not any(attempt.is_won for attempt in rounds[0]),
+    )

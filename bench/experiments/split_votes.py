@@ -1,0 +1,260 @@
+"""How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a judged, written result*.
+
+    calibration   one driver, votes shared out by chance     must be within ± 0.05 of the closed form
+    contention    K processes released together, one attempt each; orders and spreads side by side, block by block
+    retries       the same, until somebody wins; policies side by side
+
+Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so that what else the
+machine does hits all alike; a time budget ends a section early, after whole passes, and says so. Two valid leases at
+once are a violation whatever was asked. Source: bench.analysis.split_votes; README, "Split votes".
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.experiments.interrupt import Interrupts
+from bench.experiments.servers import ask
+from bench.experiments.split_votes_calibration import Driver, names_holders
+from bench.experiments.split_votes_crew import Crew
+from bench.experiments.split_votes_rows import Contest, ContestFigures, Row, calibration_row
+from bench.experiments.verdict import exit_code
+from bench.measure.environment import describe_environment
+from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.probe import leaked_keys
+from bench.topology.server import find_server
+from bench.workloads.trial import Block, resource_of
+from lockcore import RetryPolicy
+
+LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
+RETRY_CONTENDERS = 20
+CALIBRATION_ROUNDS = 2000
+BLOCK = 20  # trials
+PATIENCE_MS = 5000.0  # for a first grant
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitVotesPlan:
+    """What is swept. `rounds`: trials per row (calibration: at least 2,000); `budget_s`: for contention and retries
+    together; `retry_contenders`: the K of the retry rows."""
+
+    instances: int
+    contenders: tuple[int, ...]
+    spreads_ms: tuple[float, ...]
+    orders: tuple[str, ...]
+    retries: tuple[RetryPolicy, ...]
+    retry_contenders: tuple[int, ...]
+    rounds: int
+    budget_s: float
+    seed: int
+
+    @property
+    def contests(self) -> list[Contest]:
+        """The rows of the section contention."""
+        contenders = sorted({*self.contenders, max(LEAST_PROCESSES, *self.contenders)})
+        return [
+            Contest(count, order, spread_ms)
+            for count in contenders
+            for spread_ms in self.spreads_ms
+            for order in self.orders
+        ]
+
+    @property
+    def retried(self) -> list[Contest]:
+        """The rows of the section retries: all at once, and in random order, where nobody wins most often."""
+        orders = [order for order in self.orders if order != "sequential"] or list(self.orders)
+        return [
+            Contest(count, order, 0.0, retry)
+            for count in self.retry_contenders
+            for order in orders
+            for retry in self.retries
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitVotesOrder:
+    """A plan and where its result belongs. `command`: as typed; `folder`: exists, empty."""
+
+    plan: SplitVotesPlan
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitVotesDone:
+    """What came of it: the result, where it is, the exit code."""
+
+    result: Result
+    path: Path
+    exit_code: int
+
+
+def run_split_votes(order: SplitVotesOrder, show: Show) -> SplitVotesDone:
+    """Measure `order`, showing progress, and return its result, which is written by then.
+
+    Raises BenchError when it cannot be measured here, KeyboardInterrupt when it was cut short: nothing is left then.
+    """
+    plan, started_s = order.plan, time.monotonic()
+    started_at = datetime.datetime.now(datetime.UTC)
+    with Interrupts() as interrupts, start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
+        measured = _Measurement(plan, fleet, f"lockbench:{order.run_id}:", interrupts, show)
+        sections = measured.sections()
+    result = {
+        "schema_version": SCHEMA_VERSION,
+        "id": order.run_id,
+        "command": list(order.command),
+        "seed": plan.seed,
+        "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+        "duration_s": time.monotonic() - started_s,
+        "interrupted": False,
+        "environment": describe_environment(),
+        **sections,
+        "verdict": judge_split_votes(sections),
+    }
+    path = write_result(result, order.folder)
+    return SplitVotesDone(result, path, exit_code(result["verdict"], interrupted=False))
+
+
+def judge_split_votes(sections: dict[str, Any]) -> dict[str, Any]:
+    """The section `verdict`: violated by two leases at once, inconclusive when what was expected did not show."""
+    rows = [*sections["contention"], *sections["retries"]]
+    faults = sum(row["double_grants"] for row in rows)
+    violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
+    calibration = sections["calibration"]
+    missed = [f"calibration, K={row['contenders']}: {miss}" for row in calibration for miss in row["misses"]]
+    missed += [
+        f"contention, K={row['contenders']}, {row['order']}: released together, and no attempts overlapped"
+        for row in sections["contention"]
+        if not row["spread_s"] and not row["contention_rounds"]
+    ]
+    status = "violated" if violated else "inconclusive" if missed else "pass"
+    return {"status": status, "reasons": [*violated, *missed]}
+
+
+class _Measurement:
+    """One run on a fleet that stands."""
+
+    def __init__(self, plan: SplitVotesPlan, fleet: Fleet, key_prefix: str, interrupts: Interrupts, show: Show) -> None:
+        self._plan, self._fleet, self._prefix, self._interrupts, self._show = plan, fleet, key_prefix, interrupts, show
+        self._dice = Random(f"{plan.seed} split votes")
+        self._keys: list[str] = []
+        self._next_trial = 1
+        self._warnings: list[str] = []
+
+    def sections(self) -> dict[str, Any]:
+        """Everything that is measured, as the sections of the result."""
+        plan = self._plan
+        facts = ask(self._fleet.urls, allow_missing=False)
+        calibration = self._calibration()
+        contests = [ContestFigures(contest) for contest in plan.contests]
+        retried = [ContestFigures(contest) for contest in plan.retried]
+        seats = max(figures.contest.contenders for figures in [*contests, *retried])
+        self._show(f"starting {seats} contenders")
+        folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=self._fleet.folder))
+        with Crew(self._fleet.urls, seats, folder, self._prefix, plan.seed) as crew, _calm_end(self._interrupts):
+            began_s = time.monotonic()
+            self._contend(crew, "contention", contests, began_s + plan.budget_s / 2)
+            self._contend(crew, "retries", retried, began_s + plan.budget_s)
+        self._qualify([*contests, *retried])
+        server = asdict(self._fleet.server)
+        return {
+            "fleet": {
+                "started": True,
+                "server": server,
+                "fsync": self._fleet.fsync,
+                "instances": [asdict(fact) for fact in facts],
+            },
+            "conditions": {**asdict(plan), "seats": seats, "usable_cores": len(os.sched_getaffinity(0))},
+            "calibration": calibration,
+            "contention": [figures.contention_row(plan.instances) for figures in contests],
+            "retries": [figures.retry_row() for figures in retried],
+            "leaks": self._leaks(),
+            "warnings": self._warnings,
+        }
+
+    def _calibration(self) -> list[Row]:
+        named = names_holders(self._fleet.server.version)
+        count = max(CALIBRATION_ROUNDS, self._plan.rounds)
+        rows = []
+        with Driver(self._fleet.urls, self._prefix, named=named) as driver:
+            for contenders in self._plan.contenders:
+                rounds = []
+                for number in range(count):
+                    if number % 100 == 0:
+                        self._show(f"calibration: round {number:,} of {count:,}, K={contenders}")
+                    rounds.append(driver.round(contenders, number, self._dice))
+                self._keys += [driver.key(contenders, number) for number in range(count)]
+                rows.append(calibration_row(self._plan.instances, contenders, rounds, named=named))
+        return rows
+
+    def _contend(self, crew: Crew, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
+        """Pass after pass over all rows, a block each, until every row has its trials or the time is up."""
+        wanted, done = self._plan.rounds, 0
+        while done < wanted and rows:
+            count = min(BLOCK, wanted - done)
+            for figures in self._dice.sample(rows, len(rows)):
+                contest = figures.contest
+                self._show(f"{section}: trial {done:,} of {wanted:,}, K={contest.contenders} {contest.order}")
+                figures.take(crew.run(self._block(contest, count)))
+            done += count
+            if time.monotonic() > until_s and done < wanted:
+                self._warnings.append(
+                    f"{section}: the time was up after {done:,} of {wanted:,} trials per row; ask for fewer"
+                )
+                return
+
+    def _block(self, contest: Contest, count: int) -> Block:
+        first, self._next_trial = self._next_trial, self._next_trial + count
+        self._keys += [self._prefix + resource_of(trial) for trial in range(first, first + count)]
+        retry = contest.retry
+        return Block(
+            first,
+            count,
+            contest.contenders,
+            contest.order,
+            contest.spread_ms,
+            retry.policy,
+            retry.window_ms,
+            PATIENCE_MS if retry.policy != "none" else 0.0,
+        )
+
+    def _qualify(self, rows: Sequence[ContestFigures]) -> None:
+        unreachable = sum(figures.unreachable for figures in rows)
+        if unreachable:
+            self._warnings.append(f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes")
+        cores, most = len(os.sched_getaffinity(0)), max(figures.contest.contenders for figures in rows)
+        if most + self._plan.instances > cores:
+            self._warnings.append(
+                f"up to {most} contenders and {self._plan.instances} servers share {cores} cores: they act when the "
+                "kernel lets them; how far apart they started stands in each row"
+            )
+
+    def _leaks(self) -> list[Row]:
+        leaks = [asdict(leak) for leak in leaked_keys(self._fleet.urls, self._keys)]
+        left = sum(leak["found"] or 0 for leak in leaks)
+        if left:
+            self._warnings.append(f"{left:,} keys were left on the servers and have been removed")
+        return leaks
+
+
+@contextmanager
+def _calm_end(interrupts: Interrupts) -> Iterator[None]:
+    """From the end of the body on, signals are only counted: what ends processes is not torn in the middle."""
+    try:
+        yield
+    finally:
+        interrupts.raising = False
