@@ -185,6 +185,32 @@ def test_ctrl_c_while_waiting_leaves_no_key(shell: Shell, connect: Connect, scri
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED  # and the thread can go on
 
 
+@only(ThreadShell)
+def test_ctrl_c_in_the_moment_of_the_grant_gives_it_back_and_spoils_no_later_call(
+    shell: Shell, connect: Connect, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    post = lock._driver._post
+
+    def interrupted(job: Callable[[], Any]) -> None:  # the answer is there, the caller has not looked yet
+        monkeypatch.undo()
+        post(job)
+        shell.until(lambda: not lock._driver.calls and instances[0].kinds(), "the grant")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lock._driver, "_post", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock.try_acquire("stock", TTL_MS)
+    for instance in instances:
+        instance.pause()
+    resumed = threading.Timer(0.05, resume, [instances])
+    resumed.start()
+    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
+    resumed.join()
+    shell.until(lambda: all(instance.kinds() == [*ASKED, "set"] for instance in instances), "the release in between")
+
+
 @only(GeventShell, ThreadShell)
 def test_ctrl_c_between_attempts_ends_the_wait(shell: Shell, connect: Connect, scripted: Scripted) -> None:
     instances = scripted(3)
