@@ -51,17 +51,23 @@ class Tally(NamedTuple):
 
 
 class Counted(Protocol):
-    """Whatever knows how its round stands."""
+    """Whatever knows how its round stands. `undecided`: not 0 while votes are still out."""
+
+    undecided: int
 
     @property
     def tally(self) -> Tally:
         """The votes so far."""
 
 
-class Closed(NamedTuple):
+class Closed:
     """A round whose votes are final: what a recipe without rounds gives its `Lease`."""
 
-    tally: Tally
+    __slots__ = ("tally", "undecided")
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self.undecided = tally.undecided
 
 
 class Lease:
@@ -99,6 +105,11 @@ class Lease:
         self.round = round
         self.attempts = attempts
         self.split_votes = split_votes
+
+    @property
+    def is_open(self) -> bool:
+        """True while replies to the winning round may still come in and count."""
+        return self.round.undecided != 0
 
     @property
     def tally(self) -> Tally:

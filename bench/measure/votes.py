@@ -27,8 +27,9 @@ def votes_of(records: Records, kind: str) -> Integers:
 
 
 def count_margins(records: Records, quorum: int) -> Counter[int]:
-    """Acquired operations by vote margin. A margin below 0 is a lease without a quorum."""
-    counts = np.bincount(votes_of(records, "granted")[acquired(records)])
+    """Acquired operations whose round closed, by vote margin. A margin below 0 is a lease without a quorum."""
+    closed = acquired(records) & (votes_of(records, "undecided") == 0)
+    counts = np.bincount(votes_of(records, "granted")[closed])
     return Counter({granted - quorum: int(counts[granted]) for granted in np.flatnonzero(counts).tolist()})
 
 

@@ -26,7 +26,7 @@ from lockcore.clock import monotonic_ns
 RELEASED = Outcome.RELEASED
 ACQUIRED = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED = ACQUIRED | OUTCOME_CODES["released"] << 8
-_UNDECIDED = 40  # bits below them in a record's votes
+STILL_OPEN = 1 << 40  # votes nobody has counted yet: at least one is undecided
 
 Operate = Callable[[int, int, int], None]
 
@@ -60,13 +60,13 @@ def operation(gear: Gear) -> Operate:
             released(replied_ns - sent_ns)
         else:
             code = failed_code(outcome, replied_ns - sent_ns)
-        packed = votes[lease.tally]
+        packed = STILL_OPEN if lease.is_open else votes[lease.tally]
         slot = write(
             intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
             replied_ns, ended_ns, resource, caller, code, packed, lease.attempts | lease.split_votes << 32,
             hash(lease.owner_token),
         )  # fmt: skip
-        if packed >> _UNDECIDED:
+        if packed == STILL_OPEN:
             pending((slot, lease))
         return None
 
