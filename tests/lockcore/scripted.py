@@ -7,7 +7,9 @@ hiredis, per instance, as lists of arguments.
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterable
+from random import Random
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -78,6 +80,7 @@ class ScriptedFleet:
         self.wanted = 0
         self.sent: list[list[Command]] = [[] for _ in range(instances)]
         self.unanswered: list[list[Command]] = [[] for _ in range(instances)]
+        self.given: Counter[tuple[bytes, bytes]] = Counter()  # (owner token, reply) to SETs
         self.writes: list[list[bytes]] = [[] for _ in range(instances)]
         self.breaks: set[int] = set()  # sending to these breaks their connection
         self.backlog = [0] * instances  # bytes their sockets have not taken yet
@@ -127,6 +130,9 @@ class ScriptedFleet:
     def reply(self, index: int, *replies: bytes) -> None:
         """The next replies of instance `index` come in, in one piece."""
         assert len(replies) <= len(self.unanswered[index]), "the script answers what was not asked"
+        for command, reply in zip(self.unanswered[index], replies, strict=False):
+            if kind_of(command) == "set":
+                self.given[command[2], reply] += 1
         del self.unanswered[index][: len(replies)]
         self.engine.received(index, b"".join(replies), self.now_ns)
 
@@ -135,13 +141,17 @@ class ScriptedFleet:
         for index in range(len(self.sent)) if of is None else of:
             self.reply(index, *replies)
 
-    def drain(self) -> None:
-        """Every connected instance answers everything it was asked: SETs with OK, releases and extensions with 1."""
+    def drain(self, refused: float = 0) -> None:
+        """Every connected instance answers everything: SETs with OK (but a share with nil), all else with 1."""
+        random = Random(1)
         self.flush()
         while any(self.unanswered):
             for index, commands in enumerate(self.unanswered):
                 if self.engine.pipes[index].is_open and commands:
-                    self.reply(index, *[OK if kind_of(command) == "set" else ONE for command in commands])
+                    said = [NIL if random.random() < refused else OK for _ in commands]
+                    self.reply(
+                        index, *[ok if kind_of(one) == "set" else ONE for ok, one in zip(said, commands, strict=True)]
+                    )
                 else:
                     commands.clear()
             self.flush()

@@ -55,6 +55,22 @@ def test_a_flush_is_wanted_once_per_batch() -> None:
     assert fleet.wanted == 2
 
 
+def test_an_engine_is_idle_when_nothing_is_queued_and_nothing_awaited() -> None:
+    fleet = ScriptedFleet(2)
+    seen = [fleet.engine.is_idle]
+    fleet.begin("a")
+    fleet.begin("b")
+    assert fleet.engine.queued == 2
+    seen.append(fleet.engine.is_idle)
+    fleet.flush()
+    assert fleet.engine.queued == 0
+    seen.append(fleet.engine.is_idle)
+    fleet.reply(0, OK, OK)
+    seen.append(fleet.engine.is_idle)
+    fleet.reply(1, OK, OK)
+    assert [*seen, fleet.engine.is_idle] == [True, False, False, False, True]
+
+
 def test_a_flush_without_anything_to_send_writes_nothing() -> None:
     fleet = ScriptedFleet(2)
     fleet.flush()
@@ -101,6 +117,7 @@ def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: 
             fleet.flush()
     fleet.flush()
     assert [order_at(fleet, index) for index in range(instances)] == expected
+    assert [status.commands for status in fleet.engine.status()] == [len(commands) for commands in fleet.sent]
 
 
 def submit_owned(fleet: ScriptedFleet, lease: Lease, what: str, expected: list[list[tuple[str, bytes]]]) -> None:
@@ -249,6 +266,21 @@ def test_a_release_that_times_out_is_still_sent_again_when_its_script_was_unknow
 # -- connections that break in the middle ---------------------------------------------------------------------------
 
 
+def test_a_script_sent_again_that_is_never_answered_still_times_out() -> None:
+    """Its batch has long been answered by its last command, and forgotten."""
+    fleet = ScriptedFleet(3, dialect=EVALSHA)
+    leases = [fleet.won("a"), fleet.won("b")]
+    rounds = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
+    for round_ in rounds:
+        fleet.engine.submit_release(round_)
+    fleet.flush()
+    fleet.reply_all(NOSCRIPT, ONE)
+    fleet.ask("next")
+    assert [name_of(round_) for round_ in rounds] == [None, "released"]
+    fleet.tick(60)
+    assert name_of(rounds[0]) == "unreachable"
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("broken", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
 def test_a_send_that_breaks_leaves_every_other_connection_in_order(broken: set[int], at_once: bool) -> None:
@@ -308,9 +340,14 @@ def test_a_connection_that_breaks_while_its_replies_are_read_forgets_the_rest() 
 
 
 def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
-    """All are settled, everybody reconnects, nothing is kept, and the next lock is granted by every instance."""
+    """Every vote was counted where it belongs; all are settled, everybody reconnects, nothing is kept, and the next
+    lock is granted by every instance."""
     fleet.breaks = set()
-    fleet.drain()
+    fleet.drain(refused=0.3)
+    for round_ in rounds:
+        if isinstance(round_, SetRound):
+            given = [fleet.given[token_of(round_), reply] for reply in (OK, NIL)]
+            assert [round_.tally.granted, round_.tally.refused] == given
     fleet.tick(60)
     assert None not in [name_of(round_) for round_ in rounds]
     for index, pipe in enumerate(fleet.engine.pipes):
