@@ -114,7 +114,10 @@ def _state(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     exit_code = process.poll()
     stopped = False
     if exit_code is None:
-        stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has ended since poll: what is dead is not asked whether it stands still
+            exit_code = process.poll()
     return {"pid": process.pid, "exit_code": exit_code, "stopped": stopped}
 
 

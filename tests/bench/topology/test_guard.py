@@ -16,6 +16,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.guard import Guard
+from bench.topology.guard_process import _state
 
 SLEEP = ["sleep", "600"]
 DEADLINE_S = 2.0
@@ -186,6 +187,22 @@ def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypat
             guard.signal(0, signal.SIGKILL)
     second = guard.start(1, SLEEP, guard.folder, guard.folder / "log", {})
     assert guard.states()[1].pid == second
+
+
+def test_a_server_that_ends_while_it_is_asked_is_dead_and_no_error() -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+
+    class EndsNow:
+        """Alive at the first look, dead when it is asked whether it stands still."""
+
+        pid, looks = ended.pid, 0
+
+        def poll(self) -> int | None:
+            self.looks += 1
+            return None if self.looks == 1 else ended.poll()
+
+    assert _state(EndsNow()) == {"pid": ended.pid, "exit_code": 0, "stopped": False}
 
 
 def test_states_tell_living_stopped_and_dead(guard: Guard) -> None:
