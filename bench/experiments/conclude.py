@@ -22,6 +22,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
 from bench.measure.result import Result, assemble
+from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.safety.judge import Judge
 from bench.safety.report import Circumstances
@@ -52,8 +53,8 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
     folded, safety, used = _judge(evidence, reports)
     asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
-    own_keys = find_recipe(scenario.recipe).about.own_keys  # a counter and the like: no leak, and not left either
-    leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in own_keys))
+    if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
+        leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     instances = _instances(evidence, folded.values["instances"], leaks)
     return assemble(
         {
@@ -131,6 +132,8 @@ def _warnings(
     about = find_recipe(evidence.scenario.recipe).about
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
+    for name, number in workers.figures(reports).items():
+        yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety["verdict"] == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety['reason']}"
     yield from evidence.servers.warnings()

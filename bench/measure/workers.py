@@ -72,6 +72,14 @@ def errors(workers: Sequence[Worker]) -> dict[str, int]:
     return counts
 
 
+def figures(workers: Sequence[Worker]) -> dict[str, int]:
+    """What the recipe counted of itself, by name; what never happened is left out."""
+    counts: dict[str, int] = {}
+    for worker in workers:
+        counts = add_counts(counts, worker.get("figures") or {})
+    return {name: number for name, number in counts.items() if number}
+
+
 def locust_totals(workers: Sequence[Worker], row: str) -> tuple[int, int]:
     """Requests and failures of a row (`acquire` or `release`) in Locust's own tables."""
     rows = [(worker.get("locust") or {}).get(row) or (0, 0) for worker in workers]

@@ -17,7 +17,7 @@ class About:
 
     `shown_by`: what makes the flaw appear. `least` … `most` instances (None: any number), `usual` when nothing is said.
     `points`: its own pause points, in the order they are passed. `replicated`: the instances after the first must be
-    replicas of the first. `own_keys`: keys it makes beside those of the resources, without the run's prefix.
+    replicas of the first.
     """
 
     how: str
@@ -29,7 +29,6 @@ class About:
     usual: int = 1
     points: tuple[str, ...] = ()
     replicated: bool = False
-    own_keys: tuple[str, ...] = ()
 
     @property
     def all_points(self) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ from lockcore import Lease
 from lockcore.commands import Script
 
 COUNTER = "fencing-tokens"  # the key of the counter, below the run's prefix; one for all resources
+REGISTERS = "registers"  # the key of what is protected: one hash for all resources
+OWN_KEYS = (COUNTER, REGISTERS)  # what a fenced run has on its servers beside the keys of its locks
 
 
 def script_of(text: str) -> Script:
@@ -38,16 +40,16 @@ return false
 """
 )
 _WRITE_IF_NEWEST = script_of(
-    """-- KEYS[1] the register, ARGV[1] fencing token, ARGV[2] value → 1 written, 0 stale
-if tonumber(redis.call('HGET', KEYS[1], 'token') or '0') > tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
+    """-- KEYS[1] the registers, ARGV[1] resource, ARGV[2] fencing token, ARGV[3] value → 1 written, 0 stale
+if tonumber(redis.call('HGET', KEYS[1], ARGV[1] .. ' token') or '0') > tonumber(ARGV[2]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1] .. ' token', ARGV[2], ARGV[1], ARGV[3])
 return 1
 """
 )
 _WRITE_IF_MARKED = script_of(
-    """-- KEYS[1] the register, ARGV[1] owner token, ARGV[2] value → 1 written, 0 another's mark
-if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'value', ARGV[2])
+    """-- KEYS[1] the registers, ARGV[1] resource, ARGV[2] owner token, ARGV[3] value → 1 written, 0 another's mark
+if redis.call('HGET', KEYS[1], ARGV[1] .. ' owner') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
 )
@@ -76,26 +78,28 @@ class FencedLease(Lease):
 
 
 class FencingRegister:
-    """Something protected that takes no write with a smaller fencing token than one it has seen."""
+    """Per resource something protected that takes no write with a smaller fencing token than one it has seen."""
 
     def __init__(self, instance: Instance, key: str) -> None:
         self._instance, self._key = instance, key
 
     def write(self, lease: FencedLease, value: str) -> bool:
         """True when written, False when rejected as stale. Raises RedisError."""
-        return bool(self._instance.run(_WRITE_IF_NEWEST, (self._key,), lease.fencing_token, value))
+        written = self._instance.run(_WRITE_IF_NEWEST, (self._key,), lease.resource, lease.fencing_token, value)
+        return bool(written)
 
 
 class OwnerRegister:
-    """Something protected that takes writes only from the owner token it is marked with."""
+    """Per resource something protected that takes writes only from the owner token it is marked with."""
 
     def __init__(self, instance: Instance, key: str) -> None:
         self._instance, self._key = instance, key
 
     def mark(self, lease: Lease) -> None:
         """Begin to work: whatever mark there was is replaced. Raises RedisError."""
-        self._instance.ask("HSET", self._key, "owner", lease.owner_token)
+        self._instance.ask("HSET", self._key, f"{lease.resource} owner", lease.owner_token)
 
     def write(self, lease: Lease, value: str) -> bool:
         """True when written, False when another has marked it since. Raises RedisError."""
-        return bool(self._instance.run(_WRITE_IF_MARKED, (self._key,), lease.owner_token, value))
+        written = self._instance.run(_WRITE_IF_MARKED, (self._key,), lease.resource, lease.owner_token, value)
+        return bool(written)

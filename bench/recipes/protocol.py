@@ -59,17 +59,7 @@ class Release(Protocol):
 
 
 class Recipe(Protocol):
-    """A connected lock. Made by `connect` in the process that uses it."""
-
-    about: ClassVar[About]
-
-    @classmethod
-    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """Connect to the instances of `targets` (URLs).
-
-        Raises UsageError for what the recipe cannot do with these targets or settings, EnvironmentNotReadyError when
-        too few instances can be used; neither names a password.
-        """
+    """A connected lock."""
 
     @property
     def acquire(self) -> Acquire:
@@ -92,3 +82,17 @@ class Recipe(Protocol):
 
     def close(self) -> None:
         """Send what is queued and close the connections. Idempotent."""
+
+
+class RecipeClass(Recipe, Protocol):
+    """What a recipe's own class has besides."""
+
+    about: ClassVar[About]
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """Connect to the instances of `targets` (URLs), in the process that uses them.
+
+        Raises UsageError for what the recipe cannot do with these targets or settings, EnvironmentNotReadyError when
+        too few instances can be used; neither names a password.
+        """

@@ -13,7 +13,8 @@ from importlib import import_module
 from bench.errors import UsageError
 from bench.recipes.about import About
 from bench.recipes.pause import require_points
-from bench.recipes.protocol import Recipe, RecipeSettings
+from bench.recipes.protected import Protected
+from bench.recipes.protocol import Recipe, RecipeClass, RecipeSettings
 from bench.scenario.model import Pause
 
 
@@ -26,9 +27,9 @@ class RecipeEntry:
     class_name: str
 
     @property
-    def recipe(self) -> type[Recipe]:
+    def recipe(self) -> type[RecipeClass]:
         """Its class."""
-        found: type[Recipe] = getattr(import_module(f"{__package__}.{self.module}"), self.class_name)
+        found: type[RecipeClass] = getattr(import_module(f"{__package__}.{self.module}"), self.class_name)
         return found
 
     @property
@@ -53,7 +54,8 @@ class RecipeEntry:
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
         """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
         self.require(len(targets), settings.pause)
-        return self.recipe.connect(targets, settings)
+        recipe = self.recipe.connect(targets, settings)
+        return Protected(recipe, targets[0], settings) if settings.fencing else recipe
 
 
 RECIPES: dict[str, RecipeEntry] = {

@@ -31,7 +31,6 @@ class SetNxLuaRecipe(PlainRecipe):
         how="one instance through redis-py: SET NX PX with a unique value, compare-and-delete in Lua",
         flaw="none in the lock itself; that one instance is a single point of failure",
         safe=True,
-        own_keys=(COUNTER,),
     )
 
     def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:

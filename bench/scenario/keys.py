@@ -238,7 +238,13 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("events", "events", _choice("fast", "stock"), "fast", "stock = one Locust event per operation"),
     Key("seed", "seed", _whole(0, 2**63 - 1), 1, "drives every random choice of the load"),
-    Key("fencing", "fencing", Kind("", _truth, flag=True), False, "fencing tokens", not_yet="fencing tokens"),
+    Key(
+        "fencing",
+        "fencing",
+        Kind("", _truth, flag=True),
+        False,
+        "every holder writes to a register that rejects stale writes, by fencing token or by owner token",
+    ),
     Key(
         "thresholds",
         "thresholds",

@@ -183,7 +183,6 @@ CONTRADICTIONS = [
     ("[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'", "worker:1 does not exist: this run has 1 of them"),
 ]
 NOT_YET = [
-    ("fencing = true", "key `fencing`: this version of lockbench has no fencing tokens yet; take it out"),
     ("thresholds = ['acquire.p99 < 10ms']", "has no thresholds yet"),
     ("[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:0'", "has no fault injection yet"),
 ]
@@ -208,7 +207,6 @@ def test_bad_input_is_refused_in_one_sentence_with_its_place(tmp_path: Path, tom
         ({"targets": ["redis://a"], "instances": "1"}, "option --instances: instances is for servers"),
         ({"ttl": "1m"}, "option --ttl: ttl 1m is above max_ttl 10s"),
         ({"faults": ["nonsense"]}, "option --fault: 'nonsense' is not a fault"),
-        ({"fencing": True}, "option --fencing: this version of lockbench has no fencing tokens yet"),
     ],
 )
 def test_a_bad_option_is_refused_with_its_own_name(options: dict[str, object], expected: str) -> None:

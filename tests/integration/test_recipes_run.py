@@ -84,3 +84,12 @@ def test_an_unknown_pause_point_is_refused_before_anything_is_started(tmp_path: 
         "lockbench: the recipe set-nx-lua has no pause point 'after-get'; its points are after-grant, before-release\n"
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_with_fencing_the_overstayers_writes_are_rejected_and_told(tmp_path: Path) -> None:
+    code, result = run(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2", "--fencing")
+    assert code == 0, result["verdict"]
+    assert result["safety"]["client_overstays"] > 0
+    told = [text for text in result["warnings"] if "stale writes rejected" in text]
+    assert len(told) == 1, result["warnings"]
+    assert told[0].startswith("set-nx-lua counted ")

@@ -23,6 +23,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RecipeEntry
 from bench.recipes.schedules.gate import PATIENCE_S, Gate
@@ -36,7 +37,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 RESOURCE = "r0"
 LONG_MS = 10_000  # outlives every schedule
 SHORT_MS = 240  # waited for, where a lock must expire
-_SLACK_MS = 5  # a key's end is rounded to a millisecond
+SLACK_MS = 5  # a key's end is rounded to a millisecond
 
 
 @dataclass(slots=True)
@@ -167,7 +168,7 @@ class Stage:
 
     def until_ended(self, lease: Lease) -> None:
         """Return when the TTL of `lease`, granted before now, has passed on every server and every clock."""
-        self.until_ns(lease.granted_ns + (lease.ttl_ms + _SLACK_MS) * NS_PER_MS)
+        self.until_ns(lease.granted_ns + (lease.ttl_ms + SLACK_MS) * NS_PER_MS)
 
     def until_ns(self, due_ns: int) -> None:
         """Return at this time."""
@@ -190,11 +191,6 @@ class Stage:
         held: bytes | None = self.command(server, "GET", self.key)
         return held
 
-    @property
-    def register_key(self) -> str:
-        """A key for what the lock protects."""
-        return self.key_prefix + "register"
-
     def command(self, server: int, *words: str) -> Any:
         """What one server answers."""
         return self._servers[server].execute_command(*words)  # type: ignore[no-untyped-call]
@@ -206,7 +202,7 @@ class Stage:
 
     def unlink(self) -> None:
         """Remove all keys of the stage. A server that a schedule has killed has none."""
-        names = (self.key, self.register_key, *(self.key_prefix + name for name in self.about.own_keys))
+        names = [self.key_prefix + name for name in (RESOURCE, *OWN_KEYS)]
         for server in self._servers:
             with suppress(RedisError):
                 server.unlink(*names)

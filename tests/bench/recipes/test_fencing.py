@@ -17,8 +17,8 @@ from lockcore.model import Closed
 pytestmark = pytest.mark.integration
 
 
-def lease_of(owner: bytes) -> Lease:
-    return Lease("r1", owner, 1000, 0, 0, 0, Closed(Tally(granted=1)), attempts=3)
+def lease_of(owner: bytes, resource: str = "r1") -> Lease:
+    return Lease(resource, owner, 1000, 0, 0, 0, Closed(Tally(granted=1)), attempts=3)
 
 
 def fenced(token: int) -> FencedLease:
@@ -54,7 +54,13 @@ def test_a_smaller_token_than_one_seen_is_rejected(
     register = FencingRegister(instance, "test:register")
     assert [register.write(fenced(token), f"by {token}") for token in tokens] == accepted
     last = max(tokens)
-    assert server.hget("test:register", "value") == f"by {last}".encode()
+    assert server.hget("test:register", "r1") == f"by {last}".encode()
+
+
+def test_resources_are_protected_apart(instance: Instance) -> None:
+    register = FencingRegister(instance, "test:register")
+    assert register.write(fenced(5), "r1's")
+    assert register.write(FencedLease.of(lease_of(b"owner", "r2"), 2), "r2's")
 
 
 def test_every_stale_write_is_rejected_once_a_later_holder_has_written(instance: Instance) -> None:
@@ -71,7 +77,7 @@ def test_only_the_marked_owner_writes(instance: Instance, server: Redis) -> None
     register.mark(second)
     assert not register.write(first, "stale")
     assert register.write(second, "two")
-    assert server.hget("test:register", "value") == b"two"
+    assert server.hget("test:register", "r1") == b"two"
 
 
 def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(instance: Instance) -> None:

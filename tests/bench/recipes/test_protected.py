@@ -1,0 +1,83 @@
+"""A recipe with fencing: every holder writes once before its release, and what is stale is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from bench.recipes.fencing import OWN_KEYS, REGISTERS
+from bench.recipes.protected import Protected
+from bench.recipes.protocol import RecipeSettings
+from bench.recipes.registry import find_recipe
+from bench.topology.fleet import Fleet
+from lockcore import Lease, Outcome
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=["set-nx-lua", "redlock"])
+def recipe(
+    request: pytest.FixtureRequest, fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> Iterator[Protected]:
+    made = find_recipe(request.param).connect(fleet.urls[:1], replace(settings, fencing=True))
+    assert isinstance(made, Protected)
+    yield made
+    made.close()
+
+
+def granted(recipe: Protected) -> Lease:
+    lease = recipe.acquire("r1", 5000, 0)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_a_holder_writes_and_gives_back(recipe: Protected, server: Redis) -> None:
+    assert recipe.release(granted(recipe)) is Outcome.RELEASED
+    assert server.hget("test:" + REGISTERS, "r1") == b"work"
+    assert recipe.figures == {"protected_writes": 1, "stale_writes_rejected": 0}
+    assert server.get("test:r1") is None
+    assert {key.decode().removeprefix("test:") for key in server.keys()} <= set(OWN_KEYS)
+
+
+def test_the_write_of_a_holder_that_was_succeeded_is_rejected_and_counted(recipe: Protected, server: Redis) -> None:
+    stale = granted(recipe)
+    server.delete("test:r1")
+    successor = granted(recipe)
+    assert recipe.write(successor, "new") is True
+    assert recipe.release(stale) is Outcome.GONE
+    assert server.hget("test:" + REGISTERS, "r1") == b"new"
+    assert recipe.figures == {"protected_writes": 2, "stale_writes_rejected": 1}
+    assert recipe.release(successor) is Outcome.RELEASED
+
+
+def test_the_register_is_no_part_of_the_lock(recipe: Protected) -> None:
+    assert recipe.instances == recipe.recipe.instances
+    recipe.release(granted(recipe))
+    assert len(recipe.take_reply_times_ns()) == 1
+
+
+def test_a_write_without_an_answer_is_counted_and_the_lock_given_back(recipe: Protected, server: Redis) -> None:
+    lease = granted(recipe)
+    server.set("test:" + REGISTERS, "no hash")
+    assert recipe.release(lease) is Outcome.RELEASED
+    assert recipe.figures == {"failed_writes": 1}
+
+
+class Interrupted(BaseException):
+    """A kill in the middle of the write."""
+
+
+def test_a_caller_killed_while_it_writes_leaves_no_lock(
+    recipe: Protected, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(_lease: Lease, _value: str) -> bool:
+        raise Interrupted
+
+    lease = granted(recipe)
+    monkeypatch.setattr(recipe, "write", kill)
+    with pytest.raises(Interrupted):
+        recipe.release(lease)
+    assert server.get("test:r1") is None
