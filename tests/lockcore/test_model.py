@@ -45,10 +45,23 @@ def test_the_tally_of_a_lease_is_live() -> None:
     assert (before.undecided, lease.tally.undecided, lease.tally.refused) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("company", [0, 5])
+def test_a_lease_is_open_until_its_last_vote_is_in(company: int) -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
+    fleet.flush()
+    seen = []
+    leases = [Lease("r", b"token", 10_000, 1, 2, 3, round_) for round_ in rounds]
+    for index in range(3):
+        seen.append({lease.is_open for lease in leases})
+        fleet.reply(index, *[OK] * len(rounds))
+    assert [*seen, {lease.is_open for lease in leases}] == [{True}, {True}, {True}, {False}]
+
+
 def test_a_lease_may_stand_on_votes_that_are_final() -> None:
     lease = Lease("stock", b"token", 10_000, 1, 2, 3, Closed(Tally(granted=1)))
     assert lease.tally == (1, 0, 0, 0, 0, 0)
-    assert (lease.attempts, lease.split_votes) == (1, 0)
+    assert (lease.attempts, lease.split_votes, lease.is_open) == (1, 0, False)
 
 
 def test_a_lease_shows_what_it_is_but_not_its_owner_token() -> None:
