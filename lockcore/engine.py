@@ -40,7 +40,6 @@ from lockcore.rounds import (
     MergedReply,
     Part,
     ReleaseRound,
-    Round,
     SetRound,
     Terms,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
 from bench.workloads.gear import Gear, PackedVotes
-from bench.workloads.operation import operation
+from bench.workloads.operation import STILL_OPEN, operation
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed
@@ -124,7 +124,7 @@ def test_votes_still_out_are_handed_on() -> None:
     mine = lease(SOME)
     scene = Scene(lambda: mine)
     scene.run()
-    assert scene.records[0]["votes"] == 3 | 2 << 40
+    assert scene.records[0]["votes"] == STILL_OPEN
     assert scene.pending == [(0, mine)]
 
 
