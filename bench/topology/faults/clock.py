@@ -5,13 +5,17 @@ without a jump, so what it gained stays gained. Both survive a restart of the se
 Source: Redis 7.0's mstime; the drift term of the Redlock text.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from bench.errors import EnvironmentNotReadyError
 from bench.topology.faults.injection import Injection, Need
 from bench.topology.faults.params import NS_PER_MS, Param, number, signed_duration
+from bench.topology.shim.control import Control
 
 _DAY_MS = 86_400_000.0
+_NOTICE_S = 2.0
 
 
 class _ClockFault(Injection):
@@ -29,16 +33,26 @@ class ClockJump(_ClockFault):
     params = (Param("by", signed_duration(_DAY_MS), None, "how far, such as 5s or -5s"),)
 
     def begin(self) -> None:
-        """Jump."""
-        self.site.control(self.index).shift_clock(self._by_ns)
+        """Jump, and return when the server has noticed: it looks at its clock once per turn."""
+        by_ns = int(self.order.params["by"] * NS_PER_MS)
+        control = self.site.control(self.index)
+        control.shift_clock(by_ns)
+        deadline_s = time.monotonic() + _NOTICE_S
+        while abs(self._behind_ns(control)) > abs(by_ns) / 2:
+            if time.monotonic() > deadline_s:
+                raise EnvironmentNotReadyError(f"instance {self.index} does not show the jump of its clock")
 
     def end(self) -> None:
         """Jump back."""
-        self.site.control(self.index).shift_clock(-self._by_ns)
+        self.site.control(self.index).shift_clock(-int(self.order.params["by"] * NS_PER_MS))
 
-    @property
-    def _by_ns(self) -> int:
-        return int(self.order.params["by"] * NS_PER_MS)
+    def _behind_ns(self, control: Control) -> int:
+        """How far the time the server tells is from what the shim shows, its way here and back left out."""
+        before_ns = time.time_ns()
+        seconds, microseconds = map(int, self.site.command(self.index, "TIME"))
+        after_ns = time.time_ns()
+        told_ns = (seconds * 1_000_000 + microseconds) * 1000 - control.clock_offset_ns()
+        return min(told_ns - before_ns, 0) + max(told_ns - after_ns, 0)
 
 
 class ClockRate(_ClockFault):

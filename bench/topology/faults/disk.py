@@ -1,7 +1,8 @@
 """A disk that is slow, broken or full: fsync-latency, fsync-error (through the shim), disk-full (a disk in memory).
 
 Rules: latency and errors strike every fsync and fdatasync of the server and its children, in whichever thread. A server
-that ends because of them (fsync = always) is started again when the fault ends, and the record says so.
+that ends because of them (fsync = always) is started again when the fault ends, and the record says so; one that would
+refuse writes for ever after (everysec) is made to begin a new append-only file.
 Source: Redis 7.0's aof.c and bio.c.
 """
 
@@ -18,6 +19,11 @@ NOTHING_IS_SYNCED = {
     "none": "the servers have no append-only file (fsync = none), so nothing is synced",
     "no": "fsync = no leaves syncing to the kernel, so the servers never wait for it",
 }
+
+
+def _appends_again(info: Mapping[str, Any]) -> bool:
+    rewriting = info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]
+    return not rewriting and info["aof_last_write_status"] == "ok"
 
 
 class _SyncFault(Injection):
@@ -65,9 +71,18 @@ class FsyncError(_SyncFault):
         self.site.control(self.index).set_sync_error(self.order.params["error"])
 
     def end(self) -> None:
-        """Work again."""
+        """Work again, and see that the server takes writes."""
         self.site.control(self.index).set_sync_error(0)
         self._revive()
+        if self.site.info(self.index)["aof_last_write_status"] != "ok":
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Have it begin a new append-only file: it refuses all writes until a sync succeeds, and syncs after writes."""
+        self.detail["file_begun_anew"] = True
+        self.site.configure(self.index, {"appendonly": "no"})
+        self.site.configure(self.index, {"appendonly": "yes"})
+        self.site.until(self.index, _appends_again, "append again")
 
 
 class DiskFull(_SyncFault):

@@ -1,0 +1,146 @@
+"""The table of faults, and a scenario's faults read against it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UsageError
+from bench.scenario.model import Fault
+from bench.scenario.quantity import FAULT_KINDS, parse_fault
+from bench.topology.faults import kinds
+from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
+from bench.topology.faults.site import NOT_OURS, Site
+
+README = Path(kinds.__file__).parents[1] / "README.md"
+NEEDED = {"clock-jump": {"by": "5s"}, "clock-rate": {"rate": 1.1}, "proxy": {"delay": "5ms"}}
+BOUNDED = {"client-pause", "loading"}
+
+
+def fault(kind: str, target: str = "instance:0", for_ms: float | None = None, **params: object) -> Fault:
+    given = {**NEEDED.get(kind, {}), **{name.replace("_", "-"): value for name, value in params.items()}}
+    return Fault(kind, 100.0, for_ms or (50.0 if kind in BOUNDED else None), (target,), "fixed", given)
+
+
+def test_every_kind_a_scenario_may_name_is_here_in_that_order() -> None:
+    assert tuple(sorted(KINDS)) == tuple(sorted(FAULT_KINDS))
+
+
+def test_every_kind_is_documented_with_its_params() -> None:
+    """README's table of kinds: one row each, naming every param."""
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `([a-z-]+)` \|.*$", README.read_text(), re.MULTILINE)}
+    for name, kind in KINDS.items():
+        assert name in rows
+        assert [param.name for param in kind.instance.params if f"`{param.name}`" not in rows[name]] == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_can_be_ordered_and_says_that_foreign_servers_are_not_ours(name: str) -> None:
+    (order,) = read_faults([fault(name)])
+    assert (order.kind, order.target, order.at_ms) == (name, "instance:0", 100.0)
+    with Site() as site:
+        assert injection(site, order).why_not() == NOT_OURS
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.worker])
+def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
+    (order,) = read_faults([fault(name, "worker:1")])
+    with Site() as site:
+        assert injection(site, order).why_not() is None
+
+
+@pytest.mark.parametrize(
+    "written, why",
+    [
+        (fault("fsync-latency", dely="5ms"), r"fault 1 \(fsync-latency\): there is no param 'dely' .*mean delay\?"),
+        (fault("proxy", "worker:0"), "proxy strikes instances, not workers"),
+        (fault("script-flush", for_ms=5), "it happens at once; take `for` out"),
+        (fault("kill", "worker:0", for_ms=5), "it happens at once; take `for` out"),
+        (fault("restart", for_ms=5), "as its param `delay` says; take `for` out"),
+        (Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}), "needs the param 'by'"),
+        (Fault("client-pause", 0, None, ("instance:0",), "fixed", {}), "mode all .* take mode write"),
+        (Fault("loading", 0, None, ("instance:0",), "fixed", {}), "a load must end: say `for`"),
+        (Fault("proxy", 0, None, ("instance:0",), "fixed", {}), "mode delay needs a delay or a jitter"),
+        (fault("proxy", mode="reset"), "the other modes have neither"),
+        (fault("proxy", delay="0", mode="reset", direction="to"), "a reset has both directions"),
+    ],
+)
+def test_what_does_not_fit_is_a_usage_error_that_names_the_fault(written: Fault, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        read_faults([written])
+
+
+def test_the_position_of_a_wrong_fault_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^fault 2 \(stop\): there is no param 'x' \(it has none\)"):
+        read_faults([fault("stop"), fault("stop", x=1)])
+
+
+def test_one_order_for_each_target_all_at_the_same_time() -> None:
+    written = parse_fault({"at": "5s", "for": "2s", "kind": "stop", "target": ["instance:0", "worker:1"]})
+    orders = read_faults([written])
+    assert [(order.target, order.at_ms, order.lasts_ms) for order in orders] == [
+        ("instance:0", 5000.0, 2000.0),
+        ("worker:1", 5000.0, 2000.0),
+    ]
+
+
+def test_a_random_phase_is_drawn_from_the_seed_and_shared_by_the_targets() -> None:
+    written = Fault("stop", 5000.0, None, ("instance:0", "instance:1"), "random", {})
+
+    def times(seed: int) -> list[float]:
+        return [order.at_ms for order in read_faults([written, written], seed=seed, duration_ms=20_000)]
+
+    first = times(1)
+    assert first == times(1)
+    assert first != times(2)
+    assert first[0] == first[1] != first[2] == first[3]
+    assert all(5000 <= at_ms < 6000 for seed in range(50) for at_ms in times(seed))
+    assert {int(at_ms // 100) for seed in range(200) for at_ms in times(seed)} == set(range(50, 60))
+    assert read_faults([written], seed=1, duration_ms=5001)[0].at_ms < 5001
+
+
+def test_a_fixed_phase_is_exact_and_no_fault_outlasts_the_window() -> None:
+    (order,) = read_faults([Fault("stop", 900.0, 500.0, ("instance:0",), "fixed", {})], duration_ms=1000)
+    assert (order.at_ms, order.lasts_ms) == (900.0, 100.0)
+    (order,) = read_faults([Fault("stop", 900.0, None, ("instance:0",), "fixed", {})], duration_ms=1000)
+    assert order.lasts_ms is None
+
+
+def test_a_moment_lasts_no_time_and_a_delay_as_long_as_it_says() -> None:
+    lasting = {
+        "script-flush": 0.0,
+        "client-kill": 0.0,
+        "restart": 0.0,
+        "power-cut": 0.0,
+        "kill": None,
+        "misconf": None,
+    }
+    assert {name: read_faults([fault(name)])[0].lasts_ms for name in lasting} == lasting
+    assert read_faults([fault("restart", delay="3s")])[0].lasts_ms == 3000.0
+
+
+def test_what_is_prepared_is_what_is_needed() -> None:
+    def needs(*faults: Fault) -> set[Need]:
+        return set(needs_of(read_faults(faults)))
+
+    assert needs() == set()
+    assert needs(fault("kill"), fault("stop"), fault("stop", "worker:0"), fault("misconf"), fault("drop")) == set()
+    assert needs(fault("misconf", by="aof")) == {Need.SHIM}
+    assert needs(fault("proxy"), fault("disk-full")) == {Need.PROXY, Need.MEMORY_DISK}
+    for name in ("fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut"):
+        assert needs(fault(name)) == {Need.SHIM}
+
+
+def test_a_fleet_that_was_not_prepared_for_a_fault_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Site() as site:
+        site._fleet = object()  # type: ignore[assignment]
+        (order,) = read_faults([fault("power-cut")])
+        assert injection(site, order).why_not() == "the fleet was started without what it needs (shim)"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_undoes_and_explains(name: str) -> None:
+    for kind in filter(None, (KINDS[name].instance, KINDS[name].worker)):
+        assert issubclass(kind, Injection)
+        assert kind.end is not Injection.end

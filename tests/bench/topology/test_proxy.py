@@ -1,0 +1,239 @@
+"""The link before an instance: late in order, held and healed, reset, and gone with its owner."""
+
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bench.topology.proxy import CLEAR, Proxies, Shape
+
+MS = 1_000_000
+DEADLINE_S = 10.0
+BOTH = ("to", "from")
+
+
+class Echo:
+    """A server that sends back what it gets."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _serve(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while chunk := connection.recv(65536):
+                    connection.sendall(chunk)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@pytest.fixture
+def proxies() -> Iterator[Proxies]:
+    """Two echo servers behind proxies."""
+    servers = [Echo(), Echo()]
+    with Proxies([server.port for server in servers], seed=1) as two:
+        yield two
+    for server in servers:
+        server.close()
+
+
+def connect(proxies: Proxies, index: int = 0) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", proxies.ports[index]), DEADLINE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        chunk = connection.recv(65536)
+        assert chunk
+        received += chunk
+    return received
+
+
+def round_trip_s(connection: socket.socket) -> float:
+    began = time.monotonic()
+    connection.sendall(b"?")
+    assert receive(connection, 1) == b"?"
+    return time.monotonic() - began
+
+
+def first_word(proxies: Proxies) -> bytes:
+    with connect(proxies) as connection:
+        return connection.recv(1)
+
+
+def is_silent(connection: socket.socket) -> bool:
+    return not select.select([connection], [], [], 0.1)[0]
+
+
+def test_unshaped_it_passes_everything_on_unchanged(proxies: Proxies) -> None:
+    sent = random.Random(1).randbytes(20_000_000)
+    with connect(proxies) as connection:
+        threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
+        assert receive(connection, len(sent)) == sent
+
+
+@pytest.mark.parametrize("slow, least_ms", [(("to",), 30), (("from",), 30), (BOTH, 60)])
+def test_a_delay_is_kept_in_its_direction_and_only_there(
+    proxies: Proxies, slow: tuple[str, ...], least_ms: int
+) -> None:
+    with connect(proxies) as late, connect(proxies, 1) as other:
+        proxies.shape(0, Shape(delay_ns=30 * MS, slow=slow))
+        assert round_trip_s(late) >= least_ms / 1000
+        assert min(round_trip_s(other) for _ in range(20)) < least_ms / 1000
+        proxies.shape(0, CLEAR)
+        assert min(round_trip_s(late) for _ in range(20)) < least_ms / 1000
+
+
+def test_a_delay_costs_no_throughput(proxies: Proxies) -> None:
+    """A pump that sleeps for each chunk would take 40 × 50 ms."""
+    with connect(proxies) as connection:
+        proxies.shape(0, Shape(delay_ns=50 * MS, slow=("to",)))
+        began = time.monotonic()
+        for number in range(40):
+            connection.sendall(bytes([number]))
+            time.sleep(0.001)  # chunks of their own
+        assert receive(connection, 40) == bytes(range(40))
+        assert 0.05 <= time.monotonic() - began < 1.0
+
+
+def test_jitter_keeps_the_order(proxies: Proxies) -> None:
+    with connect(proxies) as connection:
+        proxies.shape(0, Shape(jitter_ns=20 * MS, slow=BOTH))
+        for number in range(50):
+            connection.sendall(bytes([number]))
+            time.sleep(0.0005)  # chunks of their own
+        assert receive(connection, 50) == bytes(range(50))
+
+
+@pytest.mark.parametrize("held", [("to",), ("from",), BOTH])
+def test_a_black_hole_hands_over_nothing_and_everything_once_healed(proxies: Proxies, held: tuple[str, ...]) -> None:
+    with connect(proxies) as connection:
+        round_trip_s(connection)
+        proxies.shape(0, Shape(held=held))
+        connection.sendall(b"late")
+        assert is_silent(connection)
+        with connect(proxies) as newcomer:  # as on a stopped server
+            newcomer.sendall(b"me too")
+            assert is_silent(newcomer)
+            proxies.shape(0, CLEAR)
+            assert receive(connection, 4) == b"late"
+            assert receive(newcomer, 6) == b"me too"
+
+
+def test_a_black_hole_hides_the_end_of_a_connection_until_healed() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Proxies([server.getsockname()[1]]) as one,
+        connect(one) as client,
+    ):
+        theirs, _ = server.accept()
+        one.shape(0, Shape(held=("from",)))
+        theirs.sendall(b"last words")
+        theirs.close()
+        assert is_silent(client)
+        one.shape(0, CLEAR)
+        assert receive(client, 10) == b"last words"
+        assert client.recv(1) == b""
+
+
+def test_a_sender_into_a_black_hole_is_held_back(proxies: Proxies) -> None:
+    sent = bytes(64 << 20)
+    with connect(proxies) as connection:
+        proxies.shape(0, Shape(held=("to",)))
+        connection.setblocking(False)
+        count = 0
+        while select.select([], [connection], [], 0.3)[1]:
+            count += connection.send(sent[: 1 << 20])
+            assert count < len(sent)
+        proxies.shape(0, CLEAR)
+        connection.settimeout(DEADLINE_S)
+        assert len(receive(connection, count)) == count
+
+
+def test_a_reset_ends_what_is_there_and_what_comes_until_it_is_over(proxies: Proxies) -> None:
+    with connect(proxies) as before, connect(proxies, 1) as other:
+        round_trip_s(before)
+        proxies.shape(0, Shape(reset=True))
+        with pytest.raises(ConnectionResetError):
+            before.recv(1)
+        with pytest.raises(ConnectionResetError):
+            first_word(proxies)
+        round_trip_s(other)
+        proxies.shape(0, CLEAR)
+        with connect(proxies) as after:
+            round_trip_s(after)
+
+
+def test_an_instance_that_is_down_is_a_reset() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        with Proxies([nobody.getsockname()[1]]) as one, pytest.raises(ConnectionResetError):
+            first_word(one)
+
+
+def test_an_end_of_either_side_reaches_the_other(proxies: Proxies) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, Proxies([server.getsockname()[1]]) as one:
+        with connect(one) as client:
+            client.sendall(b"bye")
+            theirs, _ = server.accept()
+            assert receive(theirs, 3) == b"bye"
+            theirs.sendall(b"last words")
+            theirs.close()
+            assert receive(client, 10) == b"last words"
+            assert client.recv(1) == b""
+        client = connect(one)
+        theirs, _ = server.accept()
+        client.close()
+        theirs.settimeout(DEADLINE_S)
+        assert theirs.recv(1) == b""
+        theirs.close()
+
+
+OWNER = """
+import sys
+from bench.topology.proxy import Proxies
+proxies = Proxies([1])
+print(proxies._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as owner:
+        assert owner.stdout is not None
+        held = os.pidfd_open(int(owner.stdout.readline()))
+        os.killpg(owner.pid, number)
+        assert select.select([held], [], [], DEADLINE_S)[0]

@@ -1,0 +1,185 @@
+"""What faults leave alone, and what is left of them when lockbench is killed: nothing."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.scenario.model import Fault
+from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.kinds import injection, read_faults
+from bench.topology.faults.site import Site
+from bench.topology.fleet import start_fleet
+
+pytestmark = pytest.mark.integration
+ROOT = os.geteuid() == 0
+NFT = shutil.which("nft")
+as_root_with_nft = pytest.mark.skipif(not (ROOT and NFT), reason="dropping packets needs root and nftables")
+DEADLINE_S = 10.0
+BUSY = "import time, sys; print('up', flush=True)\nwhile True: time.sleep(0.001)"
+
+
+def fault(site: Site, kind: str, target: str = "instance:0", **params: object) -> Injection:
+    (order,) = read_faults([Fault(kind, 0.0, None, (target,), "fixed", params)])
+    return injection(site, order)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def worker() -> "subprocess.Popen[str]":
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
+def test_a_worker_stands_still_and_goes_on() -> None:
+    with worker() as process, Site(workers=lambda: {1: process.pid}) as site:
+        stop = fault(site, "stop", "worker:1")
+        assert stop.why_not() is None
+        stop.begin()
+        assert state(process.pid) == "T"
+        assert stop.detail == {"pid": process.pid}
+        stop.end()
+        deadline_s = time.monotonic() + DEADLINE_S
+        while state(process.pid) == "T":
+            assert time.monotonic() < deadline_s
+        process.kill()
+
+
+def test_a_worker_is_killed_for_good() -> None:
+    with worker() as process, Site(workers=lambda: {0: process.pid}) as site:
+        kill = fault(site, "kill", "worker:0")
+        kill.begin()
+        assert process.wait(DEADLINE_S) == -signal.SIGKILL
+        kill.end()
+        with pytest.raises(EnvironmentNotReadyError, match="worker 0 had ended before"):
+            kill.begin()
+
+
+@pytest.mark.parametrize("kind", ["stop", "kill"])
+def test_a_worker_that_does_not_run_is_said(kind: str) -> None:
+    with Site() as site, pytest.raises(EnvironmentNotReadyError, match="worker 3 does not run"):
+        fault(site, kind, "worker:3").begin()
+
+
+@as_root_with_nft
+def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind() -> None:
+    def rules() -> str:
+        return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
+
+    with Site() as site, start_fleet(2, "none") as fleet:
+        site.attach(fleet)
+        drop = fault(site, "drop", direction="to")
+        assert drop.why_not() is None
+        drop.begin()
+        assert f"tcp dport {fleet.instances[0].port} drop" in rules()
+        assert site.command(1, "PING") is True
+        with pytest.raises(EnvironmentNotReadyError):
+            site.command(0, "PING", timeout_s=0.2)
+        drop.end()
+        assert str(fleet.instances[0].port) not in rules()
+        assert site.command(0, "PING") is True
+
+
+def test_without_root_dropping_is_skipped_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Site() as site, start_fleet(1, "none") as fleet:
+        site.attach(fleet)
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        assert fault(site, "drop").why_not() == "it needs root"
+
+
+def test_without_nft_dropping_is_skipped_with_that_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with Site() as site, start_fleet(1, "none") as fleet:
+        site.attach(fleet)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert "it needs root and nftables: nft cannot be run" in str(fault(site, "drop").why_not())
+
+
+def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.topology.memory_disk._FSOPEN", 100_000)
+    with Site(frozenset({Need.MEMORY_DISK})) as site, start_fleet(1, environment=site.environment) as fleet:
+        site.attach(fleet)
+        assert "it needs root and Linux 5.2" in str(fault(site, "disk-full").why_not())
+        assert not fleet.instances[0].folder.is_symlink()
+
+
+OWNER = """
+import json, subprocess, sys
+from bench.scenario.model import Fault
+from bench.topology.faults.kinds import injection, needs_of, read_faults
+from bench.topology.faults.site import Site
+from bench.topology.fleet import start_fleet
+worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
+kinds = json.loads(sys.argv[1])
+orders = read_faults([Fault(kind, 0, None, (target,), "fixed", {}) for kind, target in kinds]
+                     + [Fault("proxy", 0, None, ("instance:1",), "fixed", {"mode": "black-hole"})])
+site = Site(needs_of(orders), workers=lambda: {0: worker.pid})
+fleet = start_fleet(2, environment=site.environment)
+site.attach(fleet)
+faults = [injection(site, order) for order in orders]
+for fault in faults:
+    fault.begin()
+pids = [instance.pid for instance in fleet.instances] + [site.proxies._process.pid]
+print(json.dumps({"worker": worker.pid, "pids": pids, "port": fleet.instances[0].port, "folder": str(fleet.folder)}))
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_path: Path) -> None:
+    """A stopped worker goes on, a stopped server ends, proxies end, rules and disks are gone."""
+    kinds = [("stop", "instance:0"), ("stop", "worker:0")]
+    kinds += [("drop", "instance:0")] if ROOT and NFT else []
+    kinds += [("disk-full", "instance:1")] if ROOT else []
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, json.dumps(kinds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    ) as owner:
+        assert owner.stdout is not None
+        left = json.loads(owner.stdout.readline())
+        assert state(left["worker"]) == "T"
+        watched = [os.pidfd_open(pid) for pid in left["pids"]]
+        owner.kill()
+        owner.wait()
+    try:
+        assert all(select.select([pidfd], [], [], DEADLINE_S)[0] for pidfd in watched)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while state(left["worker"]) == "T" or Path(left["folder"]).exists() or has_rule(left["port"]):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    finally:
+        os.kill(left["worker"], signal.SIGKILL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def has_rule(port: int) -> bool:
+    if not (ROOT and NFT):
+        return False
+    return str(port) in subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
+
+
+def test_all_instances_stand_behind_proxies_or_none_does() -> None:
+    with Site(frozenset({Need.PROXY})) as site, start_fleet(3, "none") as fleet:
+        site.attach(fleet)
+        assert len(set(site.urls)) == 3
+        assert not set(site.urls) & set(fleet.urls)
+    with Site() as site, start_fleet(3, "none") as fleet:
+        site.attach(fleet)
+        assert site.urls == fleet.urls

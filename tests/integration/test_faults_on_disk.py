@@ -1,0 +1,296 @@
+"""What survives: kill, power cut and slow syncs under each fsync policy, told by the shim's ledger."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.scenario.model import Fault
+from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.kinds import injection, needs_of, read_faults
+from bench.topology.faults.power_cut import cut_power
+from bench.topology.faults.site import Site
+from bench.topology.fleet import Fleet, Instance, start_fleet
+from bench.topology.server import ServerBinary, found_servers
+from bench.topology.shim.preload import IGNORED
+
+pytestmark = pytest.mark.integration
+SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
+every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
+FOREVER_NS = 3_600_000_000_000
+
+
+class Rig:
+    """A fleet of one under the shim."""
+
+    def __init__(self, site: Site, fleet: Fleet) -> None:
+        self.site, self.fleet, self.control = site, fleet, site.control(0)
+
+    def fault(self, kind: str, **params: object) -> Injection:
+        (order,) = read_faults([Fault(kind, 0.0, None, ("instance:0",), "fixed", params)], seed=7)
+        return injection(self.site, order)
+
+    def set(self, *names: str) -> None:
+        assert set(self.site.commands(0, [("SET", name, "x" * 100) for name in names])) == {True}
+
+    def has(self, *names: str) -> int:
+        return int(self.site.command(0, "EXISTS", *names))
+
+    @property
+    def aof(self) -> Path:
+        (path,) = self.fleet.instances[0].folder.glob("appendonlydir/*.incr.aof")
+        return path
+
+    def until_synced(self) -> None:
+        deadline_s = time.monotonic() + 10
+        while self.control.synced(self.aof).durable_bytes < self.aof.stat().st_size:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+
+    def until_in_flight(self) -> None:
+        deadline_s = time.monotonic() + 10
+        while not self.control.synced(self.aof).in_flight:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    fsync, server = request.param
+    with (
+        Site(frozenset({Need.SHIM})) as site,
+        start_fleet(1, fsync, server=server, environment=site.environment) as fleet,
+    ):
+        site.attach(fleet)
+        yield Rig(site, fleet)
+
+
+def under(*policies: str) -> pytest.MarkDecorator:
+    cases = [pytest.param((fsync, server), id=f"{fsync}-{server.name}") for fsync in policies for server in SERVERS]
+    return pytest.mark.parametrize("rig", cases, indirect=True)
+
+
+@under("everysec", "no")
+def test_a_kill_keeps_what_a_power_cut_loses(rig: Rig) -> None:
+    """Both are acknowledged, and no sync comes to their help: the disk never answers."""
+    rig.control.set_sync_delay(FOREVER_NS)
+    rig.set("first")
+    kill = rig.fault("kill")
+    kill.begin()
+    kill.end()
+    assert rig.has("first") == 1
+    cut = rig.fault("power-cut")
+    cut.begin()
+    cut.end()
+    assert rig.has("first") == 0
+    assert cut.detail["lost_bytes"] >= 100
+
+
+@under("always")
+def test_always_loses_nothing_at_a_power_cut(rig: Rig) -> None:
+    names = [f"lock:{number}" for number in range(50)]
+    for name in names:
+        rig.set(name)
+    cut = rig.fault("power-cut")
+    cut.begin()
+    cut.end()
+    assert rig.has(*names) == len(names)
+
+
+@under("everysec")
+def test_a_power_cut_keeps_exactly_what_was_synced(rig: Rig) -> None:
+    rig.set("synced")
+    rig.until_synced()
+    rig.control.set_sync_delay(FOREVER_NS)
+    kept = rig.aof.stat().st_size
+    rig.set("lost")
+    cut = rig.fault("power-cut")
+    cut.begin()
+    assert rig.aof.stat().st_size == kept
+    cut.end()
+    assert (rig.has("synced"), rig.has("lost")) == (1, 0)
+    (entry,) = [file for file in cut.detail["files"] if file["name"].endswith("incr.aof")]
+    assert (entry["durable_bytes"], entry["kept_bytes"]) == (kept, kept)
+    assert entry["size_bytes"] == kept + cut.detail["lost_bytes"]
+
+
+@under("everysec")
+def test_a_torn_tail_ends_anywhere_by_the_seed_and_is_survived(rig: Rig) -> None:
+    rig.set("synced")
+    rig.until_synced()
+    rig.control.set_sync_delay(FOREVER_NS)
+    durable = rig.aof.stat().st_size
+    rig.set(*(f"lost:{number}" for number in range(100)))
+    size = rig.aof.stat().st_size
+    cut = rig.fault("power-cut", torn=True)
+    cut.begin()
+    kept = {file["name"]: file["kept_bytes"] for file in cut.detail["files"]}
+    assert kept[f"appendonlydir/{rig.aof.name}"] == rig.aof.stat().st_size
+    assert durable < rig.aof.stat().st_size < size
+    cut.end()
+    assert rig.has("synced") == 1
+    assert 0 < rig.has(*(f"lost:{number}" for number in range(100))) < 100
+
+
+def test_the_seed_decides_where_a_tail_is_torn(tmp_path: Path) -> None:
+    class NothingSynced:
+        overflow = False
+
+        def synced(self, _path: Path) -> object:
+            return type("Known", (), {"durable_bytes": 10, "in_flight": 0})
+
+    def kept(seed: int) -> int:
+        path = tmp_path / "aof"
+        path.write_bytes(bytes(1000))
+        instance = Instance(0, 1, 1, tmp_path, tmp_path / "server.log")
+        (cut,) = cut_power(instance, NothingSynced(), random.Random(seed))  # type: ignore[arg-type]
+        assert path.stat().st_size == cut.kept_bytes
+        return cut.kept_bytes
+
+    assert kept(1) == kept(1)
+    assert len({kept(seed) for seed in range(20)}) > 10
+    assert all(10 <= kept(seed) <= 1000 for seed in range(20))
+
+
+@under("everysec")
+def test_the_ledger_shows_a_sync_in_flight_at_the_kill(rig: Rig) -> None:
+    """The condition under which everysec may lose writes even at `kill -9`."""
+    rig.control.set_sync_delay(FOREVER_NS)
+    rig.set("first")
+    rig.until_in_flight()
+    cut = rig.fault("power-cut")
+    cut.begin()
+    assert [file["in_flight"] for file in cut.detail["files"] if file["name"].endswith("incr.aof")] == [1]
+    rig.control.set_sync_delay(0)
+    cut.end()
+    rig.set("second")
+    rig.until_synced()
+    assert rig.control.synced(rig.aof).in_flight == 0
+
+
+@under("always")
+def test_the_ledger_follows_a_rewrite_of_the_file(rig: Rig) -> None:
+    """A new base by a child, a new increment, a new manifest; then the power goes."""
+    rig.set("before")
+    first = rig.aof.name
+    rig.site.command(0, "BGREWRITEAOF")
+    rig.site.until(
+        0, lambda info: info["aof_rewrite_in_progress"] == 0 and not info["aof_rewrite_scheduled"], "rewrite"
+    )
+    rig.set("after")
+    assert rig.aof.name != first
+    cut = rig.fault("power-cut")
+    cut.begin()
+    cut.end()
+    assert rig.has("before", "after") == 2
+    assert cut.detail["lost_bytes"] == 0
+
+
+@under("always")
+def test_a_slow_sync_is_waited_for_by_every_set(rig: Rig) -> None:
+    slow = rig.fault("fsync-latency", delay="50ms")
+    slow.begin()
+    began = time.monotonic()
+    rig.set("slow")
+    assert time.monotonic() - began >= 0.05
+    slow.end()
+    taken = []
+    for number in range(20):
+        began = time.monotonic()
+        rig.set(f"fast:{number}")
+        taken.append(time.monotonic() - began)
+    assert min(taken) < 0.05
+
+
+@under("everysec")
+def test_failing_syncs_make_everysec_refuse_writes_and_are_got_over(rig: Rig) -> None:
+    broken = rig.fault("fsync-error", error="EIO")
+    broken.begin()
+    rig.set("lost")
+    rig.site.until(0, lambda info: info["aof_last_write_status"] != "ok", "notice")
+    with pytest.raises(EnvironmentNotReadyError, match="MISCONF"):
+        rig.set("refused")
+    broken.end()
+    assert broken.detail == {"file_begun_anew": True}
+    rig.set("again")
+    rig.until_synced()
+
+
+@under("always")
+def test_a_server_that_ends_of_a_failing_sync_is_started_again(rig: Rig) -> None:
+    broken = rig.fault("fsync-error")
+    broken.begin()
+    with pytest.raises(EnvironmentNotReadyError):
+        rig.set("lost")
+    rig.site.until_dead(0)
+    broken.end()
+    assert broken.detail["ended_with"] == 1
+    rig.set("fine")
+
+
+@under("everysec")
+def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
+    rig.fault("clock-jump", by="1h").begin()
+    rig.fleet.restart(0)
+    assert rig.site.command(0, "TIME")[0] - time.time() > 3000
+
+
+@pytest.mark.parametrize("fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")])
+def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: str, reason: str) -> None:
+    with Site(frozenset({Need.SHIM})) as site, start_fleet(1, fsync, environment=site.environment) as fleet:
+        site.attach(fleet)
+        for kind in ("fsync-latency", "fsync-error"):
+            assert reason in str(Rig(site, fleet).fault(kind).why_not())
+        assert Rig(site, fleet).fault("power-cut").why_not() is None
+
+
+def test_a_failing_append_is_skipped_where_it_would_end_the_server() -> None:
+    with Site(frozenset({Need.SHIM})) as site, start_fleet(1, "always", environment=site.environment) as fleet:
+        site.attach(fleet)
+        assert "ends a server" in str(Rig(site, fleet).fault("misconf", by="aof").why_not())
+
+
+def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
+    """As a statically linked or setuid one would: the wrapper takes the shim, the server behind it does not."""
+    path = tmp_path / "ignoring-server"
+    path.write_text(f"#!/bin/sh\nexec env -u LD_PRELOAD '{SERVERS[0].path}' \"$@\"\n")
+    path.chmod(0o755)
+    ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "evalsha", "test")
+    with (
+        Site(frozenset({Need.SHIM})) as site,
+        start_fleet(1, server=ignoring, environment=site.environment) as fleet,
+    ):
+        site.attach(fleet)
+        assert Rig(site, fleet).fault("power-cut").why_not() == IGNORED
+        assert Rig(site, fleet).fault("kill").why_not() is None
+
+
+def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("bench.topology.shim.build._COMPILERS", ("no-such-compiler",))
+    (order,) = read_faults([Fault("power-cut", 0.0, None, ("instance:0",), "fixed", {})])
+    with Site(needs_of([order])) as site, start_fleet(1, environment=site.environment) as fleet:
+        site.attach(fleet)
+        assert "needs a C compiler" in str(injection(site, order).why_not())
+        assert site.command(0, "PING") is True
+
+
+def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setenv("LD_PRELOAD", "")
+    with (
+        Site(frozenset({Need.SHIM})) as site,
+        start_fleet(1, base_folder=folder, environment=site.environment) as fleet,
+    ):
+        site.attach(fleet)
+        assert Rig(site, fleet).fault("power-cut").why_not() is None
+    assert [path.name for path in folder.iterdir()] == ["lockbench"]
