@@ -251,25 +251,24 @@ def is_probable(attempt: Attempt) -> bool:
 class Course:
     """A resource from the first start to the first grant. `first_grant_ns`: how long that took, None if never.
 
-    `rounds`: until then, the won one included; `attempts`: started until then; `first_lost`: nobody won the first
-    round.
+    `rounds`: until then, the won one included; `attempts`: started until then, by all; `winners_attempt`: which of the
+    winner's own it was, None if nobody won. 2 and more: nobody's first attempt won.
     """
 
     first_grant_ns: int | None
     rounds: int
     attempts: int
-    first_lost: bool
+    winners_attempt: int | None
 
 
 def course_of(attempts: Sequence[Attempt]) -> Course:
     """The course of one resource that was free at first; `attempts` must not be empty."""
     start_ns = min(attempt.started_ns for attempt in attempts)
-    granted_ns = min((attempt.decided_ns for attempt in attempts if attempt.is_won), default=None)
-    before = [attempt for attempt in attempts if granted_ns is None or attempt.started_ns < granted_ns]
-    rounds = rounds_of(before)
+    won = min((attempt for attempt in attempts if attempt.is_won), key=lambda one: one.decided_ns, default=None)
+    before = [attempt for attempt in attempts if won is None or attempt.started_ns < won.decided_ns]
     return Course(
-        first_grant_ns=None if granted_ns is None else granted_ns - start_ns,
-        rounds=len(rounds),
+        first_grant_ns=None if won is None else won.decided_ns - start_ns,
+        rounds=len(rounds_of(before)),
         attempts=len(before),
-        first_lost=not any(attempt.is_won for attempt in rounds[0]),
+        winners_attempt=None if won is None else sum(attempt.contender == won.contender for attempt in before),
     )

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bench.cli.options import given_options, scenario_options
+from bench.cli.split_votes import split_votes
 from bench.errors import BenchError
 from bench.scenario import load
 
@@ -140,3 +141,6 @@ def init(file: Path) -> int:
     from bench.cli.init import write_scenario
 
     return write_scenario(file)
+
+
+lockbench.add_command(split_votes)

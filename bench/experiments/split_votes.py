@@ -40,6 +40,7 @@ LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
 RETRY_CONTENDERS = 20
 CALIBRATION_ROUNDS = 2000
 BLOCK = 20  # trials
+WINDOW_PER_ATTEMPT = 5  # the advice of lockcore.retry
 PATIENCE_MS = 5000.0  # for a first grant
 
 Show = Callable[[str], None]
@@ -242,6 +243,15 @@ class _Measurement:
                 f"up to {most} contenders and {self._plan.instances} servers share {cores} cores: they act when the "
                 "kernel lets them; how far apart they started stands in each row"
             )
+
+        for figures in rows:
+            contest, attempt_ms = figures.contest, figures.attempt_ms
+            window_ms = contest.retry.window_ms
+            if contest.retry.policy == "full-jitter" and attempt_ms and window_ms < WINDOW_PER_ATTEMPT * attempt_ms:
+                self._warnings.append(
+                    f"K={contest.contenders}, {contest.order}: a full-jitter window of {window_ms:g} ms is short for "
+                    f"attempts of {attempt_ms:.1f} ms: below {WINDOW_PER_ATTEMPT} times as long they may meet again"
+                )
 
     def _leaks(self) -> list[Row]:
         leaks = [asdict(leak) for leak in leaked_keys(self._fleet.urls, self._keys)]

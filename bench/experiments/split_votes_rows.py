@@ -30,6 +30,7 @@ from bench.analysis.split_votes import (
 from bench.measure.histogram import Histogram
 from bench.measure.latency import block
 from lockcore import Outcome, RetryPolicy
+from lockcore.clock import NS_PER_MS
 
 TOLERANCE = 0.05  # between a calibrated rate and the closed form
 NO_RETRY = RetryPolicy("none", 0.0)
@@ -92,7 +93,8 @@ class ContestFigures:
     def __init__(self, contest: Contest) -> None:
         self.contest = contest
         self.trials = self.double_grants = 0
-        self._granted = self._first_lost = self._rounds = self._attempts = self._called = 0
+        self._called = 0
+        self._granted = self._first_lost = self._rounds = self._attempts = self._winners_attempts = 0
         self._endings: Counter[Ending] = Counter()
         self._times: dict[str, Histogram] = {
             name: Histogram() for name in ("start_skew_s", "attempt_s", "first_grant_s", "dead_time_s")
@@ -107,6 +109,12 @@ class ContestFigures:
     def unreachable(self) -> int:
         """Rounds in which fewer than a quorum answered."""
         return self._endings[Ending.UNREACHABLE]
+
+    @property
+    def attempt_ms(self) -> float | None:
+        """The median duration of an attempt."""
+        median_ns = self._times["attempt_s"].percentile(50.0)
+        return None if median_ns is None else median_ns / NS_PER_MS
 
     def take(self, trials: Mapping[int, Sequence[Attempt]]) -> None:
         """Judge and count some trials."""
@@ -132,13 +140,14 @@ class ContestFigures:
             times["attempt_s"].append(attempt.decided_ns - attempt.started_ns)
         times["start_skew_s"].append(max(firsts.values()) - min(firsts.values()))
         course = course_of(attempts)
-        self._first_lost += course.first_lost
+        self._first_lost += course.winners_attempt != 1
         if course.first_grant_ns is not None:
             self._granted += 1
             self._rounds += course.rounds
             self._attempts += course.attempts
+            self._winners_attempts += course.winners_attempt or 0
             times["first_grant_s"].append(course.first_grant_ns)
-            if course.first_lost:
+            if course.winners_attempt != 1:
                 times["dead_time_s"].append(course.first_grant_ns)
 
     def contention_row(self, instances: int) -> Row:
@@ -163,12 +172,16 @@ class ContestFigures:
             **self._conditions(),
             "retry": {"policy": retry.policy, "window_ms": retry.window_ms},
             "granted": self._granted,
-            "first_round_lost": self._first_lost,
-            "rounds_per_grant": self._rounds / self._granted if self._granted else None,
-            "attempts_per_grant": self._attempts / self._granted if self._granted else None,
+            "first_attempts_lost": self._first_lost,
+            "rounds_per_grant": self._per_grant(self._rounds),
+            "winners_attempt": self._per_grant(self._winners_attempts),
+            "attempts_per_grant": self._per_grant(self._attempts),
             "double_grants": self.double_grants,
             **{name: block(self._times[name]) for name in ("first_grant_s", "dead_time_s", "attempt_s")},
         }
+
+    def _per_grant(self, number: int) -> float | None:
+        return number / self._granted if self._granted else None
 
     def _conditions(self) -> Row:
         contest = self.contest
