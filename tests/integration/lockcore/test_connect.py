@@ -27,9 +27,9 @@ pytestmark = pytest.mark.integration
 Connect = Callable[..., Any]
 Scripted = Callable[..., Instances]
 SECRET = "s3cret"
-NARROW = "+set +get +del +pexpire +info +client|id"
-NATIVE_ACL = f"~stock:* {NARROW} +delifeq"
-SCRIPT_ACL = f"~stock:* {NARROW} +eval +evalsha +script|load"
+LEAST = "~stock:* -@all +info +set +client|id +client|kill"  # as lockcore/README.md says
+NATIVE = f"{LEAST} +delifeq"
+SCRIPTS = f"{LEAST} +eval +evalsha +script|load +get +del +pexpire"
 
 
 def works(lock: Any, resource: str = "stock:42") -> None:
@@ -109,12 +109,38 @@ def test_an_acl_without_set_is_refused(connect: Connect) -> None:
         connect(with_user(fleet, "~* +@all -set"))
 
 
-@pytest.mark.parametrize(("name", "rules"), [("redis", SCRIPT_ACL), ("valkey", NATIVE_ACL)], ids=["redis", "valkey"])
-def test_a_narrow_acl_is_enough(connect: Connect, name: str, rules: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "rules", "database"),
+    [
+        ("redis", SCRIPTS, ""),
+        ("redis", SCRIPTS.replace("+script|load", ""), ""),
+        ("redis", SCRIPTS.replace("+client|id +client|kill", ""), ""),
+        ("redis", f"{SCRIPTS} +select", "/5"),
+        ("valkey", NATIVE, ""),
+        ("valkey", SCRIPTS, ""),
+    ],
+    ids=["scripts", "no script load", "no client", "a database", "native", "scripts where native is forbidden"],
+)
+def test_the_least_acl_is_enough(shell: Shell, connect: Connect, name: str, rules: str, database: str) -> None:
     with start_fleet(3, "none", server=server_of(name)) as fleet:
-        lock = connect(with_user(fleet, rules))
+        lock = connect([f"{url}{database}" for url in with_user(fleet, rules)])
         works(lock)
         assert SECRET not in repr(lock.instances) + repr(lock._driver.targets)
+        client(fleet.urls[0]).client_kill_filter(_type="normal", skipme=True)
+        shell.until(lambda: lock.instances[0].reconnects == 1, "the connection to be back")
+        works(lock)
+
+
+def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(shell: Shell, connect: Connect) -> None:
+    with start_fleet(3, "none", server=server_of("redis")) as fleet:
+        lock = connect(with_user(fleet, "~* +@all"))
+        client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", "resetpass", ">another")
+        client(fleet.urls[0]).client_kill_filter(_type="normal", skipme=True)
+        shell.until(lambda: lock.instances[0].state == "refused", "the new password to be noticed")
+        assert lock.instances[0].reason == "wrong user name or password"
+        works(lock)
+        client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", f">{SECRET}")
+        shell.until(lambda: lock.instances[0].state == "voting", "the old password to be good again")
 
 
 def test_unreachable_instances_are_named_when_a_quorum_is_missing(connect: Connect, scripted: Scripted) -> None:
