@@ -3,7 +3,9 @@
 Rules
 - Every holder writes once, at the end of its work, just before its release: to a `FencingRegister` where the recipe has
   fencing tokens, else to an `OwnerRegister`, which it marks as soon as it has the lock.
-- Counted: `protected_writes`, of these `stale_writes_rejected`; and `failed_writes`, which got no answer.
+- Counted: writes `accepted` and `rejected`, each of a `valid` lease or of a `stale` one (sent after its end); and
+  `failed_writes`, which got no answer. By token no valid write is rejected, and a stale one is accepted only while no
+  later holder has written. By owner both happen: a stale holder that marks late shuts its successor out.
 - The registers live on the first instance. They are no part of the lock, and stand in none of its counts.
 
 Source: bench.recipes.fencing.
@@ -21,6 +23,7 @@ from bench.recipes.fencing import REGISTERS, FencedLease, FencingRegister, Owner
 from bench.recipes.instance import Instance
 from bench.recipes.protocol import Recipe, RecipeSettings
 from lockcore import Denied, InstanceStatus, Lease, Outcome
+from lockcore.clock import monotonic_ns
 
 
 class Protected:
@@ -39,15 +42,20 @@ class Protected:
         result = self.recipe.acquire(resource, ttl_ms, wait_ms)
         if isinstance(result, Lease) and not isinstance(result, FencedLease):
             try:
-                with suppress(RedisError):
-                    self._by_owner.mark(result)
+                self.mark(result)
             except BaseException:
                 self.recipe.release(result)
                 raise
         return result
 
+    def mark(self, lease: Lease) -> None:
+        """Begin to work: by owner only the holder that marked last can write."""
+        with suppress(RedisError):
+            self._by_owner.mark(lease)
+
     def write(self, lease: Lease, value: str) -> bool | None:
-        """True when written, False when rejected as stale, None without an answer; counted."""
+        """True when written, False when rejected, None without an answer; counted."""
+        lease_is = "stale" if monotonic_ns() > lease.valid_until_ns else "valid"
         try:
             if isinstance(lease, FencedLease):
                 written = self._by_token.write(lease, value)
@@ -56,8 +64,7 @@ class Protected:
         except RedisError:
             self._counts["failed_writes"] += 1
             return None
-        self._counts["protected_writes"] += 1
-        self._counts["stale_writes_rejected"] += not written
+        self._counts[f"{lease_is}_writes_{'accepted' if written else 'rejected'}"] += 1
         return written
 
     def release(self, lease: Lease, /) -> Outcome:
