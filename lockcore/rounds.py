@@ -80,8 +80,9 @@ class SetRound:
         granted, undecided = engine.quorum - self.missing, abs(self.undecided)
         if granted == engine.instances:
             return engine.unanimous
-        if self.flight is not None:
-            granted, undecided = self.flight.counts_of(self)
+        flight = self.flight  # read once: the tally may be asked for beside the I/O thread
+        if flight is not None:
+            granted, undecided = flight.counts_of(self)
         known = granted + self.refused + self.errored + self.silent + undecided
         return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, undecided)
 
@@ -201,8 +202,9 @@ class ReleaseRound:
     def tally(self) -> Tally:
         """Votes so far; `undecided` is 0 once the round is closed."""
         ours, undecided = self.ours, abs(self.undecided)
-        if self.flight is not None:
-            ours, undecided = self.flight.counts_of(self)
+        flight = self.flight
+        if flight is not None:
+            ours, undecided = flight.counts_of(self)
         known = ours + self.not_ours + self.errored + self.silent + undecided
         return Tally(ours, self.not_ours, self.errored, self.silent, self.engine.instances - known, undecided)
 
