@@ -24,18 +24,16 @@ LOAD = (
 )
 
 
+def lockbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`lockbench run` to its end."""
+    command = [sys.executable, "-m", "bench", "run", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
 def run(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
     """The exit code and the result of one run."""
-    command = [sys.executable, "-m", "bench", "run", *LOAD, "--quiet", "--out", str(folder / "run"), *words]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = lockbench(folder, *LOAD, "--quiet", "--out", str(folder / "run"), *words)
     result = folder / "run" / "result.json"
     assert result.exists(), done.stderr
     return done.returncode, json.loads(result.read_text(encoding="utf-8"))
@@ -69,16 +67,7 @@ def test_a_replicated_recipe_gets_its_replica(tmp_path: Path) -> None:
 
 
 def test_an_unknown_pause_point_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "run", "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = lockbench(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5")
     assert done.returncode == 2
     assert done.stderr == (
         "lockbench: the recipe set-nx-lua has no pause point 'after-get'; its points are after-grant, before-release\n"
