@@ -184,3 +184,20 @@ def test_a_child_may_connect_anew(connect: Connect, scripted: Scripted) -> None:
 
     assert in_a_child(child) == "contended acquired"
     assert lock.try_release(held) is Outcome.RELEASED
+
+
+@only(ThreadShell)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    for instance in instances:
+        instance.pause()
+    jobs = [shell.start(lock.try_acquire, f"r{number}", TTL_MS, 60_000) for number in range(20)]
+    shell.until(lambda: len(lock._driver.calls) == 20, "twenty callers")
+    lock._driver._post(lambda: 1 / 0)
+    for job in jobs:
+        with pytest.raises(InstanceClosedError):
+            job.result()
+    with pytest.raises(InstanceClosedError):
+        lock.try_acquire("stock", TTL_MS)
