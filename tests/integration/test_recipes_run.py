@@ -51,12 +51,15 @@ def test_a_stretched_gap_between_get_and_del_violates_the_lock(tmp_path: Path) -
 
 
 def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(tmp_path: Path) -> None:
-    code, result = run(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2")
+    code, result = run(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2", "--fencing")
     safety = result["safety"]
     assert code == 0, result["verdict"]
     assert (safety["verdict"], safety["service_faults"], safety["foreign_deletes"]) == ("SAFE", 0, 0)
     assert safety["client_overstays"] > 0
     assert [instance["leaked_keys"] for instance in result["instances"]] == [0]
+    told = [text for text in result["warnings"] if text.startswith("set-nx-lua counted ")]
+    assert any("stale writes rejected" in text for text in told), told
+    assert not any("valid writes rejected" in text for text in told), told
 
 
 def test_a_replicated_recipe_gets_its_replica(tmp_path: Path) -> None:
@@ -73,12 +76,3 @@ def test_an_unknown_pause_point_is_refused_before_anything_is_started(tmp_path: 
         "lockbench: the recipe set-nx-lua has no pause point 'after-get'; its points are after-grant, before-release\n"
     )
     assert not list(tmp_path.iterdir())
-
-
-def test_with_fencing_the_overstayers_writes_are_rejected_and_told(tmp_path: Path) -> None:
-    code, result = run(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2", "--fencing")
-    assert code == 0, result["verdict"]
-    assert result["safety"]["client_overstays"] > 0
-    told = [text for text in result["warnings"] if text.startswith("set-nx-lua counted ")]
-    assert any("stale writes rejected" in text for text in told), told
-    assert not any("valid writes rejected" in text for text in told), told
