@@ -92,6 +92,7 @@ class ThreadDriver(Driver):
                 lease = lease_of(round_, now_ns)
                 if lease is not None:
                     return lease
+            self.check_usable()
             first = Acquire(self.engine, resource, round_.terms, wait_ms, started_ns, self.random)
             return self._carry(first.after(round_, now_ns), judged=True, undo=_give_back)  # type: ignore[no-any-return]
         except BaseException:
