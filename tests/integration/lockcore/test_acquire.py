@@ -95,12 +95,13 @@ def test_a_lost_round_has_the_name_of_its_votes_and_leaves_nothing(
     assert instances.keys == []
 
 
-def test_errors_are_counted_by_kind_and_instance(connect: Connect, scripted: Scripted) -> None:
+def test_errors_are_counted_by_kind_and_instance(shell: Shell, connect: Connect, scripted: Scripted) -> None:
     instances = scripted(3)
     instances[1].says["set"] = FULL
     lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)
     lock.release(lease)
+    shell.until(lambda: not lease.tally.undecided, "every vote")
     assert (lease.tally.granted, lease.tally.errored, lease.tally.undecided) == (2, 1, 0)
     assert [dict(status.errors) for status in lock.instances] == [{}, {"OOM": 1}, {}]
 
