@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from lockcore import errors
@@ -72,6 +74,15 @@ def test_an_instance_error_names_the_instance_and_what_happened(kind: type[Insta
     assert str(error) == text
     assert (error.instance, error.detail) == ("host:1", "after 1 s")
     assert str(kind("host:1")) == text.removesuffix(": after 1 s")
+
+
+@pytest.mark.parametrize(
+    "error", [error_of(denied_of(Outcome.SPLIT_VOTE)), errors.InstanceClosedError("host:1", "reset")]
+)
+def test_an_error_survives_a_copy(error: Exception) -> None:
+    """Between processes errors travel as copies."""
+    again = copy.copy(error)
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_all_errors_have_one_parent_and_end_in_error() -> None:

@@ -65,6 +65,7 @@ def test_an_extension_is_believed_on_a_quorum_only_and_a_failed_one_changes_noth
     fleet.after(100)
     run = extending(fleet, lease).answer(*replies)
     assert run.result.outcome is outcome
+    assert (run.result.attempts, run.result.split_votes) == (1, 0)
     assert lease.valid_until_ns == before
     assert all("release" not in fleet.kinds(index) for index in range(3))
 

@@ -188,6 +188,10 @@ def test_a_lease_of_another_redlock_is_refused_at_once() -> None:
         keeper_steps(keeper, ScriptedFleet(3).engine)
 
 
+def test_the_shortest_period_is_a_millisecond() -> None:
+    assert handle(every_ms=1)[1].every_ms == 1
+
+
 @pytest.mark.parametrize(
     "extensions, every_ms, words",
     [

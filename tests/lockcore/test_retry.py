@@ -62,6 +62,14 @@ def test_no_attempt_starts_after_the_deadline() -> None:
     assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns - 1, 0.5) is None
 
 
+def test_what_is_allowed_at_the_edges_is_taken() -> None:
+    RetryPolicy(window_ms=0, attempts=1)
+    RetryPolicy(window_ms=3_600_000)
+    default = RetryPolicy()
+    assert (default.policy, default.window_ms, default.attempts) == ("full-jitter", 5.0, 1000)
+    assert not default.retry_unreachable
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.settings import Settings
+from lockcore.retry import RetryPolicy
+from lockcore.settings import LagCap, Settings
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,19 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_name(arguments: dict[str,
 def test_what_is_allowed_at_the_edges_is_taken() -> None:
     Settings(max_ttl_ms=1, instance_timeout_ms=0.25)
     Settings(max_ttl_ms=86_400_000, drift_factor=0.5, observe_every=1 << 30, connect_timeout_s=60)
+
+
+def test_what_is_not_said_is_what_the_readme_says() -> None:
+    default = Settings()
+    assert (default.max_ttl_ms, default.rejoin, default.drift_factor) == (10_000, "delay", 0.01)
+    assert (default.observe_every, default.merge_releases, default.key_prefix) == (1, True, "")
+    assert (default.lag_cap.operations, default.lag_cap.bytes, default.lag_cap.age_ms) == (20_000, 8 << 20, 50)
+
+
+@pytest.mark.parametrize("fact, name", [(Settings(), "max_ttl_ms"), (RetryPolicy(), "attempts"), (LagCap(), "bytes")])
+def test_settings_cannot_be_changed_behind_the_engine(fact: object, name: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(fact, name, 1)
 
 
 @pytest.mark.parametrize("ttl_ms, expected_ms", [(10_000, 50), (200, 50), (199, 49.75), (100, 25), (1, 0.25)])

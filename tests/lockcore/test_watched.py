@@ -177,6 +177,7 @@ def test_a_cancelled_attempt_is_reported_once_with_what_it_would_have_been() -> 
     with pytest.raises(KeyboardInterrupt):
         run.steps.throw(KeyboardInterrupt())
     fleet.drain()
+    assert [fleet.about(index, run.rounds[0]) for index in range(3)] == [["set", "release"]] * 3
     fleet.tick(60)
     (record,) = records
     assert record.votes == (GRANTED,) * 3
