@@ -18,6 +18,8 @@ _HEAD = """\
 
 """
 
+_FAULT = '[{ at = "5s", for = "2s", kind = "stop", target = ["instance:0"] }]'
+
 
 def template(name: str) -> str:
     """Return the text of a scenario file called `name`."""
@@ -39,7 +41,7 @@ def write_scenario(path: Path) -> int:
 
 def _line(key: Key) -> str:
     absent = key.default is None or key.default == ()
-    example = {"rate": "2000", "targets": '["redis://127.0.0.1:6379"]'}.get(key.name, "")
+    example = {"rate": "2000", "targets": '["redis://127.0.0.1:6379"]', "faults": _FAULT}.get(key.name, "")
     setting = f"{key.name} = {example if absent else json.dumps(key.default)}"
     # Commented out: what is absent by default, and what only makes sense beside something absent.
     mark = "# " if absent or key.name == "arrivals" else ""

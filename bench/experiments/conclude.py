@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.experiments.faults import Timeline
 from bench.experiments.follow import Course
 from bench.experiments.servers import Servers
 from bench.experiments.verdict import judge_run
@@ -42,6 +43,7 @@ class Evidence:
     key_prefix: str
     course: Course
     window: Window
+    timeline: Timeline
     counters: Sequence[Section]
     server_cpu_s: float | None
 
@@ -68,7 +70,7 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
             "fleet": evidence.servers.section(),
             "instances": instances,
             "safety": safety,
-            "faults": [],
+            "faults": evidence.timeline.section(),
             "thresholds": [],
             "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
             "verdict": judge_run(folded.values, safety, course.deaths),
@@ -81,7 +83,12 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
     total = Fold(Facts.of(evidence.scenario), evidence.window)
     about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
     unsafe = None if about.safe else about.flaw
-    circumstances = Circumstances(unsafe_recipe=unsafe, clock=course.clock, missing=course.deaths)
+    circumstances = Circumstances(
+        unsafe_recipe=unsafe,
+        fault_spans_ns=evidence.timeline.spans_ns(),
+        clock=course.clock,
+        missing=(*course.deaths, *course.casualties),
+    )
     oracle = Judge(evidence.scenario.ttl_ms, circumstances)
     used: set[int] = set()
     torn = missing = 0
@@ -136,6 +143,7 @@ def _warnings(
         yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety["verdict"] == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety['reason']}"
+    yield from evidence.timeline.warnings()
     yield from evidence.servers.warnings()
 
 

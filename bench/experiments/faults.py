@@ -99,7 +99,8 @@ class Timeline:
 
     def start(self) -> None:
         """Go, once the window is known."""
-        self._leader.start()
+        if self.events:
+            self._leader.start()
 
     def stop(self) -> None:
         """Undo everything now; returns when that is done, after 30 s at most. More than once is fine."""
@@ -134,6 +135,21 @@ class Timeline:
         """When faults were there, for whoever looks for a cause; one that is not undone lasts until now."""
         now_ns = time.monotonic_ns()
         return tuple((event.begun_ns, event.ended_ns or now_ns) for event in self.events if event.begun_ns is not None)
+
+    def killed_workers(self) -> dict[int, int]:
+        """The load workers that a fault has killed, and their processes: their deaths are no accident."""
+        return {
+            event.order.index: event.detail["pid"]
+            for event in self.events
+            if event.order.noun == "worker" and event.order.kind == "kill" and "pid" in event.detail
+        }
+
+    def casualties(self) -> tuple[str, ...]:
+        """One sentence for each of them."""
+        return tuple(
+            f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
+            for index, pid in self.killed_workers().items()
+        )
 
     def active(self) -> tuple[FaultOrder, ...]:
         """The faults that are there now."""

@@ -17,6 +17,7 @@ from typing import Protocol
 import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.experiments.faults import Timeline
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import NS, Follower, Progress
 from bench.measure import workers
@@ -49,24 +50,31 @@ class Load(Protocol):
 
 @dataclass(slots=True)
 class Course:
-    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order."""
+    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order.
+
+    `deaths`: one sentence for each worker that ended early; `casualties`: for each that a fault was ordered to kill.
+    """
 
     window: Window | None = None
     interrupted: bool = False
     killed: bool = False
     deaths: tuple[str, ...] = ()
+    casualties: tuple[str, ...] = ()
     clock: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def orderly(self) -> bool:
         """Whether every caller could give its lease back."""
-        return not (self.killed or self.deaths)
+        return not (self.killed or self.deaths or self.casualties)
 
 
-def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show) -> Course:
+def follow(
+    load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show, *, faults: Timeline
+) -> Course:
     """Show the run until Locust has ended; return its course.
 
-    `grace_s`: how long users may take to end once asked; then, or at a second Ctrl-C, Locust is killed.
+    `grace_s`: how long users may take to end once asked; then, or at a second Ctrl-C, Locust is killed. `faults` are
+    undone before it is asked, as a stopped worker hears nothing.
     Raises BenchError when Locust ends or hangs before its users run.
     """
     course, asked_ns = Course(), 0
@@ -79,10 +87,11 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
             break
         if not asked_ns:
             course.interrupted = interrupts.count > 0
-            course.deaths = dead_workers(follower) or _overdue(follower, now_ns, grace_s)
+            course.deaths = dead_workers(follower, faults) or _overdue(follower, now_ns, grace_s)
             _require_start(load, follower, now_ns)
             if course.interrupted or course.deaths:
                 asked_ns = now_ns
+                faults.stop()
                 _ask_to_end(load)
         elif interrupts.count > 1 or now_ns - asked_ns > grace_s * NS:
             course.killed = True
@@ -91,6 +100,7 @@ def follow(load: Load, follower: Follower, interrupts: Interrupts, grace_s: floa
         if follower.window_ns is None:
             raise failure
         course.deaths = (_in_one_line(failure, exit_code),)
+    course.casualties = faults.casualties()
     course.window = _window(follower, asked_ns or time.monotonic_ns())
     if course.window is None and not course.interrupted:
         raise EnvironmentNotReadyError(
@@ -118,13 +128,14 @@ def _ask_to_end(load: Load) -> None:
         os.kill(load.pid, signal.SIGINT)
 
 
-def dead_workers(follower: Follower) -> tuple[str, ...]:
-    """One sentence for each worker that is gone without having reported its end."""
+def dead_workers(follower: Follower, faults: Timeline) -> tuple[str, ...]:
+    """One sentence for each worker that is gone without having reported its end, and that no fault has killed."""
     notes = workers.read_workers(follower.workdir)
+    killed = faults.killed_workers().values()
     return tuple(
         f"worker {note['worker']} (pid {note['pid']}) died in the middle of the run"
         for note in notes
-        if note["phase"] == "running" and not _is_alive(int(note["pid"]))
+        if note["phase"] == "running" and note["pid"] not in killed and not _is_alive(int(note["pid"]))
     )
 
 

@@ -78,11 +78,20 @@ class Follower:
         start = self.spawned_ns + int(self.warmup_s * NS)
         return start, start + int(self.duration_s * NS)
 
+    def find_window(self) -> tuple[int, int] | None:
+        """The measured window as of now, without waiting for the next look; any thread may ask."""
+        if self.spawned_ns is None:
+            self._note_spawned(workers.read_workers(self.workdir))
+        return self.window_ns
+
+    def _note_spawned(self, notes: Sequence[workers.Worker]) -> None:
+        if self.spawned_ns is None and len(notes) >= self.processes:
+            self.spawned_ns = max(int(note["spawned_ns"]) for note in notes)
+
     def look(self, now_ns: int) -> Progress:
         """Return what happened since the last look, at the monotonic time `now_ns`."""
         notes = workers.read_workers(self.workdir)
-        if self.spawned_ns is None and len(notes) >= self.processes:
-            self.spawned_ns = max(int(note["spawned_ns"]) for note in notes)
+        self._note_spawned(notes)
         records = self._tail.new_records()
         interval_s = max((now_ns - self._looked_ns) / NS, 1e-9)
         self._looked_ns = now_ns

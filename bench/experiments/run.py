@@ -11,19 +11,25 @@ import datetime
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.conclude import Evidence, conclude, key_names
+from bench.experiments.faults import Timeline
 from bench.experiments.follow import Course, Show, follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
-from bench.experiments.servers import Counters, open_servers, work_root
+from bench.experiments.servers import Counters, Servers, open_servers, work_root
 from bench.experiments.verdict import exit_code
 from bench.measure.result import Result, write_result
+from bench.measure.workers import read_workers
 from bench.scenario import Scenario
+from bench.topology.faults.injection import FaultOrder
+from bench.topology.faults.kinds import injection, read_faults
+from bench.topology.faults.site import Site
 from bench.topology.probe import leaked_keys
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
@@ -57,27 +63,24 @@ def run_scenario(order: Order, show: Show) -> Finished:
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
     scenario = order.scenario
+    faults = read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        servers = stack.enter_context(open_servers(scenario, server=order.server, allow_missing=order.allow_missing))
-        workdir = stack.enter_context(_work_folder(work_root(servers)))
-        plan = Plan(
-            run_id=order.run_id,
-            targets=servers.urls,
-            key_prefix=f"lockbench:{order.run_id}:",
-            scenario=scenario,
-            workdir=workdir,
-            timed=True,
-            allow_missing=order.allow_missing,
+        servers = stack.enter_context(
+            open_servers(scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
         )
+        workdir = stack.enter_context(_work_folder(work_root(servers)))
+        plan = _plan(order, servers, workdir)
         counters = Counters.start(servers.urls)
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
-        course = _load(plan, workdir, interrupts, show)
+        course, timeline = _load(plan, workdir, interrupts, show, partial(_timeline, faults, servers.site))
         if course.window is None:
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
             raise KeyboardInterrupt
-        evidence = Evidence(scenario, servers, workdir, plan.key_prefix, course, course.window, *counters.section())
+        evidence = Evidence(
+            scenario, servers, workdir, plan.key_prefix, course, course.window, timeline, *counters.section()
+        )
         identity = {
             "id": order.run_id,
             "command": list(order.command),
@@ -90,8 +93,22 @@ def run_scenario(order: Order, show: Show) -> Finished:
         return Finished(result, path, exit_code(result["verdict"], interrupted=course.interrupted))
 
 
-def _load(plan: Plan, workdir: Path, interrupts: Interrupts, show: Show) -> Course:
-    """Run Locust to its end, whatever that is."""
+def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
+    return Plan(
+        run_id=order.run_id,
+        targets=servers.load_urls,
+        key_prefix=f"lockbench:{order.run_id}:",
+        scenario=order.scenario,
+        workdir=workdir,
+        timed=True,
+        allow_missing=order.allow_missing,
+    )
+
+
+def _load(
+    plan: Plan, workdir: Path, interrupts: Interrupts, show: Show, timeline_of: Callable[[Follower], Timeline]
+) -> tuple[Course, Timeline]:
+    """Run Locust to its end, whatever that is, with the faults of the run beside it."""
     scenario = plan.scenario
     follower = Follower(
         workdir=workdir,
@@ -100,11 +117,20 @@ def _load(plan: Plan, workdir: Path, interrupts: Interrupts, show: Show) -> Cour
         duration_s=scenario.duration_ms / 1000,
         began_ns=time.monotonic_ns(),
     )
+    timeline = timeline_of(follower)
     load = LocustProcess.start(plan)
     try:
-        return follow(load, follower, interrupts, plan.grace_s, show)
+        with timeline:
+            course = follow(load, follower, interrupts, plan.grace_s, show, faults=timeline)
     finally:
         load.close()
+    return course, timeline
+
+
+def _timeline(faults: Sequence[FaultOrder], site: Site, follower: Follower) -> Timeline:
+    """The faults of a run, aimed at its servers and at the workers that have said they run."""
+    site.workers = lambda: {note["worker"]: note["pid"] for note in read_workers(follower.workdir)}
+    return Timeline(faults, partial(injection, site), follower.find_window)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ from bench.recipes.registry import find_recipe
 from bench.recipes.replication import replicate
 from bench.scenario import Scenario
 from bench.topology.disk import SyncLatency, fdatasync_latency
+from bench.topology.faults.injection import FaultOrder
+from bench.topology.faults.kinds import needs_of
+from bench.topology.faults.site import Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.info import InfoSnapshot, delta
 from bench.topology.probe import InstanceFacts, info_snapshot, inspect, require_independent
@@ -29,12 +32,21 @@ VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances: started by us (`fleet`) or named by the user (`fleet` None)."""
+    """Running instances: started by us (`fleet`) or named by the user (`fleet` None).
+
+    `urls` lead to the instances themselves; the load goes to `load_urls`. `site`: where faults get hold of them.
+    """
 
     urls: tuple[str, ...]
     facts: tuple[InstanceFacts, ...]
     fleet: Fleet | None
     disk: SyncLatency | None
+    site: Site
+
+    @property
+    def load_urls(self) -> tuple[str, ...]:
+        """Where the load connects: through proxies if a fault needs them."""
+        return self.site.urls if self.fleet else self.urls
 
     def section(self) -> dict[str, Any]:
         """The section `fleet` of a result: who serves, how durable, on what disk."""
@@ -50,6 +62,7 @@ class Servers:
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
         found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
+        found += self.site.warnings()
         durable = any(fact.fsync in ("everysec", "always") for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
             found.append(
@@ -65,9 +78,12 @@ class Servers:
 
 
 @contextlib.contextmanager
-def open_servers(scenario: Scenario, *, server: str | None, allow_missing: bool) -> Iterator[Servers]:
+def open_servers(
+    scenario: Scenario, *, server: str | None, allow_missing: bool, faults: Sequence[FaultOrder] = ()
+) -> Iterator[Servers]:
     """Start the scenario's fleet with the program `server` (None = look for one), or ask its targets; close at the end.
 
+    The fleet is prepared for `faults`.
     Raises BenchError when the recipe cannot use so many instances, a server does not start, or a target is refused.
     """
     recipe = find_recipe(scenario.recipe)
@@ -75,14 +91,25 @@ def open_servers(scenario: Scenario, *, server: str | None, allow_missing: bool)
     replicated = recipe.about.replicated
     if scenario.targets:
         facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated)
-        yield Servers(scenario.targets, facts, None, None)
+        yield Servers(scenario.targets, facts, None, None, Site())
         return
-    with start_fleet(scenario.instances, scenario.fsync, server=find_server(server)) as fleet:
+    found = find_server(server)
+    with (
+        Site(needs_of(faults), seed=scenario.seed) as site,
+        start_fleet(
+            scenario.instances,
+            scenario.fsync,
+            server=found,
+            environment=site.environment,
+            config=site.config(found),
+        ) as fleet,
+    ):
+        site.attach(fleet)
         urls = tuple(instance.url for instance in fleet.instances)
         if replicated:
             replicate(urls)
         disk = fdatasync_latency(fleet.folder)
-        yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk)
+        yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk, site)
 
 
 def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:

@@ -268,7 +268,6 @@ KEYS: tuple[Key, ...] = (
         (),
         "a fault as an inline TOML table: at, for, kind, target, phase, params",
         option_name="fault",
-        not_yet="fault injection",
     ),
 )
 BY_NAME = {key.name: key for key in KEYS}

@@ -31,7 +31,8 @@ TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
-OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN and not key.not_yet)
+_NEEDS_A_FLEET = {"faults"}  # injected by `lockbench run` from outside, into servers that it started
+OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _NEEDS_A_FLEET and not key.not_yet)
 
 
 @dataclass(frozen=True, slots=True)

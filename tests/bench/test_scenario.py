@@ -184,7 +184,6 @@ CONTRADICTIONS = [
 ]
 NOT_YET = [
     ("thresholds = ['acquire.p99 < 10ms']", "has no thresholds yet"),
-    ("[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:0'", "has no fault injection yet"),
 ]
 
 

@@ -80,6 +80,15 @@ class Site:
         if Need.PROXY in self._needs:
             self._proxies = Proxies([instance.port for instance in fleet.instances], self._seed)
 
+    def warnings(self) -> list[str]:
+        """What qualifies every number measured here, because of what was prepared."""
+        found = []
+        if self._proxies is not None:
+            found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
+        if self._disks:
+            found.append("the instances live on disks in memory: what fsync costs here says nothing about a real one")
+        return found
+
     def close(self) -> None:
         """Let go of everything; the fleet may be closed before or after. More than once is fine."""
         if self._proxies is not None:

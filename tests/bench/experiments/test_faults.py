@@ -191,3 +191,21 @@ def test_a_crash_of_a_fault_is_no_silence() -> None:
     with stage.timeline:
         assert stage.acted[0].ended.wait(DEADLINE_S)
     assert "nowhere" in stage.timeline.warnings()[0]
+
+
+def test_a_worker_that_a_fault_killed_is_known_and_no_other() -> None:
+    orders = (
+        FaultOrder("kill", "worker", 1, 0.0, 0.0),
+        FaultOrder("stop", "worker", 0, 0.0, 0.0),
+        FaultOrder("kill", "instance", 2, 0.0, 0.0),
+        FaultOrder("kill", "worker", 3, LONG_MS / 2, 0.0),
+    )
+    stage = Stage(*orders)
+    for number, acted in enumerate(stage.acted):
+        acted.detail["pid"] = 100 + number
+    with stage.timeline:
+        assert all(acted.ended.wait(DEADLINE_S) for acted in stage.acted[:3])
+    assert stage.timeline.killed_workers() == {1: 100}
+    assert stage.timeline.casualties() == (
+        "worker 1 (pid 100) was killed by a fault: its last operation has no record",
+    )

@@ -14,6 +14,7 @@ import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments import follow as module
+from bench.experiments.faults import Timeline
 from bench.experiments.follow import follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower, Progress
@@ -99,6 +100,10 @@ def follower(tmp_path: Path) -> Follower:
     return Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
 
 
+def no_faults() -> Timeline:
+    return Timeline((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+
+
 def quiet(_: Progress) -> None:
     pass
 
@@ -112,7 +117,7 @@ def ended_process() -> int:
 def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follower: Follower, script: Script) -> None:
     seen: list[Progress] = []
     load = script(note(tmp_path, os.getpid(), spawned_s=20.0), note(tmp_path, os.getpid(), "stopped", 20.0), 0)
-    course = follow(load, follower, Interrupts(), 60.0, seen.append)
+    course = follow(load, follower, Interrupts(), 60.0, seen.append, faults=no_faults())
     assert course.window is not None
     assert course.window.duration_s == 10.0
     assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
@@ -129,7 +134,7 @@ def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(tmp_path: Path, follo
         interrupts.count += 1
 
     load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, lambda: None, 0)
-    course = follow(load, follower, interrupts, 60.0, quiet)
+    course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
     assert course.interrupted
     assert load.was_asked()
     assert not load.closed
@@ -144,7 +149,7 @@ def test_a_second_ctrl_c_kills_it(tmp_path: Path, follower: Follower, script: Sc
         interrupts.count += 1
 
     load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, interrupt, -9)
-    course = follow(load, follower, interrupts, 60.0, quiet)
+    course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
     assert load.was_asked()
     assert load.closed
     assert course.interrupted
@@ -155,7 +160,7 @@ def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Foll
     interrupts = Interrupts()
     interrupts.count = 1
     load = script(note(tmp_path, os.getpid(), spawned_s=4.0), lambda: None, -9)
-    follow(load, follower, interrupts, -1.0, quiet)
+    follow(load, follower, interrupts, -1.0, quiet, faults=no_faults())
     assert load.was_asked()
     assert load.closed
 
@@ -163,7 +168,9 @@ def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Foll
 def test_ctrl_c_before_the_measured_time_leaves_no_window(tmp_path: Path, follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
     interrupts.count = 1
-    course = follow(script(note(tmp_path, os.getpid(), spawned_s=0.5), 0), follower, interrupts, 60.0, quiet)
+    course = follow(
+        script(note(tmp_path, os.getpid(), spawned_s=0.5), 0), follower, interrupts, 60.0, quiet, faults=no_faults()
+    )
     assert course.interrupted
     assert course.window is None
 
@@ -171,7 +178,7 @@ def test_ctrl_c_before_the_measured_time_leaves_no_window(tmp_path: Path, follow
 def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follower, script: Script) -> None:
     pid = ended_process()
     load = script(note(tmp_path, pid, spawned_s=5.0), 0)
-    course = follow(load, follower, Interrupts(), 60.0, quiet)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
     assert load.was_asked()
     assert not load.closed
     assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
@@ -183,7 +190,7 @@ def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(
     tmp_path: Path, follower: Follower, script: Script
 ) -> None:
     load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: None, -9)
-    course = follow(load, follower, Interrupts(), 2.0, quiet)
+    course = follow(load, follower, Interrupts(), 2.0, quiet, faults=no_faults())
     assert load.was_asked()
     assert course.deaths == ("Locust did not end within 2 s after its time, and was stopped",)
     assert course.window is not None
@@ -196,13 +203,13 @@ def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Fol
         1,
         failure="Locust ended with exit code 1; the end of its log:\n  OSError",
     )
-    course = follow(load, follower, Interrupts(), 60.0, quiet)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
     assert course.deaths == ("Locust ended with exit code 1: OSError",)
 
 
 def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="^no quorum$"):
-        follow(script(3, failure="no quorum"), follower, Interrupts(), 60.0, quiet)
+        follow(script(3, failure="no quorum"), follower, Interrupts(), 60.0, quiet, faults=no_faults())
 
 
 def test_a_locust_that_never_starts_its_users_is_an_error(
@@ -210,4 +217,52 @@ def test_a_locust_that_never_starts_its_users_is_an_error(
 ) -> None:
     monkeypatch.setattr(module, "START_S", -1.0)
     with pytest.raises(EnvironmentNotReadyError, match="did not start its users within"):
-        follow(script(lambda: None), follower, Interrupts(), 60.0, quiet)
+        follow(script(lambda: None), follower, Interrupts(), 60.0, quiet, faults=no_faults())
+
+
+class Killing(Timeline):
+    """A timeline that has killed one process."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+        self._pid, self.stops = pid, 0
+
+    def killed_workers(self) -> dict[int, int]:
+        return {0: self._pid}
+
+    def stop(self) -> None:
+        self.stops += 1
+        super().stop()
+
+
+def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    pid = ended_process()
+    faults = Killing(pid)
+    load = script(note(tmp_path, pid, spawned_s=2.0), lambda: None, 0)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=faults)
+    assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
+    assert course.casualties == (f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",)
+    assert not course.orderly
+    assert (faults.stops, load.was_asked()) == (0, False)
+
+
+def test_faults_are_undone_before_locust_is_asked_to_end(tmp_path: Path, follower: Follower, script: Script) -> None:
+    """A stopped worker would not hear it."""
+    interrupts, faults = Interrupts(), Killing(0)
+    interrupts.count = 1
+    load = script(note(tmp_path, os.getpid(), spawned_s=2.0), 0)
+    load_was_asked: list[bool] = []
+    faults.stop = lambda: load_was_asked.append(load.was_asked())  # type: ignore[method-assign]
+    follow(load, follower, interrupts, 60.0, quiet, faults=faults)
+    assert load_was_asked == [False]
+    assert load.was_asked()
+
+
+def test_the_window_can_be_asked_for_between_two_looks(tmp_path: Path, follower: Follower) -> None:
+    assert follower.find_window() is None
+    note(tmp_path, os.getpid())()
+    window = follower.find_window()
+    assert window is not None
+    assert window == follower.find_window() == follower.window_ns

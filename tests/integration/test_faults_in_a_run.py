@@ -1,0 +1,150 @@
+"""`lockbench run` with faults: they strike when due, are undone however it ends, and explain what they cause."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+from bench.measure.result import schema
+from bench.topology.fleet import start_fleet
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SHORT = ("--duration", "2s", "--warmup", "0", "--users", "8", "--ttl", "500ms", "--max-ttl", "500ms", "--wait", "100ms")
+
+
+def fault(kind: str, at: str, target: str = "instance:0", lasts: str | None = None, **params: str) -> str:
+    """One fault as an option's value."""
+    parts = [f'at = "{at}"', f'kind = "{kind}"', f'target = ["{target}"]']
+    parts += [f'for = "{lasts}"'] if lasts else []
+    parts += ["params = {" + ", ".join(f'{name} = "{value}"' for name, value in params.items()) + "}"]
+    return "{" + ", ".join(parts) + "}"
+
+
+def start(folder: Path, *arguments: str, faults: tuple[str, ...]) -> subprocess.Popen[str]:
+    options = [word for text in faults for word in ("--fault", text)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", "run", "--out", "result", *arguments, *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr; and nothing left in the folder but the result."""
+    stdout, stderr = run.communicate(timeout=60)
+    assert list(folder.glob("lockbench-*")) == []
+    return run.returncode, stdout, stderr
+
+
+def result(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text(encoding="utf-8"))
+    jsonschema.validate(document, schema())
+    return document
+
+
+def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path) -> None:
+    faults = (
+        fault("stop", "300ms", lasts="300ms"),
+        fault("restart", "400ms", "instance:1", delay="200ms"),
+        fault("power-cut", "500ms", "instance:2"),
+        fault("client-kill", "1s", "instance:3"),
+        fault("readonly", "1500ms", "instance:4"),
+        fault("misconf", "1s", "instance:4", by="aof"),
+    )
+    run = start(tmp_path, *SHORT, "--fsync", "always", faults=faults)
+    code, stdout, stderr = end(run, tmp_path)
+    assert code == 0, stderr
+    *struck, skipped = result(tmp_path)["faults"]
+    expected = {"stop": (0.3, 0.6), "restart": (0.4, 0.6), "power-cut": (0.5, 0.5), "client-kill": (1.0, 1.0)}
+    for entry in struck:
+        begun_s, ended_s = expected.get(entry["kind"], (1.5, 2.0))
+        assert begun_s <= entry["begun_s"] < begun_s + 0.3
+        assert ended_s <= entry["ended_s"] < ended_s + 1.0
+        assert (entry["skipped"], entry["failed"]) == (None, None)
+        assert entry["begun_ns"] <= entry["in_force_ns"] <= entry["ended_ns"]
+    assert skipped["begun_ns"] is None
+    assert skipped["skipped"] == "a failed append ends a server with fsync = always"
+    words = " ".join(stdout.split())
+    assert "the fault misconf on instance:4 was skipped: a failed append ends a server with fsync = always" in words
+    assert [instance["leaked_keys"] for instance in result(tmp_path)["instances"]] == [0] * 5
+
+
+@pytest.mark.parametrize("jump", [True, False], ids=["the clock jumps", "nothing happens"])
+def test_a_violation_is_blamed_on_the_fault_that_caused_it(jump: bool, tmp_path: Path) -> None:
+    """The only instance's clock jumps over the TTL: its key goes, and somebody else gets the lock at once."""
+    alone = ("--recipe", "set-nx-lua", "--instances", "1", "--resources", "1", "--hold", "fixed:300ms")
+    faults = (fault("clock-jump", "500ms", by="1h"),) if jump else ()
+    run = start(tmp_path, *SHORT, *alone, faults=faults)
+    code, _, stderr = end(run, tmp_path)
+    safety = result(tmp_path)["safety"]
+    assert code == (5 if jump else 0), stderr
+    assert (safety["service_faults"] > 0) is jump
+    assert safety["unexplained"] == 0
+    assert {example["blame"] for example in safety["examples"] if example["kind"] == "service_fault"} == (
+        {"injected fault"} if jump else set()
+    )
+
+
+def test_ctrl_c_undoes_a_stopped_worker_and_a_stopped_instance_first(tmp_path: Path) -> None:
+    """Else Locust would not hear that it shall end."""
+    faults = (fault("stop", "100ms", "worker:0"), fault("stop", "100ms", "instance:0"))
+    run = start(tmp_path, *SHORT, "--duration", "60s", "--instances", "3", faults=faults)
+    deadline_s = time.monotonic() + 30
+    while not (family := stopped(run.pid)):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    asked_s = time.monotonic()
+    code, _, stderr = end(run, tmp_path)
+    assert code == 130, stderr
+    assert time.monotonic() - asked_s < 20
+    assert psutil.wait_procs(family, timeout=2)[1] == []
+    for entry in result(tmp_path)["faults"]:
+        assert entry["failed"] is None
+        assert entry["ended_s"] < 30
+
+
+def stopped(pid: int) -> list[psutil.Process]:
+    """The whole family, once two of it stand still."""
+    try:
+        family = psutil.Process(pid).children(recursive=True)
+        still = [process for process in family if process.status() == psutil.STATUS_STOPPED]
+    except psutil.NoSuchProcess:
+        return []
+    return family if len(still) >= 2 else []
+
+
+def test_servers_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+    with start_fleet(3, "none") as fleet:
+        targets = [word for url in fleet.urls for word in ("--target", url)]
+        pids = [instance.pid for instance in fleet.instances]
+        run = start(tmp_path, *SHORT, "--duration", "500ms", *targets, faults=(fault("kill", "100ms"),))
+        code, stdout, stderr = end(run, tmp_path)
+        assert code == 0, stderr
+        assert fleet.exit_codes() == (None, None, None)
+        assert [instance.pid for instance in fleet.instances] == pids
+    assert "was skipped: it is not ours" in " ".join(stdout.split())
+
+
+def test_a_wrong_fault_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    wrong = (fault("stop", "1s"), fault("fsync-latency", "1s", dely="2ms"))
+    code, stdout, stderr = end(start(tmp_path, *SHORT, faults=wrong), tmp_path)
+    assert (code, stdout) == (2, "")
+    expected = "fault 2 (fsync-latency): there is no param 'dely' (it has delay); did you mean delay?"
+    assert stderr.strip() == f"lockbench: {expected}"
+    assert list(tmp_path.iterdir()) == []
