@@ -48,8 +48,8 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SplitVotesPlan:
-    """What is swept. `rounds`: trials per row (calibration: at least 2,000); `budget_s`: for contention and retries
-    together; `retry_contenders`: the K of the retry rows."""
+    """What is swept. `rounds`: trials per row (calibration: at least 2,000), `parallel_retry_rounds` of retry rows in
+    parallel; `retry_contenders`: the K of the retry rows; `budget_s`: for contention and retries together."""
 
     instances: int
     contenders: tuple[int, ...]
@@ -58,6 +58,7 @@ class SplitVotesPlan:
     retries: tuple[RetryPolicy, ...]
     retry_contenders: tuple[int, ...]
     rounds: int
+    parallel_retry_rounds: int
     budget_s: float
     seed: int
 
@@ -66,7 +67,7 @@ class SplitVotesPlan:
         """The rows of the section contention."""
         contenders = sorted({*self.contenders, max(LEAST_PROCESSES, *self.contenders)})
         return [
-            Contest(count, order, spread_ms)
+            Contest(count, order, spread_ms, self.rounds)
             for count in contenders
             for spread_ms in self.spreads_ms
             for order in self.orders
@@ -77,7 +78,7 @@ class SplitVotesPlan:
         """The rows of the section retries: all at once, and in random order, where nobody wins most often."""
         orders = [order for order in self.orders if order != "sequential"] or list(self.orders)
         return [
-            Contest(count, order, 0.0, retry)
+            Contest(count, order, 0.0, self.parallel_retry_rounds if order == "parallel" else self.rounds, retry)
             for count in self.retry_contenders
             for order in orders
             for retry in self.retries
@@ -204,19 +205,16 @@ class _Measurement:
 
     def _contend(self, crew: Crew, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
         """Pass after pass over all rows, a block each, until every row has its trials or the time is up."""
-        wanted, done = self._plan.rounds, 0
-        while done < wanted and rows:
-            count = min(BLOCK, wanted - done)
-            for figures in self._dice.sample(rows, len(rows)):
-                contest = figures.contest
-                self._show(f"{section}: trial {done:,} of {wanted:,}, K={contest.contenders} {contest.order}")
-                figures.take(crew.run(self._block(contest, count)))
-            done += count
-            if time.monotonic() > until_s and done < wanted:
-                self._warnings.append(
-                    f"{section}: the time was up after {done:,} of {wanted:,} trials per row; ask for fewer"
-                )
+        while wanting := [figures for figures in rows if figures.missing]:
+            if time.monotonic() > until_s:
+                missing = sum(figures.missing for figures in wanting)
+                self._warnings.append(f"{section}: the time was up with {missing:,} trials still to do; ask for fewer")
                 return
+            for figures in self._dice.sample(wanting, len(wanting)):
+                contest = figures.contest
+                what = f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} {contest.order}"
+                self._show(f"{section}: {what}")
+                figures.take(crew.run(self._block(contest, min(BLOCK, figures.missing))))
 
     def _block(self, contest: Contest, count: int) -> Block:
         first, self._next_trial = self._next_trial, self._next_trial + count
@@ -244,14 +242,17 @@ class _Measurement:
                 "kernel lets them; how far apart they started stands in each row"
             )
 
+        short = []
         for figures in rows:
             contest, attempt_ms = figures.contest, figures.attempt_ms
             window_ms = contest.retry.window_ms
             if contest.retry.policy == "full-jitter" and attempt_ms and window_ms < WINDOW_PER_ATTEMPT * attempt_ms:
-                self._warnings.append(
-                    f"K={contest.contenders}, {contest.order}: a full-jitter window of {window_ms:g} ms is short for "
-                    f"attempts of {attempt_ms:.1f} ms: below {WINDOW_PER_ATTEMPT} times as long they may meet again"
-                )
+                short.append(f"{window_ms:g} ms for {attempt_ms:.1f} ms (K={contest.contenders} {contest.order})")
+        if short:
+            self._warnings.append(
+                f"full-jitter windows below {WINDOW_PER_ATTEMPT} times an attempt, so that contenders meet again: "
+                + ", ".join(short)
+            )
 
     def _leaks(self) -> list[Row]:
         leaks = [asdict(leak) for leak in leaked_keys(self._fleet.urls, self._keys)]

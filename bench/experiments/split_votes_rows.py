@@ -79,11 +79,12 @@ def _miss(what: str, measured: float | None, expected: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What is the same for all trials of a row. `spread_ms`: starts are U(0, spread)."""
+    """What is the same for all `trials` of a row. `spread_ms`: starts are U(0, spread)."""
 
     contenders: int
     order: str
     spread_ms: float
+    trials: int
     retry: RetryPolicy = NO_RETRY
 
 
@@ -99,6 +100,11 @@ class ContestFigures:
         self._times: dict[str, Histogram] = {
             name: Histogram() for name in ("start_skew_s", "attempt_s", "first_grant_s", "dead_time_s")
         }
+
+    @property
+    def missing(self) -> int:
+        """Trials still to do."""
+        return self.contest.trials - self.trials
 
     @property
     def contention_rounds(self) -> int:

@@ -32,8 +32,8 @@ _CONTENTION = (
     *("prob-\nable", "closed\nform", "took\np50 ms"),
 )
 _RETRIES = (
-    *("K", "order", "retry", "first\np50 ms", "grant\np99", "\nmax", "all\nlost", "dead\np50 ms"),
-    *("per\nrounds", "grant\ntries", "\nby all"),
+    *("K", "order", "retry", "first\np50 ms", "grant\np99", "\nmax", "all lost,\nof trials", "dead\np50 ms"),
+    *("per\nrounds", "grant\ntries", "\nall"),
 )
 _ROOMY = 100  # columns
 _LEFT = {"order", "retry", ""}
@@ -98,8 +98,7 @@ def _parts(result: Result) -> Iterator[Part]:
     about = f"K processes released together, one attempt each, {count(trials)} trials per row"
     yield Part("contention", about, _CONTENTION, tuple(map(_contention, result["contention"])))
     if result["retries"]:
-        trials = max(row["trials"] for row in result["retries"])
-        about = f"the same, again and again until somebody wins, {count(trials)} trials per row"
+        about = "the same, again and again until somebody wins"
         yield Part("retries", about, _RETRIES, tuple(map(_retry, result["retries"])))
 
 
@@ -138,7 +137,7 @@ def _retry(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["order"],
         f"{retry['policy']} {duration_text(retry['window_ms'])}",
         *(milliseconds(first[name]) for name in ("p50", "p99", "max")),
-        count(row["first_attempts_lost"]),
+        f"{count(row['first_attempts_lost'])}/{count(row['trials'])}",
         milliseconds(row["dead_time_s"]["p50"]),
         *(_mean(row[name]) for name in ("rounds_per_grant", "winners_attempt", "attempts_per_grant")),
     )
@@ -157,7 +156,7 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
     )
     if result["retries"]:
         yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
-        yield "per grant", "contention rounds; the winner's attempts; attempts of all contenders"
+        yield "per grant", "contention rounds; tries of the winner; attempts of all contenders"
     yield "keys left", _leaks(result["leaks"])
     for warning in result["warnings"]:
         yield "warning", warning
