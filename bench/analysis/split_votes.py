@@ -27,7 +27,7 @@ from fractions import Fraction
 from itertools import groupby
 from math import comb, factorial, inf, prod, sqrt
 
-from lockcore import Outcome, Vote
+from lockcore.model import Outcome, Vote
 from lockcore.quorum import quorum_of
 
 NORMAL_95 = 1.959964

@@ -137,7 +137,7 @@ def _retry(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["order"],
         f"{retry['policy']} {duration_text(retry['window_ms'])}",
         *(milliseconds(first[name]) for name in ("p50", "p99", "max")),
-        f"{count(row['first_attempts_lost'])}/{count(row['trials'])}",
+        f"{row['first_attempts_lost']}/{row['trials']}",
         milliseconds(row["dead_time_s"]["p50"]),
         *(_mean(row[name]) for name in ("rounds_per_grant", "winners_attempt", "attempts_per_grant")),
     )
@@ -191,7 +191,7 @@ def _interval(interval: Mapping[str, Any], digits: int = 2) -> str:
 
 
 def _mean(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.1f}"
+    return MISSING if value is None else f"{value:.{1 if value < 99.95 else 0}f}"
 
 
 # -- the two shapes --------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@
 Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that everybody stops when
 somebody has won. The winner holds until all others have stopped, so that a trial has one grant. Nothing is asked of
 the clock between an attempt's start and its end but by the lock itself. When the parent goes, so does this process.
-When a lost attempt's clean-up left, lockcore does not tell: it leaves in the turn that lost, so the losing reply's
-time stands for it (never too late); its reply was there when nothing is pending any more (never too early).
+A lost attempt's clean-up left with what lockcore sent next (a time never too late), and was answered by the time that
+nothing was pending any more (never too early).
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequenti
 from bench.workloads.orphan import die_with_parent
 from bench.workloads.starting_gate import STOP, StartingGate
 from bench.workloads.trial import TTL_MS, Block, Enrolment, resource_of, row_of
-from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Vote
+from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Settings, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
+from lockcore.shells.greenlet import GreenletDriver
+from lockcore.shells.target import Target, target_of
 
 TIMEOUT_MS = 2000.0  # a crew may be larger than the machine: a reply that waits for a core is not lost
 SPIN_NS = 150_000  # before its time a contender stops sleeping
@@ -56,14 +58,26 @@ class Voter(Protocol):
         """Close the connections."""
 
 
+class WatchedDriver(GreenletDriver):
+    """lockcore's own driver, which also keeps when it sent something (ns, each before it left)."""
+
+    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+        self.sent_ns: list[int] = []
+        super().__init__(targets, settings)
+
+    def flush(self) -> None:
+        """See Driver.flush."""
+        if self.engine.dirty:
+            self.sent_ns.append(monotonic_ns())
+        super().flush()
+
+
 class ParallelVoter:
     """lockcore's Redlock; an Observer of itself."""
 
     def __init__(self, enrolment: Enrolment) -> None:
         self._records: list[AttemptRecord] = []
-        self._lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
-            enrolment.urls,
-            shell="gevent",
+        settings = Settings(
             key_prefix=enrolment.key_prefix,
             max_ttl_ms=TTL_MS,
             instance_timeout_ms=TIMEOUT_MS,
@@ -72,6 +86,10 @@ class ParallelVoter:
             retry=RetryPolicy("none"),
             observer=self,
         )
+        targets = [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in enrolment.urls]
+        driver = WatchedDriver.connect(targets, settings)
+        assert isinstance(driver, WatchedDriver)
+        self._driver, self._lock = driver, Redlock(driver)
         self.close = self._lock.close
 
     def observe(self, record: AttemptRecord) -> None:
@@ -81,6 +99,7 @@ class ParallelVoter:
     def acquire(self, resource: str) -> Lease | Denied:
         """See Voter."""
         self._records.clear()
+        self._driver.sent_ns.clear()
         return self._lock.try_acquire(resource, TTL_MS)
 
     def attempt(self, seat: int) -> Attempt:
@@ -88,7 +107,7 @@ class ParallelVoter:
         drained_ns = self._drained()
         record = self._records[0]
         won = record.outcome is Outcome.ACQUIRED
-        given_back = (0, 0) if won else (lost_ns(record), drained_ns)
+        given_back = (0, 0) if won else (cleaned_ns(record, self._driver.sent_ns), drained_ns)
         ballots = [
             Ballot(vote, sent_ns, replied_ns, *(given_back if sent_ns else (0, 0)))
             for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
@@ -109,6 +128,12 @@ class ParallelVoter:
         while not self._records or any(status.pending for status in self._lock.instances):
             gevent.sleep(LOOK_S)
         return monotonic_ns()
+
+
+def cleaned_ns(record: AttemptRecord, sent_ns: Sequence[int]) -> int:
+    """When (ns) a lost attempt's clean-up left: with the first of what was sent, `sent_ns`, once it was lost."""
+    lost = lost_ns(record)
+    return min((at for at in sent_ns if at >= lost), default=lost)
 
 
 def lost_ns(record: AttemptRecord) -> int:

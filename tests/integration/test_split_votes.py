@@ -1,0 +1,246 @@
+"""`lockbench split-votes` on real servers with real processes: the calibration is right, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+import redis
+
+from bench.analysis.split_votes import Ending, double_grants, ending_of, rounds_of
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.split_votes_calibration import Driver, names_holders
+from bench.experiments.split_votes_crew import Crew
+from bench.experiments.split_votes_rows import calibration_row
+from bench.topology.fleet import Fleet, start_fleet
+from bench.workloads.trial import ORDERS, Block
+from lockcore import Outcome, Vote
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+PREFIX = "lockbench:test:"
+PARTS_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with start_fleet(5, "none") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def crew(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with Crew(fleet.urls, 5, tmp_path_factory.mktemp("crew"), PREFIX, seed=1) as started:
+        yield started
+
+
+def keys_on(fleet: Fleet) -> int:
+    found = 0
+    for url in fleet.urls:
+        with redis.Redis.from_url(url) as client:
+            found += client.dbsize()
+    return found
+
+
+class NoShuffle(Random):
+    """The planted fault: contender after contender, instead of one uniform order."""
+
+    def shuffle(self, x: object) -> None:
+        """Leave it as it is."""
+
+
+# -- calibration -----------------------------------------------------------------------------------------------------
+
+
+def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> None:
+    named, dice = names_holders(fleet.server.version), Random(1)
+    with Driver(fleet.urls, PREFIX, named=named) as driver:
+        rounds = [driver.round(3, number, dice) for number in range(2000)]
+    row = calibration_row(5, 3, rounds, named=named)
+    assert row["misses"] == []
+    assert row["split_rate"]["low"] < row["closed_form"] < row["split_rate"]["high"]
+    assert row["endings"]["unproven"] == row["endings"]["unreachable"] == 0
+    assert keys_on(fleet) == 0
+
+
+def test_at_even_n_the_attempts_own_outcome_shows_it_too(fleet: Fleet) -> None:
+    with Driver(fleet.urls[:4], PREFIX, named=False) as driver:
+        rounds = [driver.round(3, number, Random(number)) for number in range(1000)]
+    row = calibration_row(4, 3, rounds, named=False)
+    assert row["misses"] == []
+    assert row["closed_form"] == pytest.approx(2 / 3, abs=0.01)
+    assert row["probable_by_outcome"]["rate"] > 0.5
+
+
+def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
+    with Driver(fleet.urls, PREFIX, named=False) as driver:
+        rounds = [driver.round(3, number, NoShuffle(1)) for number in range(200)]
+    row = calibration_row(5, 3, rounds, named=False)
+    assert not row["as_expected"]
+    assert row["split_rate"]["rate"] == 0, "the first contender takes all"
+
+
+def test_refusals_name_the_holder_where_the_server_can(fleet: Fleet) -> None:
+    if not names_holders(fleet.server.version):
+        pytest.skip(f"{fleet.server} has no SET NX GET")
+    with Driver(fleet.urls, PREFIX, named=True) as driver:
+        attempts = driver.round(4, 0, Random(5))
+    for index in range(5):
+        column = [attempt.ballots[index] for attempt in attempts]
+        (holder,) = (who for who, ballot in enumerate(column) if ballot.vote is Vote.GRANTED)
+        assert {ballot.holder for ballot in column if ballot.vote is Vote.REFUSED} == {f"contender-{holder}"}
+
+
+@pytest.mark.parametrize(("version", "can"), [("6.2.14", False), ("7.0.15", True), ("7.4", True), ("9.1.2", True)])
+def test_set_nx_get_is_known_by_version(version: str, can: bool) -> None:
+    assert names_holders(version) == can
+
+
+# -- contention ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_contenders_start_together_and_at_most_one_wins(crew: Crew, fleet: Fleet, order: str) -> None:
+    first = 1 + 1000 * ORDERS.index(order)
+    trials = crew.run(Block(first, 20, 5, order))
+    assert list(trials) == list(range(first, first + 20))
+    for attempts in trials.values():
+        assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], "one attempt each"
+        assert sum(attempt.is_won for attempt in attempts) <= 1
+        assert double_grants(attempts) == 0
+    rounds = [round_ for attempts in trials.values() for round_ in rounds_of(attempts) if len(round_) > 1]
+    assert len(rounds) >= 10, "released together, they meet"
+    endings = Counter(ending_of(round_) for round_ in rounds)
+    assert endings[Ending.UNREACHABLE] == 0
+    assert keys_on(fleet) == 0
+
+
+def test_records_are_whole_and_in_order(crew: Crew) -> None:
+    for order in ORDERS:
+        for attempts in crew.run(Block(5000 + 100 * ORDERS.index(order), 5, 4, order)).values():
+            for attempt in attempts:
+                assert len(attempt.ballots) == 5
+                for ballot in attempt.ballots:
+                    assert ballot.vote in (Vote.GRANTED, Vote.REFUSED)
+                    assert attempt.started_ns <= ballot.sent_ns < ballot.replied_ns
+                    assert 0 < ballot.release_sent_ns <= ballot.release_replied_ns, "given back, won or lost"
+                assert attempt.started_ns < attempt.decided_ns
+                if attempt.is_won:
+                    assert attempt.decided_ns <= attempt.lease_end_ns < attempt.valid_until_ns
+
+
+def test_starts_are_spread_as_asked(crew: Crew) -> None:
+    spread = crew.run(Block(6000, 20, 4, "parallel", spread_ms=40.0)).values()
+    skews_ms = sorted(max(a.started_ns for a in one) / 1e6 - min(a.started_ns for a in one) / 1e6 for one in spread)
+    assert 10 < skews_ms[10] < 60
+
+
+def test_who_retries_goes_on_until_somebody_wins(crew: Crew, fleet: Fleet) -> None:
+    trials = crew.run(Block(7000, 30, 5, "random", 0.0, "full-jitter", 20.0, 5000.0))
+    assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials.values())
+    assert max(map(len, trials.values())) > 5, "somebody tried again"
+    assert {attempt.outcome for attempts in trials.values() for attempt in attempts} == {
+        Outcome.ACQUIRED,
+        Outcome.CONTENDED,
+    }
+    assert keys_on(fleet) == 0
+
+
+def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(fleet: Fleet, tmp_path: Path) -> None:
+    before = set(psutil.Process().children())
+    with Crew(fleet.urls, 2, tmp_path, PREFIX, seed=1) as crew:
+        members = set(psutil.Process().children()) - before
+        assert len(members) == 2
+        next(iter(members)).kill()
+        with pytest.raises(EnvironmentNotReadyError, match=r"contender \d ended early; it said: nothing"):
+            crew.run(Block(8000, 3, 2, "parallel"))
+    assert not any(member.is_running() for member in members)
+
+
+def test_a_crew_without_servers_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="contender 0 ended early; it said: .*refused"):
+        Crew(["redis://127.0.0.1:1"], 1, tmp_path, PREFIX, seed=1)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", "split-votes", *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def ended(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = started(folder, *arguments)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_a_small_run_is_as_expected_stored_and_shown(tmp_path: Path) -> None:
+    small = ("--contenders", "4", "--order", "random", "--spread", "0", "--rounds", "10", "--retry", "full-jitter:5ms")
+    files = ("--out", "here", "--markdown", "shown.md", "--json")
+    code, out, err = ended(tmp_path, *small, *files, "--quick")
+    assert code == 0, err
+    result = json.loads(out)
+    assert result == json.loads((tmp_path / "here" / "result.json").read_text(encoding="utf-8"))
+    assert result["verdict"] == {"status": "pass", "reasons": []}
+    assert [row["rounds"] for row in result["calibration"]] == [2000]
+    assert [(row["contenders"], row["processes"], row["order"]) for row in result["contention"]] == [(4, 4, "random")]
+    assert [(row["contenders"], row["granted"]) for row in result["retries"]] == [(20, 10)]
+    assert [leak["found"] for leak in result["leaks"]] == [0] * 5
+    assert "server" in result["fleet"]
+    assert (result["seed"], result["conditions"]["seats"]) == (1, 20)
+    assert "### calibration: " in (tmp_path / "shown.md").read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "shown.md"], "no work folder is left"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--contenders", "3,many"), "option --contenders: 'many' is not a number of contenders"),
+        (("--contenders", "1"), "option --contenders: '1' is not"),
+        (("--spread", "5"), "option --spread: '5' is not a duration"),
+        (("--spread", "2s"), "option --spread: 2s is too long"),
+        (("--order", "backwards"), "option --order: 'backwards' is not an order"),
+        (("--retry", "exponential:5ms"), "option --retry: 'exponential:5ms' is not a retry policy"),
+        (("--retry", "fixed"), "option --retry: '' is not a duration"),
+        (("--instances", "0"), "'--instances'"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_and_exit_2(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = ended(tmp_path, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "nothing was started"
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    process = started(tmp_path, "--contenders", "4", "--retry", "none", "--rounds", "2000")
+    assert process.stderr is not None
+    deadline_s = time.monotonic() + PARTS_S
+    for line in process.stderr:
+        if line.startswith("contention") or time.monotonic() > deadline_s:
+            break
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 5 + 4, "servers and contenders run"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    assert "Traceback" not in process.stderr.read()
+    assert [path for path in tmp_path.iterdir() if path.name != "results"] == []
+    assert list(tmp_path.glob("results/*")) == []
