@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bench.cli.options import given_options, scenario_options
+from bench.cli.safety import safety
 from bench.cli.split_votes import split_votes
 from bench.errors import BenchError
 from bench.scenario import load
@@ -143,4 +144,5 @@ def init(file: Path) -> int:
     return write_scenario(file)
 
 
+lockbench.add_command(safety)
 lockbench.add_command(split_votes)

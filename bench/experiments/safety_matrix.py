@@ -1,0 +1,144 @@
+"""The safety matrix: *recipes, claims → each row looked at, judged, written*.
+
+    schedule   recipe × deterministic course of events     bench.recipes.schedules
+    load       recipe × short load under pauses and faults  the oracle over every operation
+    claim      what is claimed of Redlock and persistence   a figure each
+
+Rules: own servers on loopback; deterministic rows first. Signals end it between two steps, nothing is written then and
+nothing stays. Source: README, "Safety".
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UsageError
+from bench.experiments.interrupt import Interrupts
+from bench.experiments.safety_matrix_row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows
+from bench.experiments.safety_matrix_schedules import schedule_cases
+from bench.experiments.verdict import exit_code
+from bench.measure.environment import describe_environment
+from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.recipes.registry import RECIPES, WITHDRAWN
+from bench.topology.fleet import start_fleet
+from bench.topology.server import find_server
+
+INSTANCES = 3
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyOrder:
+    """Which rows to look at, and where the result belongs. `recipes`, `claims`: both empty = all of both.
+
+    `command`: as typed; `folder`: exists, empty; `server`: the program to start, None = look for one.
+    """
+
+    recipes: tuple[str, ...]
+    claims: tuple[str, ...]
+    quick: bool
+    seed: int
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyDone:
+    """What came of it: the result, where it is, the exit code."""
+
+    result: Result
+    path: Path
+    exit_code: int
+
+
+def all_cases() -> list[Case]:
+    """Every row there is, deterministic ones first."""
+    return [*schedule_cases(), *(_withdrawn(name, why) for name, why in WITHDRAWN.items())]
+
+
+def _withdrawn(name: str, why: str) -> Case:
+    return Case("schedule", name, "none", "nothing", why, lambda _ground: cannot(SKIPPED, why))
+
+
+def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[Case]:
+    """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
+    cases = all_cases()
+    require_names("recipe", recipes, (*RECIPES, *WITHDRAWN))
+    require_names("claim", claims, dict.fromkeys(case.fault for case in cases if case.part == "claim"))
+    if not recipes and not claims:
+        return cases
+    return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
+
+
+def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
+    """Raise UsageError for the first of `wanted` that is none of `names`, with the nearest of them."""
+    known = list(names)
+    for name in wanted:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            meant = f"did you mean {nearest[0]}?" if nearest else "there is none here"
+            raise UsageError(f"there is no {noun} {name!r}; {meant}")
+
+
+def run_safety(order: SafetyOrder, show: Show) -> SafetyDone:
+    """Look at all rows of `order`, showing progress; the result is written by then.
+
+    Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut short: nothing is left then.
+    """
+    started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    cases = choose_cases(order.recipes, order.claims)
+    with (
+        Interrupts(),
+        start_fleet(INSTANCES, "none", server=find_server(order.server)) as fleet,
+        tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
+    ):
+        ground = Ground(fleet, order.seed, order.quick, order.server, Path(scratch), order.run_id)
+        rows = [_look(case, ground, show, f"row {number} of {len(cases)}") for number, case in enumerate(cases, 1)]
+        server = asdict(fleet.server)
+    result: Result = {
+        "schema_version": SCHEMA_VERSION,
+        "id": order.run_id,
+        "command": list(order.command),
+        "seed": order.seed,
+        "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+        "duration_s": time.monotonic() - started_s,
+        "interrupted": False,
+        "environment": describe_environment(),
+        "fleet": {"started": True, "server": server},
+        "conditions": {
+            "quick": order.quick,
+            "recipes": list(order.recipes),
+            "claims": list(order.claims),
+            "usable_cores": len(os.sched_getaffinity(0)),
+        },
+        "rows": rows,
+        "counts": dict(Counter(row["verdict"] for row in rows)),
+        "warnings": _warnings(rows),
+        "verdict": judge_rows(rows),
+    }
+    path = write_result(result, order.folder)
+    return SafetyDone(result, path, exit_code(result["verdict"], interrupted=False))
+
+
+def _look(case: Case, ground: Ground, show: Show, number: str) -> dict[str, Any]:
+    show(f"{case.part}: {number}, {case.recipe}, {case.fault}")
+    began_s = time.monotonic()
+    return {**case.row(case.look(ground)), "took_s": time.monotonic() - began_s}
+
+
+def _warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What was not looked at, and why: never silently."""
+    unseen = [row for row in rows if row["verdict"] in (SKIPPED, ELSEWHERE)]
+    return [f"{row['recipe']}, {row['fault']}: {row['verdict']}: {row['reason']}" for row in unseen]

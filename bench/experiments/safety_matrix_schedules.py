@@ -1,0 +1,55 @@
+"""The deterministic rows of the safety matrix: *recipe × schedule → was the flaw seen, or absent, as it must be*.
+
+Rules: a schedule that kills servers gets its own. A recipe that is safe must keep exclusion even in the schedule that
+shows what else it gets wrong. A full look plays every schedule three times, and all must say the same.
+Source: bench.recipes.schedules.table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from redis.exceptions import RedisError
+
+from bench.errors import BenchError
+from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, VIOLATED, Case, Finding, Ground, broken_rules
+from bench.recipes.registry import find_recipe
+from bench.recipes.schedules.shown import Schedule, Shown
+from bench.recipes.schedules.table import SCHEDULES, play
+
+ROUNDS = 3
+
+
+def schedule_cases() -> Iterator[Case]:
+    """Every recipe with every schedule that says something of it."""
+    for schedule in SCHEDULES.values():
+        for recipes, flawed in ((schedule.shown_by, True), (schedule.absent_in, False)):
+            for recipe in recipes:
+                expected = "the flaw" if flawed else "no flaw"
+                look = partial(_look, schedule, recipe, flawed)
+                yield Case("schedule", recipe, schedule.name, expected, schedule.looks_for, look)
+
+
+def _look(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Finding:
+    finding = Finding("nothing", NOT_SHOWN)
+    for _ in range(1 if ground.quick else ROUNDS):
+        try:
+            shown = play(schedule, recipe, None if schedule.harms else ground.fleet)
+        except (BenchError, TimeoutError, AssertionError, RedisError) as error:
+            return Finding("it went wrong", NOT_SHOWN, reason=f"{type(error).__name__}: {error}")
+        finding = judge_shown(shown, flawed=flawed, safe=find_recipe(recipe).about.safe)
+        if finding.verdict != AS_EXPECTED:
+            break
+    return finding
+
+
+def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
+    """What a schedule says of a recipe that must show its flaw (`flawed`) or must not, and is `safe` or not."""
+    broken = broken_rules(shown.report) if safe else None
+    seen = "the flaw" if shown.seen else "no flaw"
+    if broken or (shown.seen and not flawed):
+        verdict = VIOLATED
+    else:
+        verdict = AS_EXPECTED if shown.seen == flawed else NOT_SHOWN
+    return Finding(seen, verdict, dict(shown.figures), broken, shown.report.to_json())
