@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, set_nx_px
 from lockcore.model import Lease, Outcome, Tally
-from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
+from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of, validity_ns
 from lockcore.resp import ReplyError, error_kind
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Terms:
 
     def __init__(self, ttl_ms: int, drift_factor: float, timeout_ns: int) -> None:
         self.ttl_ms = ttl_ms
-        self.usable_ns = ttl_ms * NS_PER_MS - drift_ns(ttl_ms, drift_factor)
+        self.usable_ns = validity_ns(ttl_ms * NS_PER_MS, 0, drift_ns(ttl_ms, drift_factor))
         self.timeout_ns = timeout_ns
         self.set_head, self.set_tail = set_nx_px(ttl_ms)
 

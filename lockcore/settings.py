@@ -23,6 +23,11 @@ class LagCap:
     bytes: int = 8 << 20
     age_ms: float = DEFAULT_TIMEOUT_MS
 
+    def __post_init__(self) -> None:
+        _whole("lag_cap.operations", self.operations, 1, 1 << 40)
+        _whole("lag_cap.bytes", self.bytes, 1, 1 << 40)
+        _between("lag_cap.age_ms", self.age_ms, 0.1, 86_400_000)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -48,6 +53,10 @@ class Settings:
         _whole("observe_every", self.observe_every, 1, 1 << 30)
         _between("drift_factor", self.drift_factor, 0.0, 0.5)
         _between("connect_timeout_s", self.connect_timeout_s, 0.001, 60.0)
+        if not isinstance(self.retry, RetryPolicy):
+            raise TypeError(f"retry must be a RetryPolicy, not {self.retry!r}")
+        if not isinstance(self.key_prefix, str):
+            raise TypeError(f"key_prefix must be text, not {self.key_prefix!r}")
         if self.rejoin not in ("delay", "trust-first", "trust"):
             raise ValueError(f"rejoin must be delay, trust-first or trust, not {self.rejoin!r}")
         if self.instance_timeout_ms is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lockcore.model import Outcome, Vote
 from lockcore.observe import AttemptRecord, Observer
-from lockcore.quorum import outcome_of
+from lockcore.quorum import outcome_of, vote_margin
 from lockcore.rounds import SetRound, Terms
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class WatchedSetRound(SetRound):
             outcome=outcome,
             tally=tally,
             validity_ns=self.valid_until_ns - self.decided_ns,
-            margin=tally.granted - quorum,
+            margin=vote_margin(tally, quorum),
             votes=tuple(self.votes),
             sent_ns=tuple(self.sent_ns),
             replied_ns=tuple(self.replied_ns),

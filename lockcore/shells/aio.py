@@ -60,17 +60,17 @@ class AsyncDriver(Driver):
         engine = self.engine
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         round_ = engine.set_round(resource, terms, monotonic_ns())
-        engine.submit(round_)
-        if round_.outcome is None:
-            round_.waiter = future = self._new_future()
-            try:
+        try:
+            engine.submit(round_)
+            if round_.outcome is None:
+                round_.waiter = future = self._new_future()
                 await future
-            except BaseException:
-                round_.abandon()
-                raise
-        else:
-            self.check_usable()
-            await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+            else:
+                self.check_usable()
+                await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+        except BaseException:
+            round_.abandon()
+            raise
         now_ns = monotonic_ns()
         if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
             return lease
