@@ -144,6 +144,13 @@ def test_an_instance_that_only_refused_lives_and_may_still_be_anybodys() -> None
     assert ending_of([*two, attempt(2, "RRG")]) is Ending.SPLIT
 
 
+def test_a_quorum_must_have_answered_by_then() -> None:
+    """Three of five live. While only two of them had answered, nobody could tell a split vote from an outage."""
+    early = [attempt(0, "GRSSS", replied=20, released=30), attempt(1, "RGSSS", replied=20, released=30)]
+    assert ending_of([*early, attempt(2, "SSGSS", replied=50)]) is Ending.UNPROVEN
+    assert ending_of([*early, attempt(2, "SSGSS", replied=25)]) is Ending.SPLIT
+
+
 def refusal(sent: int, replied: int, release: int = 0) -> Ballot:
     return Ballot(R, sent, replied, release, release)
 
