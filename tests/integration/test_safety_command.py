@@ -12,6 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.experiments.safety_matrix_loads import load_cases
+from bench.experiments.safety_matrix_row import Ground
+from bench.topology.fleet import start_fleet
+
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 
@@ -71,3 +75,14 @@ def test_ctrl_c_leaves_no_process_and_no_result(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
     assert not (tmp_path / "out").exists()
+
+
+def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(tmp_path: Path) -> None:
+    with start_fleet(1, "none") as fleet:
+        ground = Ground(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
+        looks = {case.recipe: case.look for case in load_cases() if case.fault == "pauses"}
+        fixed, lua = (looks[recipe](ground) for recipe in ("set-nx-fixed", "set-nx-lua"))
+    assert fixed.verdict == lua.verdict == "as expected"
+    assert fixed.figures["service_faults"]
+    assert lua.figures["service_faults"] == 0
+    assert lua.figures["client_overstays"]

@@ -1,0 +1,153 @@
+"""The stress rows of the safety matrix: *recipe × pauses and faults → a short load, every operation judged*.
+
+Rules: eight callers in two processes want one resource; a lock that is safe must keep exclusion under whatever pauses
+and faults it meets, and the flawed must be seen to fail under the same. A row whose faults this machine cannot do is
+skipped with the reason. Source: bench.experiments.run; README's table of recipes, "shown by".
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.experiments.run import Finished, Order, run_scenario
+from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, SKIPPED, VIOLATED, Case, Finding, Ground, cannot
+from bench.recipes.registry import find_recipe
+from bench.scenario import Scenario, load
+from bench.scenario.model import Fault
+
+QUICK_MS, FULL_MS = 2500.0, 10_000.0
+INTERRUPTED = 130
+OVERSLEEP = "after-grant:150ms:0.08"
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """What a load meets: stretched pause points, and faults as (kind, target, at ms, for ms); `options` besides."""
+
+    name: str
+    about: str
+    pauses: tuple[str, ...] = ()
+    faults: tuple[tuple[str, str, float, float | None], ...] = ()
+    options: Mapping[str, object] | None = None
+
+
+PAUSES = Strain("pauses", "8 % of the holders stall for 150 ms, TTL 60 ms", (OVERSLEEP,))
+GAP = Strain("gap", "10 % of the releases stall for 100 ms between GET and DEL, TTL 60 ms", ("after-get:100ms:0.1",))
+READ_GAP = Strain("read-gap", "10 ms between reading the lock and writing it", ("after-get:10ms:0.2",))
+STOPPED = Strain(
+    "stopped-clients",
+    "load processes stopped for 150 ms, in turn, TTL 60 ms",
+    faults=tuple(("stop", f"worker:{number % 2}", 200.0 * number + 100, 150.0) for number in range(11)),
+)
+FLUSHED = Strain(
+    "flushed-scripts",
+    "SCRIPT FLUSH five times, and the pauses",
+    (OVERSLEEP,),
+    tuple(("script-flush", "instance:0", 300.0 * number + 100, None) for number in range(5)),
+)
+UNSTABLE = Strain(
+    "minority-faults",
+    "one of three instances after another stopped, killed, cut off; and the pauses",
+    (OVERSLEEP,),
+    (
+        ("stop", "instance:0", 100, 250),
+        ("client-kill", "instance:1", 600, None),
+        ("kill", "instance:2", 900, 150),
+        ("stop", "instance:1", 1500, 200),
+    ),
+    {"rejoin": "trust-first", "max_ttl": "500ms"},
+)
+ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
+    (PAUSES, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
+    (GAP, ("set-nx-get-del",)),
+    (READ_GAP, ("get-set",)),
+    (STOPPED, ("set-nx-fixed", "set-nx-lua", "redlock")),
+    (FLUSHED, ("set-nx-lua",)),
+    (UNSTABLE, ("redlock", "redlock-sequential")),
+)
+_OVERSTAYED = ("pauses", "stopped-clients", "flushed-scripts")  # a strain that must be felt, or it proves nothing
+
+
+def load_cases() -> Iterator[Case]:
+    """The loads, by strain."""
+    for strain, recipes in ROWS:
+        for recipe in recipes:
+            expected = "safe" if find_recipe(recipe).about.safe else "violated"
+            yield Case("load", recipe, strain.name, expected, strain.about, partial(_look, strain, recipe))
+
+
+def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scenario:
+    """The load of one row. In full, the strain's faults are repeated until the end."""
+    duration_ms = QUICK_MS if quick else FULL_MS
+    about = find_recipe(recipe).about
+    scenario = load(
+        None,
+        {
+            "recipe": recipe,
+            "instances": str(3 if about.most is None else about.usual),
+            "fsync": "none",
+            "users": "8",
+            "processes": "2",
+            "resources": "1",
+            "ttl": "60ms",
+            "hold": "fixed:20ms",
+            "wait": "1s",
+            "warmup": "100ms",
+            "duration": f"{duration_ms:g}ms",
+            "seed": str(seed),
+            "pause": list(strain.pauses),
+            **(strain.options or {}),
+        },
+    )
+    faults = tuple(
+        Fault(kind, at_ms + again * QUICK_MS, for_ms, (target,), "fixed", {})
+        for again in range(int(duration_ms // QUICK_MS))
+        for kind, target, at_ms, for_ms in strain.faults
+    )
+    return replace(scenario, faults=faults)
+
+
+def _look(strain: Strain, recipe: str, ground: Ground) -> Finding:
+    scenario = scenario_of(strain, recipe, seed=ground.seed, quick=ground.quick)
+    with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
+        order = Order(scenario, ground.run_id, [], Path(folder), ground.server)
+        try:
+            finished = run_scenario(order, lambda _progress: None)
+        except BenchError as error:
+            return cannot(SKIPPED, str(error))
+    if finished.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return judge_load(finished, strain, safe=find_recipe(recipe).about.safe)
+
+
+def judge_load(finished: Finished, strain: Strain, *, safe: bool) -> Finding:
+    """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
+    result, safety = finished.result, finished.result["safety"]
+    undone = [fault for fault in result["faults"] if fault["skipped"]]
+    if undone:
+        return cannot(SKIPPED, f"the fault {undone[0]['kind']}: {undone[0]['skipped']}")
+    figures = {
+        "service_faults": safety["service_faults"],
+        "client_overstays": safety["client_overstays"],
+        "foreign_deletes": safety["foreign_deletes"],
+        "granted_after_their_end": safety["granted_invalid"],
+        "leases": result["totals"]["acquired"],
+        "contested": safety["contested_leases"],
+    }
+    verdict = _verdict(safety, strain, safe=safe)
+    return Finding(str(safety["verdict"]).lower(), verdict, figures, safety["reason"], safety)
+
+
+def _verdict(safety: Mapping[str, Any], strain: Strain, *, safe: bool) -> str:
+    if not safe:
+        return AS_EXPECTED if safety["service_faults"] else NOT_SHOWN
+    if safety["verdict"] == "VIOLATED":
+        return VIOLATED
+    felt = safety["client_overstays"] or strain.name not in _OVERSTAYED
+    return AS_EXPECTED if safety["verdict"] == "SAFE" and felt else NOT_SHOWN
