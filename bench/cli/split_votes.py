@@ -37,7 +37,10 @@ Value = TypeVar("Value")
 @click.option("--contenders", metavar="K,…", default="3,5,10", help="processes that want one lock  [3,5,10]")
 @click.option("--spread", metavar="TIME,…", help=f"starts are spread over so much  [{SPREADS}; quick {QUICK_SPREADS}]")
 @click.option(
-    "--rounds", metavar="R", type=click.IntRange(1, 100_000), help=f"trials per row  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+    "--rounds",
+    metavar="R",
+    type=click.IntRange(1, 100_000),
+    help=f"trials per row  [{ROUNDS}, parallel retries {PARALLEL_RETRY_ROUNDS}; quick {QUICK_ROUNDS}]",
 )
 @click.option(
     "--order", metavar="ORDER,…", default="parallel,sequential,random", help="how instances are asked  [all three]"

@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from bench.analysis.split_votes import Ending, double_grants, ending_of, rounds_of
+from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes_calibration import Driver, names_holders
 from bench.experiments.split_votes_crew import Crew
@@ -220,9 +221,17 @@ def test_a_small_run_is_as_expected_stored_and_shown(tmp_path: Path) -> None:
         (("--instances", "0"), "'--instances'"),
     ],
 )
-def test_a_wrong_option_is_one_sentence_and_exit_2(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = ended(tmp_path, *arguments)
-    assert (code, out) == (2, "")
+def test_a_wrong_option_is_one_sentence_and_exit_2(
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["split-votes", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
     assert said in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == [], "nothing was started"
