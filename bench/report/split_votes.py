@@ -148,7 +148,13 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         yield "because", reason
     yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder"
     yield "spread", "starts are spread over so much; apart: from the first start to the last; took: an attempt"
-    yield "exact", "split votes proven by all contenders' records: a moment when nobody had won and nobody still could"
+    yield (
+        "exact",
+        (
+            "split votes proven by all contenders' records: a moment when nobody had won and nobody still could; "
+            "at least so many, at most those that nobody won"
+        ),
+    )
     yield "probable", _probable(result)
     yield (
         "closed form",
