@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.disk import fdatasync_latency
+from bench.topology.faults.possible import why_not_here
 from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary, found_servers
@@ -62,8 +63,8 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
         _memory(),
         _disk(folder or Path(tempfile.gettempdir())),
         _descriptors(),
-        Fact("faults for anyone", "kill, stop, restart, proxy, client pause and kill, maxmemory, read-only", Status.OK),
-        *_root_faults(),
+        *_faults(),
+        *_root_powers(),
         *_packages(),
     )
 
@@ -153,14 +154,25 @@ def _descriptors() -> Fact:
     return Fact("file descriptors", value, Status.OK if enough else Status.LIMITED, advice)
 
 
-def _root_faults() -> Iterator[Fact]:
-    with tempfile.TemporaryDirectory(prefix="lockbench-mount-") as folder:
-        mount = _works("unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder)
+def _faults() -> Iterator[Fact]:
+    server = next((found for found in found_servers() if isinstance(found, ServerBinary)), None)
+    try:
+        reasons = why_not_here(server) if server else {}
+    except BenchError as error:
+        yield Fact("faults", f"not tried: {error}", Status.LIMITED, "repair the server first")
+        return
+    possible = [kind for kind, reason in reasons.items() if reason is None]
+    advice = "" if possible else "have a server first: faults are tried on one"
+    yield Fact("faults", ", ".join(possible) or "not tried", Status.LIMITED if advice else Status.OK, advice)
+    for kind, reason in reasons.items():
+        if reason is not None:
+            yield Fact(f"fault: {kind}", "not here", Status.LIMITED, f"{reason}; a run with it says that it is skipped")
+
+
+def _root_powers() -> Iterator[Fact]:
     one = "cpu" in _text("/sys/fs/cgroup/cgroup.controllers").split()  # cgroup v2, else v1 with a folder per controller
     cgroup = os.access("/sys/fs/cgroup" if one else "/sys/fs/cgroup/cpu", os.W_OK)
     for name, works, needs in (
-        ("drop packets", _works("nft", "list", "tables"), "root and nftables"),
-        ("full disk", mount, "root, mount and unshare"),
         ("network namespace", _works("unshare", "--net", "true"), "root and unshare"),
         ("CPU quota", cgroup, "root and a writable cgroup"),
     ):

@@ -15,14 +15,14 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.scenario.model import Fault
 from bench.topology.faults.injection import Injection, Need
-from bench.topology.faults.kinds import injection, read_faults
+from bench.topology.faults.kinds import KINDS, injection, read_faults
+from bench.topology.faults.possible import why_not_here
 from bench.topology.faults.site import Site
 from bench.topology.fleet import start_fleet
+from bench.topology.server import ServerBinary, found_servers
 
 pytestmark = pytest.mark.integration
-ROOT = os.geteuid() == 0
-NFT = shutil.which("nft")
-as_root_with_nft = pytest.mark.skipif(not (ROOT and NFT), reason="dropping packets needs root and nftables")
+SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
 DEADLINE_S = 10.0
 BUSY = "import time, sys; print('up', flush=True)\nwhile True: time.sleep(0.001)"
 
@@ -73,15 +73,12 @@ def test_a_worker_that_does_not_run_is_said(kind: str) -> None:
         fault(site, kind, "worker:3").begin()
 
 
-@as_root_with_nft
 def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind() -> None:
-    def rules() -> str:
-        return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
-
     with Site() as site, start_fleet(2, "none") as fleet:
         site.attach(fleet)
         drop = fault(site, "drop", direction="to")
-        assert drop.why_not() is None
+        if reason := drop.why_not():
+            pytest.skip(reason)
         drop.begin()
         assert f"tcp dport {fleet.instances[0].port} drop" in rules()
         assert site.command(1, "PING") is True
@@ -123,6 +120,7 @@ from bench.scenario.model import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.fleet import start_fleet
+from bench.topology.server import ServerBinary, found_servers
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
 kinds = json.loads(sys.argv[1])
 orders = read_faults([Fault(kind, 0, None, (target,), "fixed", {}) for kind, target in kinds]
@@ -142,9 +140,10 @@ sys.stdin.read()
 
 def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_path: Path) -> None:
     """A stopped worker goes on, a stopped server ends, proxies end, rules and disks are gone."""
+    here = why_not_here(SERVERS[0])
     kinds = [("stop", "instance:0"), ("stop", "worker:0")]
-    kinds += [("drop", "instance:0")] if ROOT and NFT else []
-    kinds += [("disk-full", "instance:1")] if ROOT else []
+    kinds += [] if here["drop"] else [("drop", "instance:0")]
+    kinds += [] if here["disk-full"] else [("disk-full", "instance:1")]
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, json.dumps(kinds)],
         stdin=subprocess.PIPE,
@@ -161,7 +160,7 @@ def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_pa
     try:
         assert all(select.select([pidfd], [], [], DEADLINE_S)[0] for pidfd in watched)
         deadline_s = time.monotonic() + DEADLINE_S
-        while state(left["worker"]) == "T" or Path(left["folder"]).exists() or has_rule(left["port"]):
+        while state(left["worker"]) == "T" or Path(left["folder"]).exists() or str(left["port"]) in rules():
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
     finally:
@@ -169,10 +168,11 @@ def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def has_rule(port: int) -> bool:
-    if not (ROOT and NFT):
-        return False
-    return str(port) in subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
+def rules() -> str:
+    """The packet filter's rules; none where nobody may or can ask."""
+    if shutil.which("nft") is None:
+        return ""
+    return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=False).stdout
 
 
 def test_all_instances_stand_behind_proxies_or_none_does() -> None:
@@ -183,3 +183,20 @@ def test_all_instances_stand_behind_proxies_or_none_does() -> None:
     with Site() as site, start_fleet(3, "none") as fleet:
         site.attach(fleet)
         assert site.urls == fleet.urls
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
+def test_what_this_machine_can_do_is_tried(server: ServerBinary, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = why_not_here(server)
+    assert set(here) == set(KINDS)
+    assert {kind for kind, reason in here.items() if reason} <= {"drop", "disk-full"}
+    monkeypatch.setattr("bench.topology.faults.site.Preload", Absent)
+    without = {kind for kind, reason in why_not_here(server).items() if reason and "no compiler" in reason}
+    assert without == {"fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut"}
+
+
+class Absent:
+    """A shim that cannot be had."""
+
+    def __init__(self) -> None:
+        raise EnvironmentNotReadyError("there is no compiler")

@@ -5,11 +5,12 @@ without a jump, so what it gained stays gained. Both survive a restart of the se
 Source: Redis 7.0's mstime; the drift term of the Redlock text.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.faults.injection import Injection, Need
 from bench.topology.faults.params import NS_PER_MS, Param, number, signed_duration
 from bench.topology.shim.control import Control
@@ -34,17 +35,21 @@ class ClockJump(_ClockFault):
 
     def begin(self) -> None:
         """Jump, and return when the server has noticed: it looks at its clock once per turn."""
-        by_ns = int(self.order.params["by"] * NS_PER_MS)
+        self._jump(1)
+
+    def end(self) -> None:
+        """Jump back."""
+        with contextlib.suppress(BenchError):  # it is down, or stands still: the clock is right all the same
+            self._jump(-1)
+
+    def _jump(self, sign: int) -> None:
+        by_ns = sign * int(self.order.params["by"] * NS_PER_MS)
         control = self.site.control(self.index)
         control.shift_clock(by_ns)
         deadline_s = time.monotonic() + _NOTICE_S
         while abs(self._behind_ns(control)) > abs(by_ns) / 2:
             if time.monotonic() > deadline_s:
                 raise EnvironmentNotReadyError(f"instance {self.index} does not show the jump of its clock")
-
-    def end(self) -> None:
-        """Jump back."""
-        self.site.control(self.index).shift_clock(-int(self.order.params["by"] * NS_PER_MS))
 
     def _behind_ns(self, control: Control) -> int:
         """How far the time the server tells is from what the shim shows, its way here and back left out."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.errors import EnvironmentNotReadyError
 
 SOURCE = Path(__file__).with_name("fault_shim.c")
-_COMPILERS = ("cc", "gcc", "clang")
+_COMPILERS = (os.environ.get("CC", "cc"), "gcc", "clang")
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11")
 _COMPILE_S = 60.0
 _DIGITS = 16

@@ -48,8 +48,7 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
         "memory": Status.LIMITED,
         "fdatasync": Status.MISSING,
         "file descriptors": Status.LIMITED,
-        "fault: drop packets": Status.LIMITED,
-        "fault: full disk": Status.LIMITED,
+        "faults": Status.LIMITED,
         "fault: network namespace": Status.LIMITED,
         "package no-such-package-here": Status.MISSING,
     }
@@ -79,3 +78,11 @@ def test_a_command_that_hangs_does_not_work(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(doctor.subprocess, "run", hang)
     assert not doctor._works("true")
+
+
+def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "why_not_here", lambda _server: {"kill": None, "stop": None, "drop": "it needs root"})
+    possible, impossible = doctor._faults()
+    assert (possible.name, possible.value, possible.status) == ("faults", "kill, stop", Status.OK)
+    assert (impossible.name, impossible.status) == ("fault: drop", Status.LIMITED)
+    assert impossible.advice == "it needs root; a run with it says that it is skipped"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,21 @@ from bench.errors import EnvironmentNotReadyError
 from bench.topology import memory_disk
 from bench.topology.memory_disk import MemoryDisk
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a disk in memory needs root")
+
+@pytest.fixture
+def disk() -> Iterator[MemoryDisk]:
+    try:
+        one = MemoryDisk()
+    except EnvironmentNotReadyError as error:
+        pytest.skip(str(error))
+    yield one
+    one.close()
 
 
-def test_it_takes_a_folders_place_and_goes_without_a_trace(tmp_path: Path) -> None:
+def test_it_takes_a_folders_place_and_goes_without_a_trace(disk: MemoryDisk, tmp_path: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     folder = tmp_path / "instance"
     folder.mkdir()
-    disk = MemoryDisk()
     disk.take_the_place_of(folder)
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "a" / "file").write_text("here")
@@ -29,8 +37,7 @@ def test_it_takes_a_folders_place_and_goes_without_a_trace(tmp_path: Path) -> No
     folder.unlink()  # as rmtree does with a link
 
 
-def test_it_is_full_at_once_and_has_room_again() -> None:
-    disk = MemoryDisk()
+def test_it_is_full_at_once_and_has_room_again(disk: MemoryDisk) -> None:
     file = os.open(disk.folder / "file", os.O_WRONLY | os.O_CREAT)
     assert os.write(file, b"x" * 100_000) == 100_000
     disk.make_full()
@@ -44,7 +51,6 @@ def test_it_is_full_at_once_and_has_room_again() -> None:
     disk.make_room()
     assert os.write(file, b"z" * 1_000_000) == 1_000_000
     os.close(file)
-    disk.close()
 
 
 def test_what_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
