@@ -23,6 +23,7 @@ from typing import Any
 
 from bench.errors import UsageError
 from bench.experiments.interrupt import Interrupts
+from bench.experiments.safety_matrix_claims import claim_cases
 from bench.experiments.safety_matrix_loads import load_cases
 from bench.experiments.safety_matrix_row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows
 from bench.experiments.safety_matrix_schedules import schedule_cases
@@ -67,7 +68,7 @@ class SafetyDone:
 def all_cases() -> list[Case]:
     """Every row there is, deterministic ones first."""
     withdrawn = (_withdrawn(name, why) for name, why in WITHDRAWN.items())
-    return [*schedule_cases(), *withdrawn, *load_cases()]
+    return [*schedule_cases(), *withdrawn, *load_cases(), *claim_cases()]
 
 
 def _withdrawn(name: str, why: str) -> Case:

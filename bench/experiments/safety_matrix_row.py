@@ -27,6 +27,7 @@ class Ground:
     """What a case is looked at on. `fleet`: three servers without persistence, not to be harmed.
 
     `quick`: a glance instead of a look; `seed` of every random choice; `server`: the program to start, None = look.
+    `memory`: what several cases share.
     """
 
     fleet: Fleet
@@ -35,6 +36,7 @@ class Ground:
     server: str | None
     scratch: Path
     run_id: str
+    memory: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(tmp_path: Path) 
     "arguments, sentence",
     [
         (["--recipe", "redlok"], "no recipe 'redlok'; did you mean redlock?"),
+        (["--claim", "restart"], "no claim 'restart'; did you mean restart-margin?"),
         (["--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; did you mean"),
     ],
 )
@@ -86,3 +87,28 @@ def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(tmp_p
     assert fixed.figures["service_faults"]
     assert lua.figures["service_faults"] == 0
     assert lua.figures["client_overstays"]
+
+
+CLAIMS = {
+    "votes": {"granted_below_quorum": 0, "granted_after_their_end": 0},
+    "release-to-all": {"orphan_votes": 0},
+    "extension": {"extended_in_time": 1, "extended_after_their_end": 0, "foreign_extensions": 0},
+    "restart-margin": {"double_grants_n3_margin_1": 0, "double_grants_n3_margin_0": 3, "double_grants_n4_margin_0": 0},
+    "clean-shutdown": {"lost_keys": 0},
+    "delayed-restart": {"double_grants_delayed_all": 0, "double_grants_trusting_all": 1},
+    "partition-ttl": {},
+    "owner-tokens": {"urandom_collisions": 0, "uuid1_collisions": 0},
+    "everysec-loses": {},
+}
+
+
+def test_claims_come_with_the_figures_they_are_known_for(tmp_path: Path) -> None:
+    code, result = looked_at(tmp_path, *(word for name in CLAIMS for word in ("--claim", name)))
+    rows = {row["fault"]: row for row in result["rows"]}
+    assert code == 0, result["verdict"]
+    assert rows.keys() == CLAIMS.keys()
+    for name, figures in CLAIMS.items():
+        assert {figure: rows[name]["figures"][figure] for figure in figures} == figures
+        assert rows[name]["verdict"] == ("not measured here" if name == "everysec-loses" else "as expected")
+    assert 0.5 < rows["partition-ttl"]["figures"]["blocked_per_ttl"] < 1.5
+    assert any("power cuts" in warning for warning in result["warnings"])

@@ -1,0 +1,75 @@
+"""Claims about clocks: *servers whose wall clocks run wrong (the shim), one lock after another → overlap in ms*.
+
+Rules: a lease ends by the client's monotonic clock, less the drift factor's share; a key ends by its server's wall
+clock. Within the factor (1 %) leases must not overlap; far beyond it (10 %) they do, and by how much is the figure.
+Source: README's table of claims; bench.topology.shim.
+"""
+
+from __future__ import annotations
+
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.experiments.safety_matrix_leases import INSTANCES, confirmed, connect
+from bench.experiments.safety_matrix_row import SKIPPED, Finding, Ground, cannot
+from bench.scenario.model import Fault
+from bench.topology.faults.injection import Injection
+from bench.topology.faults.kinds import injection, needs_of, read_faults
+from bench.topology.faults.site import Site
+from bench.topology.fleet import start_fleet
+from bench.topology.server import find_server
+from lockcore.clock import NS_PER_MS
+
+WITHIN, BEYOND = (0.995, 1.005), (0.9, 1.1)
+
+
+def validity_drift(ground: Ground) -> Finding:
+    """Clocks off by half of the drift factor: no overlap."""
+    return _look(ground, WITHIN)
+
+
+def clock_drift(ground: Ground) -> Finding:
+    """Clocks off by ten times the drift factor: the fast ones let a lease overlap the next."""
+    return _look(ground, BEYOND)
+
+
+def _look(ground: Ground, rates: tuple[float, ...]) -> Finding:
+    ttl_ms = 1000 if ground.quick else 2000
+    figures: dict[str, float | None] = {}
+    for rate in rates:
+        percent = f"{abs(rate - 1):.1%}".replace("%", "_percent").replace(".", "_")
+        name = f"{percent}_{'fast' if rate > 1 else 'slow'}"
+        try:
+            figures[f"overlap_ms_{name}"], figures[f"lived_ms_{name}"] = _overlap_ms(rate, ttl_ms, ground)
+        except BenchError as error:
+            return cannot(SKIPPED, str(error))
+    overlaps = [value or 0 for name, value in figures.items() if name.startswith("overlap")]
+    figures["ttl_ms"] = ttl_ms
+    if rates == WITHIN:
+        return confirmed(True, figures, broken=sum(overlaps))
+    return confirmed(overlaps[0] == 0 and overlaps[1] > 0, figures)
+
+
+def _overlap_ms(rate: float, ttl_ms: int, ground: Ground) -> tuple[float, float]:
+    """By how much a lease overlapped the next, and how long its key lived, both in ms. Raises BenchError."""
+    targets = tuple(f"instance:{index}" for index in range(INSTANCES))
+    orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
+    server = find_server(ground.server)
+    with (
+        Site(needs_of(orders)) as site,
+        start_fleet(
+            INSTANCES, "none", server=server, environment=site.environment, config=site.config(server)
+        ) as fleet,
+    ):
+        site.attach(fleet)
+        for order in orders:
+            _begin(injection(site, order))
+        with connect(fleet.urls) as first, connect(fleet.urls) as second:
+            held = first.acquire("c", ttl_ms)
+            following = second.acquire("c", ttl_ms, 2 * ttl_ms)
+    overlap_ns = max(held.valid_until_ns - following.granted_ns, 0)
+    return overlap_ns / NS_PER_MS, (following.granted_ns - held.started_ns) / NS_PER_MS
+
+
+def _begin(fault: Injection) -> None:
+    if reason := fault.why_not():
+        raise EnvironmentNotReadyError(reason)
+    fault.begin()

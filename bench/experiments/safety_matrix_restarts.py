@@ -1,0 +1,116 @@
+"""Claims about restarts: *a lock held, servers ended and started again, another asks → double grants, seconds lost*.
+
+    restart-margin     no persistence, one restart: exclusivity is lost at a vote margin of 0 (odd N)
+    clean-shutdown     AOF and SHUTDOWN lose nothing; time passes while it is off
+    delayed-restart    restarted servers that abstain for the longest TTL are safe, and cost that time
+
+Rules: servers are killed with -9 unless it says otherwise; every trial has its own resource. Source: README's table of
+claims; the Redlock text, "Performance, crash recovery and fsync".
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from redis import Redis
+
+from bench.experiments.safety_matrix_leases import PREFIX, confirmed, connect, double_grant
+from bench.experiments.safety_matrix_row import Finding, Ground
+from bench.topology.fleet import Fleet, start_fleet
+from lockcore import Denied, Lease, Redlock
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+TTL_MS, MAX_TTL_MS = 500, 600
+OFF_S = 0.3
+_PATIENCE_NS = 5 * NS_PER_S
+_NOTICED_MS = 100  # what a key's end may be off after a restart: the server's start, rounded
+
+
+def restart_margin(ground: Ground) -> Finding:
+    """One of the voters restarts empty: N=3 with a vote to spare and without, N=4 without."""
+    trials = 3 if ground.quick else 20
+    figures: dict[str, float | None] = {"trials": trials}
+    for instances, margin in ((3, 1), (3, 0), (4, 0)):
+        with start_fleet(instances, "none") as fleet:
+            lost = sum(_lost_by_restart(fleet, margin, f"{instances}-{margin}-{trial}") for trial in range(trials))
+        figures[f"double_grants_n{instances}_margin_{margin}"] = lost
+    safe = figures["double_grants_n3_margin_1"], figures["double_grants_n4_margin_0"]
+    return confirmed(figures["double_grants_n3_margin_0"] == trials, figures, broken=sum(lost or 0 for lost in safe))
+
+
+def _lost_by_restart(fleet: Fleet, margin: int, resource: str) -> bool:
+    """Lock so that `margin` votes are to spare, restart one voter, and ask as another."""
+    last = len(fleet.urls) - 1
+    if not margin:
+        fleet.kill(last)
+    with connect(fleet.urls) as first:
+        lease = first.acquire(resource, 10_000, 2000)
+        if not margin:
+            fleet.restart(last)
+        fleet.restart(0)
+        with connect(fleet.urls) as second:
+            asked = second.try_acquire(resource, 10_000)
+        return double_grant(lease, asked)
+
+
+def clean_shutdown(_ground: Ground) -> Finding:
+    """A key with an end, SHUTDOWN (SIGTERM), a while, a start: how far is its end off?"""
+    with start_fleet(1, "everysec") as fleet:
+        with Redis.from_url(fleet.urls[0]) as server:
+            server.set(PREFIX + "s", "x", px=5000)
+        ends_ns = monotonic_ns() + 5000 * NS_PER_MS
+        fleet.kill(0, signal.SIGTERM)
+        time.sleep(OFF_S)
+        fleet.restart(0)
+        with Redis.from_url(fleet.urls[0]) as server:
+            left_ms = int(server.pttl(PREFIX + "s"))
+    error_ms = left_ms - (ends_ns - monotonic_ns()) / NS_PER_MS
+    lost = left_ms < 0
+    return confirmed(abs(error_ms) < _NOTICED_MS, {"lost_keys": int(lost), "end_off_ms": error_ms}, broken=int(lost))
+
+
+def delayed_restart(_ground: Ground) -> Finding:
+    """One, a majority, all restart without persistence; a client trusts them at once, or has them abstain."""
+    figures: dict[str, float | None] = {}
+    for name, restarted in (("one", (0,)), ("majority", (0, 1)), ("all", (0, 1, 2))):
+        with start_fleet(3, "none") as fleet:
+            figures[f"double_grants_trusting_{name}"] = int(_asked_after(fleet, restarted, "trust")[0])
+            doubled, unavailable_s = _asked_after(fleet, restarted, "trust-first")
+            figures[f"double_grants_delayed_{name}"] = int(doubled)
+            figures[f"unavailable_{name}_s"] = unavailable_s
+    broken = sum(value or 0 for name, value in figures.items() if "delayed" in name)
+    one_s, majority_s = figures["unavailable_one_s"], figures["unavailable_majority_s"]
+    costs_a_ttl = one_s is not None and majority_s is not None and one_s < MAX_TTL_MS / 1000 <= majority_s
+    lost = bool(figures["double_grants_trusting_all"] and figures["double_grants_trusting_majority"])
+    return confirmed(lost and costs_a_ttl, figures, broken=broken)
+
+
+def _asked_after(fleet: Fleet, restarted: tuple[int, ...], rejoin: str) -> tuple[bool, float | None]:
+    """Whether a client that knew the servers before got the held lock too early; seconds until it got a free one."""
+    resource = f"d-{rejoin}-{len(restarted)}"
+    with (
+        connect(fleet.urls, max_ttl_ms=MAX_TTL_MS) as first,
+        connect(fleet.urls, max_ttl_ms=MAX_TTL_MS, rejoin=rejoin) as second,
+    ):
+        lease = first.acquire(resource, TTL_MS)
+        for index in restarted:
+            fleet.kill(index)
+        for index in restarted:
+            fleet.restart(index)
+        back_ns = monotonic_ns()
+        held, free = _until_granted(second, resource, resource + "-free")
+    unavailable_s = (free.granted_ns - back_ns) / NS_PER_S if isinstance(free, Lease) else None
+    return double_grant(lease, held), unavailable_s
+
+
+def _until_granted(lock: Redlock, *resources: str) -> list[Lease | Denied]:
+    """Ask for each of the resources until it is granted, at most for a while."""
+    deadline_ns = monotonic_ns() + _PATIENCE_NS
+    results = [lock.try_acquire(resource, TTL_MS) for resource in resources]
+    while not all(results) and monotonic_ns() < deadline_ns:
+        time.sleep(0.002)
+        results = [
+            result or lock.try_acquire(resource, TTL_MS) for result, resource in zip(results, resources, strict=True)
+        ]
+    return results
