@@ -54,7 +54,7 @@ class Job(Protocol):
 
 def shake(target: Target) -> Connected:
     """Connect and inspect one instance. Raises InstanceError: InstanceRefusedError when it must not take part."""
-    connection: Any = target.pool.make_connection()
+    connection = target.connection()
     try:
         connection.connect()
         hello = _inspect(target, connection)
@@ -69,11 +69,13 @@ def shake(target: Target) -> Connected:
 
 
 def shaken(target: Target) -> Shaken:
-    """`shake` with its failure as a value."""
+    """`shake` with its failure as a value, whatever it is: an instance that is being connected must not stay so."""
     try:
         return shake(target)
     except InstanceError as error:
         return error
+    except Exception as error:  # noqa: BLE001 - a bug, or a server that answers nonsense: tried again later
+        return InstanceClosedError(target.address, f"{type(error).__name__} in the handshake: {error}")
 
 
 def discard(job: Job) -> None:

@@ -6,10 +6,12 @@ password: a URL that could be read in two ways is not shown at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, SSLConnection, parse_url
+from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -21,13 +23,18 @@ class Target:
     """One instance to connect: `address` (host:port or a path) is all that may be shown of it."""
 
     address: str
-    pool: ConnectionPool = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
     key_prefix: str
 
     @property
     def is_tls(self) -> bool:
         """True when its URL asks for TLS."""
-        return issubclass(self.pool.connection_class, SSLConnection)
+        return issubclass(self.options["connection_class"], SSLConnection)
+
+    def connection(self) -> Any:
+        """A redis-py connection, not yet connected. Not from a pool: those end after some number of connections."""
+        options = dict(self.options)
+        return options.pop("connection_class")(**options)
 
 
 def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
@@ -36,24 +43,28 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
         raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port, rediss://… or unix://path")
     try:
         _check(url)
-        options = parse_url(url)  # type: ignore[no-untyped-call]
-        pool = ConnectionPool.from_url(url)
-        pool.connection_kwargs.update(
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            protocol=2,
-            driver_info=None,
-            decode_responses=False,
+        said: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+        options = (
+            {"connection_class": Connection}
+            | said
+            | {
+                "socket_timeout": timeout_s,
+                "socket_connect_timeout": timeout_s,
+                "retry": Retry(NoBackoff(), 0),
+                "retry_on_error": [],
+                "protocol": 2,
+                "driver_info": None,
+                "decode_responses": False,
+            }
         )
-        pool.make_connection()
+        host = str(options.get("host", "localhost"))
+        host = f"[{host}]" if ":" in host else host
+        address = str(options.get("path") or f"{host}:{options.get('port', 6379)}")
+        target = Target(address, options, key_prefix)
+        target.connection()
     except (ValueError, TypeError, RedisError) as error:
         raise ValueError(f"{shown(url)!r} is not a usable instance URL: {error}") from None
-    host = options.get("host", "localhost")
-    host = f"[{host}]" if ":" in host else host
-    address = options.get("path") or f"{host}:{options.get('port', 6379)}"
-    return Target(address, pool, key_prefix)
+    return target
 
 
 def shown(url: object) -> str:

@@ -83,6 +83,21 @@ def test_reconnecting_backs_off(shell: Shell, connect: Connect, scripted: Script
     assert all(gap >= least for gap, least in zip(gaps, (0.09, 0.19, 0.39), strict=True))
 
 
+def test_an_instance_that_was_down_for_long_comes_back(
+    shell: Shell, connect: Connect, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_BACKOFF_NS", "LONGEST_BACKOFF_NS"):
+        monkeypatch.setattr(f"lockcore.membership.{name}", 1_000_000)
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    instances[0].says["other"] = CLOSE
+    before = instances[0].connections
+    instances[0].drop_connections()
+    shell.until(lambda: instances[0].connections > before + 120, "many tries")
+    instances[0].says.clear()
+    shell.until(lambda: states(lock) == ["voting"] * 3, "the instance to be back")
+
+
 def restart(instances: Instances, index: int, *, forget: bool = True) -> None:
     instances[index].kill(forget=forget)
     instances[index].uptime_s = 0
