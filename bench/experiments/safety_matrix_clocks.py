@@ -35,10 +35,10 @@ def _look(ground: Ground, rates: tuple[float, ...]) -> Finding:
     ttl_ms = 1000 if ground.quick else 2000
     figures: dict[str, float | None] = {}
     for rate in rates:
-        percent = f"{abs(rate - 1):.1%}".replace("%", "_percent").replace(".", "_")
-        name = f"{percent}_{'fast' if rate > 1 else 'slow'}"
         try:
-            figures[f"overlap_ms_{name}"], figures[f"lived_ms_{name}"] = _overlap_ms(rate, ttl_ms, ground)
+            figures[f"overlap_ms_at_rate_{rate:g}"], figures[f"lived_ms_at_rate_{rate:g}"] = _overlap_ms(
+                rate, ttl_ms, ground
+            )
         except BenchError as error:
             return cannot(SKIPPED, str(error))
     overlaps = [value or 0 for name, value in figures.items() if name.startswith("overlap")]

@@ -21,7 +21,7 @@ from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario, load
 from bench.scenario.model import Fault
 
-QUICK_MS, FULL_MS = 2500.0, 10_000.0
+QUICK_MS, FULL_MS = 3000.0, 12_000.0
 INTERRUPTED = 130
 OVERSLEEP = "after-grant:150ms:0.08"
 
