@@ -26,6 +26,10 @@ class LockcoreError(Exception):
         return True
 
 
+def _left_nothing(tally: Tally) -> bool:
+    return tally.granted == tally.silent == tally.undecided == 0
+
+
 class AcquireError(LockcoreError):
     """An acquire, extension or release without success; `tally` is its last round's votes."""
 
@@ -38,7 +42,7 @@ class AcquireError(LockcoreError):
     @property
     def definite(self) -> bool:
         """True when its last round left nothing anywhere."""
-        return self.tally.granted == self.tally.silent == self.tally.undecided == 0
+        return _left_nothing(self.tally)
 
     def __str__(self) -> str:
         rounds = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
@@ -75,6 +79,11 @@ class LeaseGoneError(LockcoreError):
     def __init__(self, lease: Lease, tally: Tally) -> None:
         super().__init__(lease, tally)
         self.lease, self.tally = lease, tally
+
+    @property
+    def definite(self) -> bool:
+        """True when its round changed nothing anywhere: a release or extension that was refused everywhere."""
+        return _left_nothing(self.tally)
 
     def __str__(self) -> str:
         return f"{self.lease.resource!r}: the lease is no longer ours ({self.tally})"

@@ -162,5 +162,5 @@ class Pipeline:
         return self.awaited > cap.operations or self.backlog > cap.bytes or self.pending[0].started_ns < oldest_ns
 
     def count_error(self, kind: str) -> None:
-        """One more vote lost to `kind` (an error reply's first word, or TIMEOUT)."""
+        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, or CLOSED)."""
         self.errors[kind] = self.errors.get(kind, 0) + 1

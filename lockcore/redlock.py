@@ -7,15 +7,16 @@ attempt.py and engine.py, how they wait in shells/. A shell, and its library, is
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from lockcore.attempt import extend_steps
+from lockcore.attempt import extend_steps, release_steps
 from lockcore.clock import monotonic_ns
 from lockcore.errors import error_of
 from lockcore.keeper import KeepAlive
-from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Tally
+from lockcore.model import Denied, InstanceStatus, Lease, Outcome
+from lockcore.rounds import Round
 from lockcore.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,10 +57,9 @@ def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
     return result
 
 
-def _check_released(lease: Lease, outcome: Outcome) -> None:
-    if outcome is not Outcome.RELEASED:
-        now_ns = monotonic_ns()
-        raise error_of(Denied(lease.resource, outcome, Tally(), 1, 0, now_ns, now_ns), lease)
+def _check_released(lease: Lease, ended: Denied) -> None:
+    if ended.outcome is not Outcome.RELEASED:
+        raise error_of(ended, lease)
 
 
 class _Connected:
@@ -91,6 +91,10 @@ class _Connected:
     def instances(self) -> tuple[InstanceStatus, ...]:
         """Every instance as this client sees it now."""
         return self._driver.engine.status()  # type: ignore[no-any-return]
+
+    def _release_steps(self, lease: Lease) -> Generator[Round | int, int, Denied]:
+        self._driver.stop_keeping(lease)
+        return release_steps(self._driver.engine, lease, monotonic_ns())
 
     def _stop_keepers(self) -> None:
         for keeper in list(self._driver.keepers.values()):
@@ -128,11 +132,11 @@ class Redlock(_Connected):
 
     def release(self, lease: Lease) -> None:
         """Give the lease back. Raises LeaseGoneError (it was no longer ours), UnreachableError (too few answered)."""
-        _check_released(lease, self.try_release(lease))
+        _check_released(lease, self._driver.drive(self._release_steps(lease)))
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
-        steps = extend_steps(self._driver.engine, lease, ttl_ms or lease.ttl_ms, monotonic_ns())
+        steps = extend_steps(self._driver.engine, lease, lease.ttl_ms if ttl_ms is None else ttl_ms, monotonic_ns())
         return self._driver.drive(steps)  # type: ignore[no-any-return]
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
@@ -196,11 +200,11 @@ class AsyncRedlock(_Connected):
 
     async def release(self, lease: Lease) -> None:
         """See `Redlock.release`. The release goes on when its task is cancelled."""
-        _check_released(lease, await self.try_release(lease))
+        _check_released(lease, await self._driver.drive(self._release_steps(lease)))
 
     async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """See `Redlock.try_extend`."""
-        steps = extend_steps(self._driver.engine, lease, ttl_ms or lease.ttl_ms, monotonic_ns())
+        steps = extend_steps(self._driver.engine, lease, lease.ttl_ms if ttl_ms is None else ttl_ms, monotonic_ns())
         return await self._driver.drive(steps)  # type: ignore[no-any-return]
 
     async def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:

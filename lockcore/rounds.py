@@ -120,6 +120,7 @@ class SetRound:
         """The connection broke with this reply outstanding: the SET may have happened."""
         if self._one_less():
             self.silent += 1
+            pipe.count_error("CLOSED")
             self._judge()
 
     def expire(self) -> None:
@@ -238,12 +239,13 @@ class ReleaseRound:
     def silence(self, pipe: Pipeline) -> None:
         """The connection broke: the release is owed to the instance until the key has expired."""
         self.engine.owe(pipe, self)
-        self._fall_silent()
+        self._fall_silent(pipe)
 
-    def _fall_silent(self) -> None:
+    def _fall_silent(self, pipe: Pipeline) -> None:
         if self.undecided:
             self._one_less()
             self.silent += 1
+            pipe.count_error("CLOSED")
             self.judge()
 
     def _one_less(self) -> None:
@@ -298,7 +300,7 @@ class ExtendRound(ReleaseRound):
 
     def silence(self, pipe: Pipeline) -> None:
         """The connection broke: an extension is not sent again."""
-        self._fall_silent()
+        self._fall_silent(pipe)
 
 
 class Ignored:

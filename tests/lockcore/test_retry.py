@@ -62,6 +62,14 @@ def test_no_attempt_starts_after_the_deadline() -> None:
     assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns - 1, 0.5) is None
 
 
+def test_a_jitter_window_ends_with_the_wait_and_without_one_nothing_is_tried_again() -> None:
+    policy = RetryPolicy(window_ms=5)
+    for left_ns in (NS_PER_MS, 10):
+        start_ns = policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, NOW_NS + left_ns, 0.9)
+        assert start_ns == NOW_NS + int(left_ns * 0.9)
+    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, NOW_NS, 0.0) is None
+
+
 def test_what_is_allowed_at_the_edges_is_taken() -> None:
     RetryPolicy(window_ms=0, attempts=1)
     RetryPolicy(window_ms=3_600_000)

@@ -273,5 +273,5 @@ def test_gone_on_a_single_no_is_noticed(kind: type[Play], monkeypatch: pytest.Mo
 
 
 def test_a_release_that_is_not_owed_to_a_broken_connection_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReleaseRound, "silence", lambda self, pipe: self._fall_silent())
+    monkeypatch.setattr(ReleaseRound, "silence", lambda self, pipe: self._fall_silent(pipe))
     assert breaks_somewhere(Release)
