@@ -5,7 +5,7 @@ Rules
 - A connection that broke in the middle is never used again (redis-py closes it).
 - EVALSHA; an instance that forgot the script (SCRIPT FLUSH, restart) is sent its source.
 
-Source: redis-py's `from_url`; EVALSHA's reference page.
+Source: bench.topology.connections; EVALSHA's reference page.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections import Counter
 from typing import Any
 
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
 from redis.exceptions import (
     BusyLoadingError,
     NoScriptError,
@@ -24,10 +22,10 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
-from redis.retry import Retry
 
 from bench.errors import UsageError
 from bench.recipes.protocol import RecipeSettings
+from bench.topology.connections import connection_pool
 from lockcore import InstanceStatus
 from lockcore.clock import monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE, Script
@@ -54,13 +52,8 @@ class Instance:
             target = target_of(url, settings.connect_timeout_s, settings.key_prefix)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        pool = ConnectionPool.from_url(
-            url,
-            socket_timeout=timeout_ms / 1000,
-            socket_connect_timeout=settings.connect_timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            driver_info=None,
+        pool = connection_pool(
+            target.options, timeout_s=timeout_ms / 1000, connect_timeout_s=settings.connect_timeout_s
         )
         self.index, self.address = index, target.address
         self.trouble: InstanceError | RedisError | None = None

@@ -13,11 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, parse_url
-from redis.retry import Retry
+from redis.connection import parse_url
 
 from bench.errors import UsageError
+from bench.topology.connections import connection_pool
 
 _FORM = "redis://[user:password@]host[:port][/database], rediss://… or unix://[user:password@]/path"
 _SECRETS = ("password", "ssl_password", "ssl_keyfile_password")
@@ -33,7 +32,9 @@ class Target:
 
     def client(self, timeout_s: float) -> redis.Redis:
         """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries."""
-        return redis.Redis(connection_pool=ConnectionPool(**{**self.options, **_timed(timeout_s)}))
+        return redis.Redis(
+            connection_pool=connection_pool(self.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
+        )
 
     def hidden(self, text: str) -> str:
         """The text without this target's secrets."""
@@ -65,7 +66,7 @@ def _parse(url: str, position: int) -> Target:
     if database and not database.isdecimal():
         raise UsageError(f"target {position}: after the address comes a database number, as in redis://host:6379/0")
     try:
-        ConnectionPool(**{**options, **_timed(1.0)}).make_connection()
+        connection_pool(options, timeout_s=1.0, connect_timeout_s=1.0).make_connection()
     except (TypeError, ValueError, redis.RedisError) as error:
         option = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         what = f"the unknown option {option[1]}" if option else "an option with a wrong value"
@@ -78,16 +79,6 @@ def _address(scheme: str, options: dict[str, Any]) -> str:
         return str(options["path"])
     host = str(options.get("host", "localhost"))
     return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}"
-
-
-def _timed(timeout_s: float) -> dict[str, Any]:
-    return {
-        "protocol": 2,
-        "driver_info": None,
-        "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-    }
 
 
 def _unreadable(position: int) -> UsageError:
