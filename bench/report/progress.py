@@ -1,12 +1,14 @@
-"""The line that shows a run is alive: *Progress → one line on stderr*.
+"""The lines that show a run is alive: *Progress → a few lines on stderr*.
 
-Rules: on a terminal one line redrawn in place; elsewhere a plain line every few seconds, so that a log stays readable;
-quiet says nothing. No arithmetic: what is shown was computed by bench.experiments.progress.
+Rules: on a terminal three lines redrawn in place, of which nothing is ever cut off: what does not fit goes on below;
+elsewhere a plain line every few seconds, so that a log stays readable; quiet says nothing. No arithmetic: what is shown
+was computed by bench.experiments.progress.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -18,11 +20,12 @@ from bench.experiments.progress import Progress
 from bench.report.figures import count, latency, percent
 
 PLAIN_EVERY_S = 5.0
-_WIDTH = 24
+_BAR_WIDTH = 16
+_GAP = "  "
 
 
 class ProgressLine:
-    """Shows each Progress it is called with; a context manager, because a redrawn line must be given back."""
+    """Shows each Progress it is called with; a context manager, because redrawn lines must be given back."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to show."""
@@ -36,7 +39,7 @@ class ProgressLine:
         return self._console.is_terminal and not self._quiet
 
     def __enter__(self) -> Self:
-        """Take the line."""
+        """Take the lines."""
         if self._live:
             self._live.start()
         return self
@@ -44,7 +47,7 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the line back, whatever happened."""
+        """Give the lines back, whatever happened."""
         if self._live:
             self._live.stop()
 
@@ -53,9 +56,9 @@ class ProgressLine:
         if self._quiet:
             return
         if self._live:
-            self._live.update(progress_text(progress, bar=True), refresh=True)
+            self._live.update(progress_block(progress, self._console.width), refresh=True)
         elif self._is_due(progress):
-            print(progress_text(progress).plain, file=self._console.file, flush=True)
+            print(progress_line(progress), file=self._console.file, flush=True)
 
     def _is_due(self, progress: Progress) -> bool:
         last = self._shown_at
@@ -65,34 +68,69 @@ class ProgressLine:
         return True
 
 
-def progress_text(progress: Progress, *, bar: bool = False) -> Text:
-    """Return the line, with colours for what is wrong; `bar` puts a bar of the elapsed share in front."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    if bar:
-        text.append(_bar(progress) + " ", style="cyan")
+def progress_line(progress: Progress) -> str:
+    """Return everything in one line, as long as it gets."""
+    return _GAP.join(item.plain for items in _lines(progress) for item in items)
+
+
+def progress_block(progress: Progress, width: int) -> Text:
+    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble."""
+    time, *rest = _lines(progress)
+    lines = [line for items in ([_bar(progress), *time], *rest) for line in _filled(items, width)]
+    return Text("\n").join(lines)
+
+
+def _filled(items: list[Text], width: int) -> Iterator[Text]:
+    """The items side by side, on as many lines as they need; no item is parted if it fits a line of its own."""
+    line = Text()
+    for item in items:
+        if line and line.cell_len + len(_GAP) + item.cell_len > width:
+            yield line
+            line = Text()
+        line = Text(_GAP).join([line, item]) if line else item
+    if line:
+        yield line
+
+
+def _lines(progress: Progress) -> list[list[Text]]:
+    """What there is to say, by line."""
     if progress.phase == "starting":
-        return text.append("starting users", style="dim")
-    text.append(f"{progress.phase} ", style="dim" if progress.phase != "measuring" else "bold")
-    text.append(f"{progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left")
-    text.append(f"  {count(progress.acquires_per_s)} acquires/s", style="bold")
-    text.append(f"  p50 {latency(progress.p50_s)}  p99 {latency(progress.p99_s)}")
+        return [[Text("starting users", "dim")]]
+    phase = (progress.phase, "bold" if progress.phase == "measuring" else "dim")
+    return [
+        [
+            Text.assemble(phase, f" {progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left"),
+            Text(f"{count(progress.acquires_per_s)} acquires/s", "bold"),
+        ],
+        [Text(f"p50 {latency(progress.p50_s)}"), Text(f"p99 {latency(progress.p99_s)}"), *_outcomes(progress)],
+        [*_generator(progress), *_troubles(progress)],
+    ]
+
+
+def _outcomes(progress: Progress) -> Iterator[Text]:
     for name, number in progress.outcomes.items():
-        if name not in ("none", "acquired"):
-            text.append(f"  {name.replace('_', ' ')} {count(number)}", style="yellow")
+        if name != "none":
+            yield Text(f"{name.replace('_', ' ')} {count(number)}", "" if name == "acquired" else "yellow")
+
+
+def _generator(progress: Progress) -> Iterator[Text]:
+    if progress.cpu_ratio is not None:
+        yield Text(f"generator CPU {percent(progress.cpu_ratio, 0)}", "dim")
+    if progress.lag_p99_s is not None:
+        yield Text(f"lag p99 {latency(progress.lag_p99_s)}", "dim")
+    if progress.late_starts:
+        yield Text(f"late starts {count(progress.late_starts)}", "yellow")
+
+
+def _troubles(progress: Progress) -> Iterator[Text]:
     for trouble in progress.troubles:
-        text.append(f"  #{trouble.index} {trouble.state}", style="red" if trouble.state != "voting" else "yellow")
+        text = Text(f"#{trouble.index} {trouble.state}", "red" if trouble.state != "voting" else "yellow")
         if trouble.errors:
             text.append(f" {count(trouble.errors)} errors", style="yellow")
-    if progress.cpu_ratio is not None:
-        text.append(f"  generator CPU {percent(progress.cpu_ratio, 0)}", style="dim")
-    if progress.lag_p99_s is not None:
-        text.append(f" lag p99 {latency(progress.lag_p99_s)}", style="dim")
-    if progress.late_starts:
-        text.append(f"  {count(progress.late_starts)} late starts", style="yellow")
-    return text
+        yield text
 
 
-def _bar(progress: Progress) -> str:
+def _bar(progress: Progress) -> Text:
     whole = progress.elapsed_s + progress.remaining_s
-    done = round(_WIDTH * progress.elapsed_s / whole) if whole else _WIDTH
-    return "━" * done + "╌" * (_WIDTH - done)
+    done = round(_BAR_WIDTH * progress.elapsed_s / whole) if whole else _BAR_WIDTH
+    return Text("━" * done + "╌" * (_BAR_WIDTH - done), "cyan")
