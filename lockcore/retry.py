@@ -19,7 +19,7 @@ RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`policy`: `full-jitter` waits U(0, `window_ms`), or what is left of the wait if that is shorter, `fixed` waits
+    """`policy`: `full-jitter` waits U(0, `window_ms`); the last attempt is made when the wait ends, `fixed` waits
     `window_ms` ± 25 %, `none` never retries.
 
     `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all; `retry_unreachable` also retries when a quorum was impossible.
@@ -45,11 +45,10 @@ class RetryPolicy:
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
         if not retried or self.policy == "none" or attempts >= self.attempts:
             return None
-        left_ns = deadline_ns - now_ns
-        if left_ns <= 0:
+        if now_ns >= deadline_ns:
             return None
         window_ns = self.window_ms * NS_PER_MS
         if self.policy == "full-jitter":
-            return now_ns + int(min(window_ns, left_ns) * random)
+            return min(now_ns + int(window_ns * random), deadline_ns)
         start = now_ns + int(window_ns * (0.75 + 0.5 * random))
         return start if start <= deadline_ns else None

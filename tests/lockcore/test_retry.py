@@ -62,12 +62,12 @@ def test_no_attempt_starts_after_the_deadline() -> None:
     assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns - 1, 0.5) is None
 
 
-def test_a_jitter_window_ends_with_the_wait_and_without_one_nothing_is_tried_again() -> None:
+def test_the_last_jittered_attempt_is_made_when_the_wait_ends_and_without_one_there_is_none() -> None:
     policy = RetryPolicy(window_ms=5)
-    for left_ns in (NS_PER_MS, 10):
-        start_ns = policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, NOW_NS + left_ns, 0.9)
-        assert start_ns == NOW_NS + int(left_ns * 0.9)
-    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, NOW_NS, 0.0) is None
+    deadline_ns = NOW_NS + NS_PER_MS
+    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.1) == NOW_NS + NS_PER_MS // 2
+    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.9) == deadline_ns
+    assert policy.next_start_ns(Outcome.CONTENDED, 1, deadline_ns, deadline_ns, 0.0) is None
 
 
 def test_what_is_allowed_at_the_edges_is_taken() -> None:
