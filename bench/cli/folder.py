@@ -1,17 +1,20 @@
 """The folder a command's results go to: *an option or nothing → a new, writable, empty folder*.
 
-Rules: made before any work, so that a wrong place costs no run; an existing folder is never written into; a folder that
-stayed empty is taken away again. Source: README's `--out`.
+Rules: made before any work, so that a wrong place or a full disk costs no run; an existing folder is never written
+into; a folder that stayed empty is taken away again. Source: README's `--out`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+
+LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +47,12 @@ def make_result_folder(wanted: Path | None, command: str, run_id: str) -> Result
         raise EnvironmentNotReadyError(
             f"the result folder {folder} cannot be made ({reason}); name another place with --out"
         ) from None
-    return ResultFolder(folder, made)
+    result_folder = ResultFolder(folder, made)
+    usage = shutil.disk_usage(folder)
+    if usage.total and usage.free < LEAST_FREE_BYTES:  # a file system without a size has no limit
+        result_folder.remove_if_empty()
+        raise EnvironmentNotReadyError(
+            f"the result folder {folder} has {usage.free / 1e6:.1f} MB of free space, and a result may need "
+            f"{LEAST_FREE_BYTES / 1e6:.0f} MB; free the disk or name another place with --out"
+        )
+    return result_folder

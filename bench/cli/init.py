@@ -7,6 +7,7 @@ loads as it is and changes nothing. An existing file is never touched. Source: b
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
@@ -35,7 +36,7 @@ def write_scenario(path: Path) -> int:
         raise EnvironmentNotReadyError(f"{path} exists already and was left as it is; name another file") from None
     except OSError as error:
         raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
-    print(f"wrote {path}; next: lockbench run {path}")
+    print(f"wrote {path}; next: lockbench run {path}", file=sys.stderr)
     return 0
 
 

@@ -1,6 +1,7 @@
 """`lockbench run`: *scenario and output options → one run, shown and stored*.
 
-Rules: progress and warnings go to stderr; stdout holds the summary, or with --json the result and nothing else.
+Rules: progress and warnings go to stderr; stdout holds the summary, or with --json the result and nothing else. What
+cannot be stored is shown all the same, and only then complained of.
 Source: README's command table.
 """
 
@@ -41,7 +42,7 @@ def run_and_print(
 ) -> int:
     """Run `scenario`, show and store its result, and return the exit code. Raises BenchError and KeyboardInterrupt."""
     _require_writable(output.markdown)
-    run_id = secrets.token_hex(2)
+    run_id = secrets.token_hex(4)
     folder = make_result_folder(output.folder, "run", run_id)
     order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history)
     try:
@@ -54,16 +55,18 @@ def run_and_print(
 
 
 def _show(finished: Finished, output: RunOutput) -> None:
-    summary = summarise(finished.result, str(finished.path))
+    summary = summarise(finished.result, str(finished.path or ""))
+    if output.as_json:
+        print(json.dumps(finished.result, ensure_ascii=False), flush=True)
+    elif not output.quiet or finished.path is None:
+        print_summary(summary, Console(highlight=False))
+    if finished.unstored:
+        print(f"lockbench: {finished.unstored}", file=sys.stderr)
     if output.markdown is not None:
         try:
             output.markdown.write_text(summary_markdown(summary), encoding="utf-8")
         except OSError as error:
             raise EnvironmentNotReadyError(f"{output.markdown} cannot be written ({error.strerror})") from None
-    if output.as_json:
-        print(json.dumps(finished.result, ensure_ascii=False))
-    elif not output.quiet:
-        print_summary(summary, Console(highlight=False))
 
 
 def _typed(argv: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ def _looked_at(values: dict[str, Any]) -> SafetyDone:
     from bench.experiments.safety_matrix import SafetyOrder, run_safety
     from bench.measure.result import masked_command
 
-    run_id = secrets.token_hex(2)
+    run_id = secrets.token_hex(4)
     folder = make_result_folder(values["out"], "safety", run_id)
     order = SafetyOrder(
         recipes=values["recipes"],

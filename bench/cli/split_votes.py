@@ -136,7 +136,7 @@ def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> SplitVotesDone:
     from bench.experiments.split_votes import SplitVotesOrder, run_split_votes
     from bench.measure.result import masked_command
 
-    run_id = secrets.token_hex(2)
+    run_id = secrets.token_hex(4)
     folder = make_result_folder(values["out"], "split-votes", run_id)
     order = SplitVotesOrder(plan, run_id, ["lockbench", *masked_command(sys.argv[1:])], folder.path, values["server"])
     line = _ProgressLine(quiet=values["quiet"])

@@ -23,7 +23,7 @@ from bench.experiments.follow import Course, Show, follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
 from bench.experiments.servers import Counters, Servers, open_servers, work_root
-from bench.experiments.verdict import exit_code
+from bench.experiments.verdict import INTERRUPTED, exit_code
 from bench.measure.result import Result, write_result
 from bench.measure.workers import read_workers
 from bench.scenario import Scenario
@@ -50,15 +50,16 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run that has a result; `exit_code` as in README."""
+    """A run that has a result; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
 
     result: Result
-    path: Path
+    path: Path | None
     exit_code: int
+    unstored: str = ""
 
 
 def run_scenario(order: Order, show: Show) -> Finished:
-    """Run `order`, showing its progress, and return its result, which is written by then.
+    """Run `order`, showing its progress, and return its result, which is written by then if it can be.
 
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
@@ -87,10 +88,20 @@ def run_scenario(order: Order, show: Show) -> Finished:
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
         }
         result = conclude(evidence, **identity)
+        code = exit_code(result["verdict"], interrupted=course.interrupted)
+        return Finished(result, *_stored(result, order, workdir, code))
+
+
+def _stored(result: Result, order: Order, workdir: Path, code: int) -> tuple[Path | None, int, str]:
+    """Store what there is; a full disk takes neither the result, which can still be shown, nor 130 from the code."""
+    path = None
+    try:
         path = write_result(result, order.folder)
         if order.keep_history:
             _keep(workdir, order.folder / "history")
-        return Finished(result, path, exit_code(result["verdict"], interrupted=course.interrupted))
+    except EnvironmentNotReadyError as error:
+        return path, code if code == INTERRUPTED else error.exit_code, str(error)
+    return path, code, ""
 
 
 def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:

@@ -83,25 +83,25 @@ def _verdict(result: Result) -> tuple[str, str]:
 
 def _headline(result: Result) -> str:
     acquire, rate = result["latency_s"]["acquire"], result["rate"]
-    leases = f"{count(rate['achieved_per_s'])} leases/s"
+    leases, seconds = f"{count(rate['achieved_per_s'])} leases/s", f"over {count(result['duration_s'])} s"
     if rate["sustained"] is False:  # a percentile beside a rate that was not reached would be misread
-        return f"{leases} of {count(rate['offered_per_s'])}/s offered: not sustained"
-    return f"{leases}   acquire p50 {latency(acquire['p50'])}   p99 {latency(acquire['p99'])}"
+        return f"{leases} of {count(rate['offered_per_s'])}/s offered: not sustained {seconds}"
+    return f"{leases} {seconds}   acquire p50 {latency(acquire['p50'])}   p99 {latency(acquire['p99'])}"
 
 
 def _conditions(result: Result) -> str:
     scenario = result["scenario"]
     rate, users = scenario["rate_per_s"], f"{count(scenario['users'])} users"
-    skew, hold = skew_text(Skew(**scenario["skew"])), delay_text(Delay(**scenario["hold"]))
+    skew, hold = skew_text(Skew(**scenario["skew"])), delay_text(Delay(**scenario["hold"])).removeprefix("fixed:")
+    loop = (
+        f"open loop {count(rate)}/s" + (" fixed" if scenario["arrivals"] == "fixed" else "") if rate else "closed loop"
+    )
     parts = [
-        *([f"cut short after {result['duration_s']:.1f} s"] if result["interrupted"] else []),
+        *([f"cut short, was to take {duration_text(scenario['duration_ms'])}"] if result["interrupted"] else []),
         scenario["recipe"],
-        f"open loop {count(rate)}/s {scenario['arrivals']}" if rate else "closed loop",
+        loop,
         f"{users} in {scenario['processes']} processes" if scenario["processes"] > 1 else users,
-        f"N={scenario['instances']}",
-        "own targets" if scenario["targets"] else f"fsync {scenario['fsync']}",
-        duration_text(scenario["duration_ms"]),
-        f"{count(scenario['resources'])} resources {skew}",
+        f"{count(scenario['resources'])} resources" + (f" {skew}" if skew != "uniform" else ""),
         *([f"hold {hold}"] if hold != "0" else []),
     ]
     return " · ".join(parts)
@@ -135,7 +135,7 @@ def _lines(result: Result, place: str) -> Iterator[Line]:
     yield from _cost(result["cost"])
     yield _safety(result["safety"])
     yield _generator(result["generator"])
-    yield from _instances(result["instances"])
+    yield from _instances(result["instances"], result["scenario"])
     for warning in result["warnings"]:
         yield Line("warning", warning, WARNING)
     if place:
@@ -197,12 +197,11 @@ def _generator(generator: Mapping[str, Any]) -> Line:
     return Line("generator", f"{verdict}: {', '.join(parts)}", PLAIN if verdict == "valid" else WARNING)
 
 
-def _instances(instances: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def _instances(instances: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any]) -> Iterator[Line]:
     servers = {str(instance["server"]) for instance in instances if instance["server"]}
     well = all(_is_well(instance) for instance in instances)
-    yield Line(
-        "instances", f"{len(instances)} × {', '.join(sorted(servers)) or 'unknown'}{', all voting' if well else ''}"
-    )
+    about = [*(sorted(servers) or ["unknown"]), "own targets" if scenario["targets"] else f"fsync {scenario['fsync']}"]
+    yield Line("instances", f"{len(instances)} × {', '.join(about)}{', all voting' if well else ''}")
     for instance in instances:
         if len(instances) <= MOST_INSTANCES or not _is_well(instance):
             yield Line("", _instance(instance), PLAIN if _is_well(instance) else WARNING)

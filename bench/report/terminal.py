@@ -1,6 +1,7 @@
 """The summary on a screen: *Summary → lines of a terminal, verdict first*.
 
-Rules: fits one screen of 80 columns; colours say what needs attention and are never the only sign. Source: rich.
+Rules: a run of five instances without trouble fits a screen of 80×24 with a prompt below it; colours say what needs
+attention and are never the only sign. Source: rich.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def summary_text(summary: Summary, width: int = 80) -> str:
 def _layout(summary: Summary, width: int) -> Group:
     head = Text.assemble((f"{summary.verdict}   ", f"bold {summary.style}"), (summary.headline, "bold"))
     conditions = Text(summary.conditions, style="dim")
-    return Group(head, conditions, Text(), _table(summary.rows, width), Text(), _facts(summary))
+    return Group(head, conditions, _table(summary.rows, width), Text(), _facts(summary))
 
 
 def _table(rows: tuple[Row, ...], width: int) -> Table:

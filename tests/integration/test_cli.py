@@ -136,7 +136,9 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 
 def test_init_writes_a_scenario_that_loads_and_never_overwrites(tmp_path: Path) -> None:
-    assert lockbench("init", cwd=tmp_path).returncode == 0
+    done = lockbench("init", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "wrote scenario.toml" in done.stderr
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
     assert "exists already" in refused(lockbench("init", cwd=tmp_path), 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -120,6 +121,66 @@ def test_the_summary_and_the_markdown_say_the_same_word_first(tmp_path: Path) ->
     assert "hot:0.9" in stdout
     assert "result/result.json" in stdout
     assert "\x1b" not in stdout + run.stderr
+    run.assert_nothing_left()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 12 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], check=False).returncode == 0
+    )
+    if not mounted:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    with (place / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 12)):
+            pass
+
+
+def test_a_disk_that_fills_during_the_run_loses_the_file_but_not_the_summary(tmp_path: Path, small_disk: Path) -> None:
+    run = Run(tmp_path, *SHORT, "--instances", "3", "--users", "4", "--out", str(small_disk / "result"))
+    run.until_measuring()
+    fill(small_disk)
+    code, stdout = run.end()
+    assert code == 3
+    assert "leases/s over 1 s" in stdout
+    assert "result.json" not in stdout, "nothing is said to be where it is not"
+    assert run.stderr.splitlines()[-1].startswith(f"lockbench: cannot write {small_disk}/result/result.json: No space")
+    assert not (small_disk / "result").exists(), "the empty folder is gone"
+    run.assert_nothing_left()
+
+
+def test_a_disk_that_is_full_before_the_run_is_refused(tmp_path: Path, small_disk: Path) -> None:
+    fill(small_disk)
+    run = Run(tmp_path, *SHORT, "--out", str(small_disk / "result"))
+    code, stdout = run.end()
+    assert (code, stdout) == (3, "")
+    assert run.stderr.count("\n") == 1
+    assert "result has 0.0 MB of free space" in run.stderr or "cannot be made (No space left" in run.stderr
+
+
+@pytest.mark.parametrize("how", [("--json",), ("--quiet",)])
+def test_a_result_that_cannot_be_stored_is_shown_all_the_same(tmp_path: Path, how: tuple[str, ...]) -> None:
+    run = Run(tmp_path, *SHORT, "--instances", "3", "--users", "4", "--warmup", "1s", *how)
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "result").exists():
+        assert time.monotonic() < deadline, run.stderr
+        time.sleep(0.02)
+    (tmp_path / "result").rmdir()
+    code, stdout = run.end()
+    assert code == 3
+    if how == ("--json",):
+        assert json.loads(stdout)["outcomes"]["acquired"] > 0
+    else:
+        assert "leases/s over 1 s" in stdout
+    assert run.stderr.splitlines()[-1].startswith("lockbench: cannot write result/result.json: No such file")
     run.assert_nothing_left()
 
 

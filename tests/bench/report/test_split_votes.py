@@ -13,7 +13,7 @@ from rich.console import Console
 from bench.report.split_votes import print_split_votes, split_votes_markdown, summarise_split_votes
 
 SAMPLE = Path(__file__).parent / "split-votes.json"
-PLACE = "results/20261120-182401-split-votes-7f3a/result.json"
+PLACE = "results/20261120-182401-split-votes-7f3a90c1/result.json"
 
 
 @pytest.fixture

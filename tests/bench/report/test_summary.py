@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from bench.experiments.servers import Servers
 from bench.report.markdown import summary_markdown
 from bench.report.summary import Summary, summarise
 from bench.report.terminal import summary_text
+from bench.topology.disk import SyncLatency
+from bench.topology.faults.site import Site
+from bench.topology.probe import InstanceFacts
 
 HERE = Path(__file__).parent
-PLACE = "results/20261120-182401-run-7f3a/result.json"
+PLACE = "results/20261120-182401-run-7f3a90c1/result.json"
 Result = dict[str, Any]
 
 
@@ -86,6 +90,25 @@ def test_it_fits_one_screen(result: Result, case: str, width: int) -> None:
     lines = text_of(result, width).splitlines()
     assert max(len(line) for line in lines) <= width
     assert len(lines) <= 32
+
+
+def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result) -> None:
+    disk = SyncLatency(200, 0.000499, 0.009, 0.011)
+    servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk, Site())
+    del result["latency_s"]["acquire_failed"]  # nobody gave up
+    result["warnings"] = servers.warnings()
+    assert len(result["warnings"]) == 1
+    lines = text_of(result, 80).splitlines()
+    assert lines[-2].startswith("warning    fsync is cheap here")
+    assert len(lines) <= 22
+
+
+@pytest.mark.parametrize("hold_ms", [0.0, 1.5])
+def test_the_usual_conditions_take_one_line(result: Result, hold_ms: float) -> None:
+    result["scenario"]["hold"]["ms"] = hold_ms
+    for rate in (None, 20_000.0):
+        result["scenario"]["rate_per_s"] = rate
+        assert text_of(result, 80).splitlines()[2].startswith("ms  ")
 
 
 def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Result) -> None:
