@@ -69,13 +69,15 @@ class Member:
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
         """Connected: it votes at once, or after `abstention` ns."""
+        restarted = self.hello is not None
         self.hello = hello
         self.connecting = False
         self.backoff_ns = FIRST_BACKOFF_NS
         still_abstaining = max(self.until_ns, now_ns + abstention) if abstention else self.until_ns
         self.until_ns = still_abstaining
         self.state = State.ABSTAINING if still_abstaining > now_ns else State.VOTING
-        self.reason = "restarted: locks it may have forgotten must expire first" if still_abstaining > now_ns else ""
+        why = "restarted: locks it may have forgotten" if restarted else "not up for max_ttl yet: locks it may not know"
+        self.reason = f"{why} must expire first" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """Not connected (any more), or must not take part: tried again after a back-off that doubles to 2 s."""

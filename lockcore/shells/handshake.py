@@ -96,6 +96,8 @@ def _failure(target: Target, error: Exception) -> InstanceError:
         )
     if "SSL" in text or "certificate" in text.lower():
         return InstanceRefusedError(target.address, f"the TLS handshake failed: {text}")
+    if "DB index" in text:
+        return InstanceRefusedError(target.address, "it has no database of that number")
     if isinstance(error, RedisTimeoutError):
         return InstanceTimeoutError(target.address, text + (TLS_ADVICE if target.is_tls else ""))
     hung_up = "closed by server" in text or "reset" in text
