@@ -160,14 +160,18 @@ def _attempts(result: Result) -> Line:
 
 def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
     units = (
-        ("commands_per_acquire", "{:.1f} commands"),
-        ("round_trips_per_acquire", "{:.2f} round trips"),
-        ("client_cpu_us_per_cycle", "CPU µs client {:.1f}"),
-        ("server_cpu_us_per_cycle", "servers {:.1f}"),
+        ("commands_per_acquire", 1, "{} commands"),
+        ("round_trips_per_acquire", 2, "{} round trips"),
+        ("client_cpu_us_per_cycle", 1, "CPU µs client {}"),
+        ("server_cpu_us_per_cycle", 1, "servers {}"),
     )
-    parts = [text.format(cost[key]) for key, text in units if cost.get(key) is not None]
+    parts = [text.format(_cost_figure(cost[key], digits)) for key, digits, text in units if cost.get(key) is not None]
     if parts:
         yield Line("per lease", " · ".join(parts))
+
+
+def _cost_figure(value: float, digits: int) -> str:
+    return count(value) if value >= 100 else f"{value:.{digits if value < 10 else 1}f}"
 
 
 def _safety(safety: Mapping[str, Any]) -> Line:
