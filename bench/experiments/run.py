@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from bench.experiments.faults import Timeline
 from bench.experiments.follow import Course, Show, follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
-from bench.experiments.servers import Counters, Servers, open_servers, work_root
+from bench.experiments.servers import Counters, Servers, open_servers, work_folder
 from bench.experiments.verdict import INTERRUPTED, exit_code
 from bench.measure.result import Result, write_result
 from bench.measure.workers import read_workers
@@ -69,7 +68,7 @@ def run_scenario(order: Order, show: Show) -> Finished:
         servers = stack.enter_context(
             open_servers(scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
         )
-        workdir = stack.enter_context(_work_folder(work_root(servers)))
+        workdir = stack.enter_context(work_folder(servers))
         plan = _plan(order, servers, workdir)
         counters = Counters.start(servers.urls)
         interrupts.raising = False
@@ -142,19 +141,6 @@ def _timeline(faults: Sequence[FaultOrder], site: Site, follower: Follower) -> T
     """The faults of a run, aimed at its servers and at the workers that have said they run."""
     site.workers = lambda: {note["worker"]: note["pid"] for note in read_workers(follower.workdir)}
     return Timeline(faults, partial(injection, site), follower.find_window)
-
-
-@contextlib.contextmanager
-def _work_folder(root: Path) -> Iterator[Path]:
-    """A private folder (0700) in `root` for the length of a run."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="lockbench-run-", dir=root))
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"no work folder can be made in {root} ({error.strerror}); set TMPDIR") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep(workdir: Path, folder: Path) -> None:

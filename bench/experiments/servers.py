@@ -8,6 +8,7 @@ Source: bench.topology.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,10 +24,12 @@ from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Site
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.guard import Guard
 from bench.topology.info import InfoSnapshot, delta
 from bench.topology.probe import InstanceFacts, info_snapshot, inspect, require_independent
 from bench.topology.server import find_server
 
+WORK_PREFIX = "lockbench-run-"
 VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 
@@ -146,6 +149,22 @@ class Counters:
         return [asdict(change) for change in deltas], sum(known) if len(known) == len(deltas) else None
 
 
-def work_root(servers: Servers) -> Path:
-    """Where the work folder belongs: with the fleet, whose guard removes it even after a kill, or the temp folder."""
-    return servers.fleet.folder if servers.fleet else Path(tempfile.gettempdir())
+@contextlib.contextmanager
+def work_folder(servers: Servers) -> Iterator[Path]:
+    """A private folder (0700) for the length of a run, removed even when we are killed: a guard owns what it lies in.
+
+    Raises EnvironmentNotReadyError when it cannot be made.
+    """
+    if servers.fleet is None:
+        with contextlib.closing(Guard(Path(tempfile.gettempdir()), WORK_PREFIX)) as guard:
+            yield guard.folder
+        return
+    root = servers.fleet.folder
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=root))
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"no work folder can be made in {root} ({error.strerror}); set TMPDIR") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

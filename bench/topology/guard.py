@@ -38,8 +38,8 @@ class ServerState:
 class Guard:
     """Owns a private folder and the servers started in it; both end with this object's process, however that ends."""
 
-    def __init__(self, temp_root: Path) -> None:
-        """Start the guard with a fresh folder below `temp_root`. Raises EnvironmentNotReadyError if that fails."""
+    def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
+        """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`. Raises EnvironmentNotReadyError."""
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._asked = 0
@@ -50,7 +50,7 @@ class Guard:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_SCRIPT), str(self._owner), str(temp_root)],
+                    [sys.executable, "-I", "-S", str(_SCRIPT), str(self._owner), str(temp_root), prefix],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ class Guard:
             hello = self._receive(0)
             if "error" in hello:
                 raise EnvironmentNotReadyError(
-                    f"no fleet folder can be made in {temp_root}: {hello['error']}; set TMPDIR to another folder"
+                    f"no private folder can be made in {temp_root}: {hello['error']}; set TMPDIR to another folder"
                 )
             self.folder = Path(hello["folder"])
         except BaseException:

@@ -1,6 +1,6 @@
-"""The owner of a fleet's servers and folder: *requests on a socket → servers; the parent's end → nothing left*.
+"""The owner of a run's servers and folder: *requests on a socket → servers; the parent's end → nothing left*.
 
-Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT` with a SOCK_SEQPACKET socket as standard input; it imports
+Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`, standard input a SOCK_SEQPACKET socket; it imports
 only the standard library, so that it starts in some 35 ms and drags nothing of its parent along.
 
 Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child of
@@ -34,8 +34,8 @@ _REMOVE_S = 5.0
 Servers = dict[int, "subprocess.Popen[bytes]"]
 
 
-def main(parent_pid: int, temp_root: str) -> None:
-    """Serve the parent until it closes its end or dies; then kill every server and remove the folder."""
+def main(parent_pid: int, temp_root: str, prefix: str) -> None:
+    """Serve the parent until it closes its end or dies; then kill every server and remove the folder `prefix`…."""
     _take_no_part_in_the_terminal()
     channel = socket.socket(fileno=0)
     servers: Servers = {}
@@ -43,7 +43,7 @@ def main(parent_pid: int, temp_root: str) -> None:
     try:
         signal.signal(signal.SIGTERM, _leave)
         try:
-            folder = tempfile.mkdtemp(prefix="lockbench-fleet-", dir=temp_root)
+            folder = tempfile.mkdtemp(prefix=prefix, dir=temp_root)
         except OSError as error:
             _send(channel, {"id": 0, "error": error.strerror})
             return
@@ -163,4 +163,4 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

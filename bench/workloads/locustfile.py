@@ -1,8 +1,9 @@
 """The file Locust loads, alone or for `lockbench run`: *Locust's events → the two sides of a run*.
 
-Rules: importing opens nothing; Locust's events are connected to the two sides of a run, Conductor (master or local)
-and Member (local or worker). Works with web UI, headless, `--processes`, and master and workers on other hosts, where
-the package must be installed. Source: Locust's documentation, "Event hooks".
+Rules: importing opens nothing but the plan, taken off the disk before Locust forks its workers; Locust's events are
+connected to the two sides of a run, Conductor (master or local) and Member (local or worker). Works with web UI,
+headless, `--processes`, and master and workers on other hosts, where the package must be installed.
+Source: Locust's documentation, "Event hooks".
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bench.workloads.interrupt import interrupt_main_only
 from bench.workloads.member import Member
 from bench.workloads.note import note_failure
 from bench.workloads.orphan import PARENT_VARIABLE, die_with_parent
-from bench.workloads.plan import add_options, plan_of
+from bench.workloads.plan import add_options, plan_of, take_plan
 from bench.workloads.table import show_fractions
 from bench.workloads.user import LockUser
 
@@ -33,6 +34,7 @@ __all__ = ["LockUser"]
 events: Any = locust.events
 _loader_pid = os.getpid()
 show_fractions()
+take_plan()
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
 

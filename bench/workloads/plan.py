@@ -1,13 +1,15 @@
 """What this Locust process shall do: *plan.json or Locust's own options → one Plan, or one sentence*.
 
 Rules: `lockbench run` writes a plan and names it in LOCKBENCH_PLAN; plain `locust` takes our options on its command
-line, in its web form, or from its master. One table of keys (bench.scenario) serves both. Users, processes and run
-time are Locust's own -u, --processes and -t. Nothing is connected here. Source: the run's folder protocol.
+line, in its web form, or from its master. A plan holds passwords: Locust takes it off the disk before it forks its
+workers. One table of keys (bench.scenario) serves both. Users, processes and run time are Locust's own -u, --processes
+and -t. Nothing is connected here. Source: the run's folder protocol.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -33,6 +35,8 @@ RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run t
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
 _NEEDS_A_FLEET = {"faults"}  # injected by `lockbench run` from outside, into servers that it started
 OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _NEEDS_A_FLEET and not key.not_yet)
+
+_taken: dict[Path, Plan] = {}  # what is no longer on the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,21 @@ class Plan:
 def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:
     """The plan of this process. Raises UsageError with one sentence, without secrets."""
     path = planned(environ)
-    plan = _read(path) if path is not None else _from_options(options, environ)
+    plan = _taken.get(path) or _read(path) if path is not None else _from_options(options, environ)
     find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
     return plan
+
+
+def take_plan(environ: Mapping[str, str] = os.environ) -> None:
+    """Read the plan file, if there is one, and remove it: `plan_of` knows it from here on, in forked processes, too.
+
+    One that cannot be read stays: `plan_of` says why.
+    """
+    path = planned(environ)
+    if path is not None:
+        with contextlib.suppress(UsageError):
+            _taken[path] = _read(path)
+            path.unlink(missing_ok=True)
 
 
 def planned(environ: Mapping[str, str]) -> Path | None:

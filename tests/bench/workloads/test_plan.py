@@ -13,7 +13,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import load
-from bench.workloads.plan import OPTIONS, Plan, add_options, plan_of, split_targets
+from bench.workloads.plan import OPTIONS, Plan, add_options, plan_of, split_targets, take_plan
 
 TWO = ["redis://127.0.0.1:7001", "redis://127.0.0.1:7002"]
 
@@ -152,6 +152,24 @@ def test_a_written_plan_is_read_back_whatever_the_options_say(tmp_path: Path) ->
     path = plan.write()
     assert plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)}) == plan
     assert plan.window_ns == (500_000_000, 3_500_000_000)
+
+
+def test_a_taken_plan_is_known_and_no_longer_on_the_disk(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    environ = {"LOCKBENCH_PLAN": str(plan.write())}
+    take_plan(environ)
+    assert list(tmp_path.iterdir()) == []
+    assert plan_of(Namespace(), environ) == plan
+    take_plan({})  # plain locust has none
+
+
+def test_a_plan_that_cannot_be_taken_stays_to_be_complained_of(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    take_plan({"LOCKBENCH_PLAN": str(path)})
+    assert path.exists()
+    with pytest.raises(UsageError, match="is no plan of this lockbench"):
+        plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)})
 
 
 def test_only_its_owner_can_read_a_plan(tmp_path: Path) -> None:
