@@ -195,7 +195,7 @@ def test_retries_wait_a_random_share_of_the_window_until_the_deadline(
     shell.until(lambda: len(records) == denied.attempts, "a record of every attempt")
     assert [record.attempt for record in records] == list(range(1, denied.attempts + 1))
     gaps = [after.started_ns - before.decided_ns for before, after in pairwise(records)]
-    assert all(gap >= 19 * 1_000_000 for gap in gaps[:-1])  # the last one comes when the wait ends; uvloop's timers count whole ms
+    assert all(gap >= 19 * 1_000_000 for gap in gaps[:-1])  # but the last; uvloop counts whole ms
     assert denied.ended_ns - denied.started_ns >= 180 * 1_000_000
 
 
