@@ -203,14 +203,15 @@ class Engine:
 
     def _merge(self) -> None:
         """The releases of this turn as one script call: its reply is a header and one part each."""
-        releases, self._to_merge = self._to_merge, []
-        self._merge_keys.clear()
+        releases = self._to_merge
         if len(releases) == 1:
             self.batch.append(releases[0].encode(self.voters[0].dialect))
         else:
             self.batch.append(merged_release([round_.won.claim for round_ in releases]))
             self.batch_rounds.append(MergedReply(self, len(releases), releases[0].started_ns))
         self.batch_rounds += releases
+        self._to_merge = []  # last: an interrupted turn loses nothing
+        self._merge_keys.clear()
 
     def _unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
         if self.batch or self._to_merge:
@@ -228,11 +229,12 @@ class Engine:
         data, commands, rounds = b"".join(self.batch), len(self.batch), self.batch_rounds
         watched, self._watched = self._watched, []
         self._unstamped += watched
-        self.batch, self.batch_rounds = [], []
         flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
-        self.deadlines.watch_batch(rounds, self.now_ns)
+        if rounds:  # an interrupt may have come before the first
+            self.deadlines.watch_batch(rounds, self.now_ns)
         for pipe in self.voters:
             pipe.expect_batch(flight, rounds)
+        self.batch, self.batch_rounds = [], []  # last: an interrupted turn loses nothing
         return data, commands
 
     def _spill(self) -> None:
@@ -247,8 +249,8 @@ class Engine:
         if self._flushing:
             return
         self.now_ns = now_ns
-        self._flushing = True
         try:
+            self._flushing = True
             while self.dirty:
                 self.dirty = False
                 self._send(now_ns)
@@ -276,6 +278,10 @@ class Engine:
             for watched in self._unstamped:
                 watched.sent(now_ns)
             self._unstamped = []
+
+    def interrupted(self) -> None:
+        """A call into the engine was left in the middle, and does not go on. The shell breaks off every connection."""
+        self.dirty = self._flushing = False
 
     def received(self, index: int, data: bytes, now_ns: int) -> None:
         """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent."""
