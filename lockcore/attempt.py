@@ -44,7 +44,17 @@ def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int 
 class Acquire:
     """One acquire: the rounds it takes until it is won, given up, or out of time."""
 
-    __slots__ = ("attempts", "deadline_ns", "engine", "random", "resource", "split_votes", "started_ns", "terms")
+    __slots__ = (
+        "attempts",
+        "deadline_ns",
+        "engine",
+        "random",
+        "resource",
+        "round",
+        "split_votes",
+        "started_ns",
+        "terms",
+    )
 
     def __init__(  # noqa: PLR0917 - made in one place per shell
         self, engine: Engine, resource: str, terms: Terms, wait_ms: float, now_ns: int, random: Random
@@ -63,7 +73,16 @@ class Acquire:
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
         """From the end of the first attempt on: the hot path sends that one itself."""
+        self.round = round_
+        try:
+            return (yield from self._attempts(now_ns))
+        except BaseException:
+            self.round.abandon()  # interrupted between its grant and its caller
+            raise
+
+    def _attempts(self, now_ns: int) -> Steps:
         while True:
+            round_ = self.round
             outcome = round_.outcome or Outcome.UNREACHABLE
             if outcome is Outcome.ACQUIRED:
                 lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
@@ -80,8 +99,8 @@ class Acquire:
                 )
             now_ns = yield start_ns
             self.attempts += 1
-            round_ = self.engine.set_round(self.resource, self.terms, now_ns, self.attempts)
-            now_ns = yield from _settled(round_)
+            self.round = self.engine.set_round(self.resource, self.terms, now_ns, self.attempts)
+            now_ns = yield from _settled(self.round)
 
     def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:
         retry = self.engine.settings.retry

@@ -9,6 +9,7 @@ turn. The first attempt takes a short cut past the step generator; every other o
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
@@ -34,7 +35,6 @@ class AsyncDriver(Driver):
         self._loop = asyncio.get_running_loop()
         self._new_future: Callable[[], asyncio.Future[None]] = self._loop.create_future
         self._timer: asyncio.TimerHandle | None = None
-        self._flush_due = False
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(targets, settings)
         self._terms_of = self.engine.terms_of
@@ -61,35 +61,45 @@ class AsyncDriver(Driver):
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
-            engine.submit(round_)
+            try:
+                engine.submit(round_)
+            except BaseException:
+                self.interrupted()
+                raise
             if round_.outcome is None:
                 round_.waiter = future = self._new_future()
                 await future
             else:
                 self.check_usable()
                 await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+            now_ns = monotonic_ns()
+            if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+                return lease
+            self.check_usable()
+            first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+            return await self.drive(first.after(round_, now_ns))
         except BaseException:
             round_.abandon()
             raise
-        now_ns = monotonic_ns()
-        if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
-            return lease
-        self.check_usable()
-        first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
-        return await self.drive(first.after(round_, now_ns))
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
-        if self.keepers:
-            self.stop_keeping(lease)
-        engine = self.engine
-        round_ = engine.release_round(lease, monotonic_ns())
-        if self.closed:
-            self.check_usable()
-        engine.submit_release(round_)
+        try:
+            if self.keepers:
+                self.stop_keeping(lease)
+            engine = self.engine
+            round_ = engine.release_round(lease, monotonic_ns())
+            if self.closed:
+                self.check_usable()
+            engine.submit_release(round_)
+        except Exception:
+            raise
+        except BaseException:
+            self.release_interrupted(lease)
+            raise
         if round_.outcome is None:
-            round_.waiter = future = self._new_future()
             try:
+                round_.waiter = future = self._new_future()
                 await future
             except BaseException:
                 round_.waiter = None
@@ -103,10 +113,11 @@ class AsyncDriver(Driver):
             while True:
                 try:
                     await self._wait(wanted)
+                    now_ns = monotonic_ns()
                 except BaseException as cancelled:
                     steps.throw(cancelled)
                     raise
-                wanted = steps.send(monotonic_ns())
+                wanted = steps.send(now_ns)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
@@ -146,12 +157,13 @@ class AsyncDriver(Driver):
 
     def wake(self) -> None:
         """See Driver.wake."""
-        for round_ in self.engine.take_ready():
+        ready = self.engine.ready
+        for round_ in ready:
             future = round_.waiter
-            if future is not None:
-                round_.waiter = None
-                if not future.done():  # else it is cancelled, and its task does not know yet
-                    future.set_result(None)
+            if future is not None and not future.done():  # else it is cancelled, and its task does not know yet
+                future.set_result(None)
+            round_.waiter = None
+        ready.clear()
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_turn)
@@ -183,7 +195,15 @@ class AsyncDriver(Driver):
             self._timer = None
 
     def _watch(self, index: int, wire: Wire) -> None:
-        self._loop.add_reader(wire.fileno, self.readable, index)
+        is_uvloop = type(self._loop).__module__.startswith("uvloop")
+        self._loop.add_reader(wire.fileno, self._readable_at_last if is_uvloop else self.readable, index)
+
+    def _readable_at_last(self, index: int) -> None:
+        """uvloop tells of a reset once, together with the bytes before it, and then watches the socket no more."""
+        wire = self.wires[index]
+        self.readable(index)
+        if wire is not None and wire is self.wires[index] and (code := wire.error()):
+            self.broken(index, OSError(code, os.strerror(code)))
 
     def _watch_writes(self, index: int, wanted: bool) -> None:
         wire = self.wires[index]

@@ -85,26 +85,34 @@ class ThreadDriver(Driver):
         """See Redlock.try_acquire."""
         self.check_usable()
         started_ns = monotonic_ns()
-        round_: SetRound = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
+        round_: SetRound | None = None
         try:
+            round_ = won = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
             now_ns = monotonic_ns()
-            if round_.outcome is Outcome.ACQUIRED and not round_.watched:
-                lease = lease_of(round_, now_ns)
+            if won.outcome is Outcome.ACQUIRED and not won.watched:
+                lease = lease_of(won, now_ns)
                 if lease is not None:
                     return lease
             self.check_usable()
-            first = Acquire(self.engine, resource, round_.terms, wait_ms, started_ns, self.random)
-            return self._carry(first.after(round_, now_ns), judged=True, undo=_give_back)  # type: ignore[no-any-return]
+            first = Acquire(self.engine, resource, won.terms, wait_ms, started_ns, self.random)
+            return self._carry(first.after(won, now_ns), judged=True, undo=_give_back)  # type: ignore[no-any-return]
         except BaseException:
-            self._post(round_.abandon)
+            if round_ is not None:
+                self._post(round_.abandon)
             raise
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        self.check_usable()
-        if self.keepers:
-            self.stop_keeping(lease)
-        return self._carry(self._release(lease, monotonic_ns()))  # type: ignore[no-any-return]
+        try:
+            self.check_usable()
+            if self.keepers:
+                self.stop_keeping(lease)
+            return self._carry(self._release(lease, monotonic_ns()))  # type: ignore[no-any-return]
+        except Exception:
+            raise
+        except BaseException:
+            self._post(partial(_give_back, lease))  # once more, should it have been sent
+            raise
 
     def drive(self, steps: Generator[Round | int, int, T]) -> T:
         """Run an operation's steps for this thread."""
@@ -158,7 +166,11 @@ class ThreadDriver(Driver):
         self._inbox.append(job)
         if self._sleeping:
             self._sleeping = False
-            os.eventfd_write(self._bell, 1)
+            try:
+                os.eventfd_write(self._bell, 1)
+            except BaseException:
+                self._sleeping = True  # interrupted: somebody else must ring
+                raise
 
     # -- the I/O thread -----------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Driver:
         self.keepers: dict[bytes, KeepAlive] = {}
         self._inherited: list[Wire | None] = []
         self._tick_at = FAR_FUTURE_NS
+        self._flush_due = False
         forget_after_fork(self)
 
     def make_foreign(self) -> None:
@@ -172,6 +173,9 @@ class Driver:
                 engine.received(index, data, monotonic_ns())
         except (OSError, ProtocolError) as error:
             self.broken(index, error)
+        except BaseException:
+            self.interrupted()
+            raise
         if engine.ready:
             self.wake()
 
@@ -184,32 +188,58 @@ class Driver:
     def flush(self) -> None:
         """Send what is batched and see to the next tick."""
         now_ns = monotonic_ns()
-        self.engine.flush(now_ns)
-        if self._tick_at > now_ns + self.engine.deadlines.shortest_ns:
+        try:
+            self.engine.flush(now_ns)
+        except BaseException:
+            self.interrupted()
+            raise
+        if not now_ns <= self._tick_at <= now_ns + self.engine.deadlines.shortest_ns:
             self.arm(now_ns)
 
     def arm(self, now_ns: int) -> None:
         """Set the timer to the next tick."""
         next_ns = self.engine.next_tick_ns(now_ns)
-        self._tick_at = next_ns
         if next_ns != FAR_FUTURE_NS and not self.closed:
+            self._tick_at = FAR_FUTURE_NS  # until the timer is really set
             self._tick_later(max(0, next_ns - now_ns))
+        self._tick_at = next_ns
 
     def tick(self) -> None:
         """The timer fired. Replies that wait in the sockets count first: it may be this process that was held up."""
         if self.closed:
             return
+        self._tick_at, self._flush_due = FAR_FUTURE_NS, False
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
         now_ns = monotonic_ns()
-        self.engine.tick(now_ns)
-        for index in self.engine.due_connects(now_ns):
-            self._connect_later(index)
-        self.engine.flush(now_ns)
+        try:
+            self.engine.tick(now_ns)
+            for index in self.engine.due_connects(now_ns):
+                self._connect_later(index)
+        except BaseException:
+            self.interrupted()
+            raise
+        self.flush()
         self.arm(now_ns)
         if self.engine.ready:
             self.wake()
+
+    def interrupted(self) -> None:
+        """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every connection is broken off.
+
+        Votes still out are SILENT, releases still out are owed, and all is sound again after reconnecting.
+        """
+        self.engine.interrupted()
+        for index in range(len(self.wires)):
+            self.broken(index, InterruptedError("interrupted in the middle of an operation"))
+
+    def release_interrupted(self, lease: Lease) -> None:
+        """Ctrl-C before a release was sent for certain: it is owed to every instance."""
+        self.interrupted()
+        won = lease.round
+        if isinstance(won, SetRound):
+            self.engine.clean_up(won)
 
     @property
     def is_quiet(self) -> bool:
@@ -224,12 +254,16 @@ class Driver:
     def submit(self, round_: Round) -> None:
         """Queue a round of any kind."""
         self.check_usable()
-        if isinstance(round_, SetRound):
-            self.engine.submit(round_)
-        elif isinstance(round_, ExtendRound):
-            self.engine.submit_extend(round_)
-        else:
-            self.engine.submit_release(round_)
+        try:
+            if isinstance(round_, SetRound):
+                self.engine.submit(round_)
+            elif isinstance(round_, ExtendRound):
+                self.engine.submit_extend(round_)
+            else:
+                self.engine.submit_release(round_)
+        except BaseException:
+            self.interrupted()
+            raise
 
     def check_usable(self) -> None:
         """Raises ForeignProcessError after a fork, InstanceClosedError after `close`."""

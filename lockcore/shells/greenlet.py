@@ -41,7 +41,7 @@ class GreenletDriver(Driver):
         self._readers: list[Any] = [None] * len(targets)
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
-        self._flush_due = self._waking = False
+        self._waking = False
         super().__init__(targets, settings)
         self._terms_of = self.engine.terms_of
 
@@ -68,34 +68,44 @@ class GreenletDriver(Driver):
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
-            engine.submit(round_)
+            try:
+                engine.submit(round_)
+            except BaseException:
+                self.interrupted()
+                raise
             if round_.outcome is None:
                 round_.waiter = getcurrent()
                 self._park()
             else:
                 gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
+            now_ns = monotonic_ns()
+            if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+                return lease
+            self.check_usable()
+            first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+            return self.drive(first.after(round_, now_ns))
         except BaseException:
             round_.abandon()
             raise
-        now_ns = monotonic_ns()
-        if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
-            return lease
-        self.check_usable()
-        first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
-        return self.drive(first.after(round_, now_ns))
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        if self.keepers:
-            self.stop_keeping(lease)
-        engine = self.engine
-        round_ = engine.release_round(lease, monotonic_ns())
-        if self.closed:
-            self.check_usable()
-        engine.submit_release(round_)
+        try:
+            if self.keepers:
+                self.stop_keeping(lease)
+            engine = self.engine
+            round_ = engine.release_round(lease, monotonic_ns())
+            if self.closed:
+                self.check_usable()
+            engine.submit_release(round_)
+        except Exception:
+            raise
+        except BaseException:
+            self.release_interrupted(lease)
+            raise
         if round_.outcome is None:
-            round_.waiter = getcurrent()
             try:
+                round_.waiter = getcurrent()
                 self._park()
             except BaseException:
                 round_.waiter = None
@@ -109,10 +119,11 @@ class GreenletDriver(Driver):
             while True:
                 try:
                     self._wait(wanted)
+                    now_ns = monotonic_ns()
                 except BaseException as cancelled:
                     steps.throw(cancelled)
                     raise
-                wanted = steps.send(monotonic_ns())
+                wanted = steps.send(now_ns)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
@@ -127,7 +138,8 @@ class GreenletDriver(Driver):
 
     def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""
-        return gevent.spawn(lambda: done(self.drive(steps))).kill  # type: ignore[no-any-return]
+        greenlet = gevent.spawn(lambda: done(self.drive(steps)))
+        return lambda: greenlet.kill(block=False)
 
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
@@ -147,16 +159,27 @@ class GreenletDriver(Driver):
         """See Driver.wake."""
         self._waking = True
         switch = RawGreenlet.switch
+        ready, woken = self.engine.ready, 0
         try:
-            for round_ in self.engine.take_ready():
+            while woken < len(ready):
+                round_ = ready[woken]
+                woken += 1
                 waiter = round_.waiter
                 if waiter is not None:
                     round_.waiter = None
                     switch(waiter)
         finally:
+            del ready[:woken]  # the rest stays ready, should this be interrupted
             self._waking = False
         if self.engine.dirty and not self._flush_due:
             self._want_flush()
+
+    def tick(self) -> None:
+        """See Driver.tick."""
+        for index, reader in enumerate(self._readers):
+            if reader is not None and not reader.active:  # gevent stops a watcher whose callback was interrupted
+                reader.start(partial(self.readable, index))
+        super().tick()
 
     def _want_flush(self) -> None:
         if self._flush_due or self._waking:

@@ -14,7 +14,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from socket import SO_LINGER, SOL_SOCKET
+from socket import SO_ERROR, SO_LINGER, SOL_SOCKET
 from typing import Protocol
 
 READ_BYTES = 65536
@@ -36,6 +36,9 @@ class Sock(Protocol):
         """Give the descriptor back."""
 
     def setsockopt(self, level: int, name: int, value: bytes, /) -> None:
+        """As in `socket`."""
+
+    def getsockopt(self, level: int, name: int, /) -> int:
         """As in `socket`."""
 
 
@@ -101,6 +104,10 @@ class Wire:
             chunks.append(data)
             if not self.is_tls:
                 return chunks
+
+    def error(self) -> int:
+        """What the kernel says is wrong with the connection (an errno), told once; 0 for nothing."""
+        return self.sock.getsockopt(SOL_SOCKET, SO_ERROR)
 
     def close(self, *, hard: bool = False) -> None:
         """Close; `hard` resets, so that what the kernel still holds is dropped."""

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import count
@@ -41,7 +41,7 @@ Answer = Say | bytes | None
 
 
 class Instance:
-    """One scripted server, listening. `log`: the commands it was told to execute, in order."""
+    """One scripted server, listening. `log`: the commands it was told to execute, in order; `replied`: replies sent."""
 
     _run_ids = count(1)
 
@@ -54,6 +54,7 @@ class Instance:
         self.says: dict[str, Answer] = {}
         self.log: list[Command] = []
         self.accepted_at: list[float] = []
+        self.replied = 0
         self.one_byte_at_a_time = False
         self._open: dict[int, socket.socket] = {}
         self._muted: set[int] = set()
@@ -180,10 +181,11 @@ class Instance:
         self._send(connection, replies)
         return True
 
-    def _send(self, connection: socket.socket, replies: Iterable[bytes]) -> None:
+    def _send(self, connection: socket.socket, replies: Sequence[bytes]) -> None:
         data = b"".join(replies)
         for piece in [data[i : i + 1] for i in range(len(data))] if self.one_byte_at_a_time else [data]:
             connection.sendall(piece)
+        self.replied += len(replies)
 
     def _answer(self, number: int, command: Command) -> bytes | Say:
         kind = _kind_of(command)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from bench.recipes.schedules.shown import Shown
 from bench.recipes.schedules.stage import SHORT_MS
 from bench.recipes.schedules.table import SCHEDULES, play
 from bench.scenario.model import Fault
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
-from lockcore import Denied, Lease, Outcome, Redlock
-from lockcore.quorum import quorum_of
-from tests.integration.lockcore.keys import client, keys_on, values_on
+from lockcore import Lease, Outcome, Redlock
+from tests.integration.lockcore.keys import keys_on
+from tests.integration.lockcore.margins import locked_with_margin
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40
@@ -104,20 +106,7 @@ def test_3_a_pause_in_the_critical_section_is_an_overstay_and_no_service_fault(t
 # -- 7 ---------------------------------------------------------------------------------------------------------------
 
 
-def locked_with_margin(fleet: Fleet, lock: Redlock, resource: str, margin: int) -> Lease:
-    """A lease with so many votes to spare: the other instances are held by a stranger, who then lets go."""
-    taken = fleet.urls[quorum_of(len(fleet.urls)) + margin :]
-    for url in taken:
-        client(url).set(PREFIX + resource, "stranger")
-    lease = lock.acquire(resource, 10_000)
-    for url in taken:
-        client(url).delete(PREFIX + resource)
-    held = sum(value == lease.owner_token for value in values_on(fleet.urls, PREFIX + resource))
-    assert held == quorum_of(len(fleet.urls)) + margin
-    return lease
-
-
-@pytest.mark.parametrize("fsync", ["none", "always"])
+@pytest.mark.parametrize("fsync", ["none", "no", "always"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "shutdown"])
 def test_7_one_restart_at_once_loses_the_lock_without_persistence_and_without_a_vote_to_spare(
     fsync: str, number: signal.Signals
@@ -134,39 +123,65 @@ def test_7_one_restart_at_once_loses_the_lock_without_persistence_and_without_a_
             assert doubled is (fsync == "none" and margin == 0), (fsync, margin)
 
 
+def until_granted(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
+    """Ask until it is granted; fails after 5 s."""
+    deadline = time.monotonic() + 5
+    while not (result := lock.try_acquire(resource, ttl_ms)):
+        assert time.monotonic() < deadline, result
+        time.sleep(0.002)
+    return result
+
+
 def test_7_a_restart_that_is_waited_for_loses_nothing(three: Fleet) -> None:
     with connect(three.urls, max_ttl_ms=400, rejoin="trust-first") as second, connect(three.urls) as first:
-        taken = three.urls[2]
-        client(taken).set(PREFIX + "waited", "stranger")
-        lease = first.acquire("waited", 400)
-        client(taken).delete(PREFIX + "waited")
+        lease = locked_with_margin(three, first, "waited", 0, 400)
         three.restart(0)
-        deadline = time.monotonic() + 5
-        result: Lease | Denied = second.try_acquire("waited", 400)
-        while not result and time.monotonic() < deadline:
-            result = second.try_acquire("waited", 400, 5)
-        assert isinstance(result, Lease), "granted in the end"
-        assert not double_grant(lease, result)
-        second.release(result)
+        following = until_granted(second, "waited", 400)
+        assert not double_grant(lease, following)
+        second.release(following)
 
 
-def test_7_a_power_cut_loses_no_lock_that_was_synced_always() -> None:
-    orders = read_faults([Fault("power-cut", 0, None, ("instance:0",), "fixed", {})])
+@contextmanager
+def power_that_fails(fsync: str) -> Iterator[tuple[Fleet, Injection]]:
+    """Three servers, and what cuts the first one's power and brings it back on what its disk had kept."""
+    order = read_faults([Fault("power-cut", 0, None, ("instance:0",), "fixed", {})])[0]
     server = find_server()
     with (
-        Site(needs_of(orders)) as site,
-        start_fleet(3, "always", server=server, environment=site.environment, config=site.config(server)) as fleet,
+        Site(needs_of([order])) as site,
+        start_fleet(3, fsync, server=server, environment=site.environment, config=site.config(server)) as fleet,
     ):
         site.attach(fleet)
-        cut = injection(site, orders[0])
+        cut = injection(site, order)
         if reason := cut.why_not():
             pytest.skip(reason)
-        with connect(fleet.urls) as first:
-            lease = locked_with_margin(fleet, first, "cut", 0)
-            cut.begin()
-            cut.end()
-            with connect(fleet.urls) as second:
-                assert not double_grant(lease, second.try_acquire("cut", 10_000))
+        yield fleet, cut
+
+
+@pytest.mark.parametrize("fsync", ["always", "no"])
+def test_7_a_power_cut_loses_what_was_not_synced_and_it_takes_a_vote_to_spare_then(fsync: str) -> None:
+    with power_that_fails(fsync) as (fleet, cut):
+        for margin in (0, 1):
+            resource = f"cut-{margin}"
+            with connect(fleet.urls) as first:
+                lease = locked_with_margin(fleet, first, resource, margin)
+                cut.begin()
+                cut.end()
+                with connect(fleet.urls) as second:
+                    doubled = double_grant(lease, second.try_acquire(resource, 10_000))
+            assert doubled is (fsync == "no" and margin == 0), (fsync, margin)
+
+
+@pytest.mark.parametrize("fsync", ["everysec", "no"])
+def test_7_a_power_cut_that_is_waited_for_loses_nothing_whatever_was_synced(fsync: str) -> None:
+    with (
+        power_that_fails(fsync) as (fleet, cut),
+        connect(fleet.urls, max_ttl_ms=400, rejoin="trust-first") as second,
+        connect(fleet.urls) as first,
+    ):
+        lease = locked_with_margin(fleet, first, "waited", 0, 400)
+        cut.begin()
+        cut.end()
+        assert not double_grant(lease, until_granted(second, "waited", 400))
 
 
 # -- 8 to 11 ---------------------------------------------------------------------------------------------------------

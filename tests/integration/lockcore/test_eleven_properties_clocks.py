@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.safety_matrix_clocks import clock_drift, validity_drift
-from bench.experiments.safety_matrix_leases import PREFIX, connect, double_grant
+from bench.experiments.safety_matrix_leases import connect, double_grant
 from bench.experiments.safety_matrix_row import SKIPPED, Ground
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
@@ -21,7 +21,7 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore.clock import NS_PER_MS
 from lockcore.quorum import quorum_of
-from tests.integration.lockcore.keys import client
+from tests.integration.lockcore.margins import locked_with_margin
 
 pytestmark = pytest.mark.integration
 
@@ -59,12 +59,7 @@ def test_4_jumps_forward_on_f_instances_violate_exactly_from_2q_minus_n_plus_mar
         for margin in range(instances - quorum + 1):
             for jumped in range(quorum + margin + 1):
                 resource = f"jump-{margin}-{jumped}"
-                strangers = fleet.urls[quorum + margin :]
-                for url in strangers:
-                    client(url).set(PREFIX + resource, "stranger")
-                lease = first.acquire(resource, 10_000)
-                for url in strangers:
-                    client(url).delete(PREFIX + resource)
+                lease = locked_with_margin(fleet, first, resource, margin)
                 jump(range(jumped))
                 doubled = double_grant(lease, second.try_acquire(resource, 10_000))
                 assert doubled is (jumped >= 2 * quorum - instances + margin), (margin, jumped)

@@ -15,7 +15,7 @@ from lockcore import LagCap, Outcome
 from tests.doubles.instance import CLOSE, CLOSE_AFTER, Instances
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, keys_on, ttls_on
-from tests.integration.lockcore.shell import TTL_MS, Shell
+from tests.integration.lockcore.shell import DEADLINE_S, TTL_MS, Shell
 
 pytestmark = pytest.mark.integration
 Connect = Callable[..., Any]
@@ -53,6 +53,22 @@ def test_a_dead_instance_costs_nothing_and_comes_back(shell: Shell, connect: Con
     assert lock.instances[0].reconnects == 1
     lease = lock.acquire("stock", TTL_MS)
     shell.until(lambda: lease.tally.granted == 3, "its vote")
+
+
+def test_a_reset_that_comes_with_the_last_reply_is_noticed_without_asking(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    instances[0].pause()
+    assert lock.try_acquire("stock", TTL_MS)
+    replied = instances[0].replied
+    instances[0].resume()
+    deadline = time.monotonic() + DEADLINE_S
+    while instances[0].replied == replied:  # the loop stands still: reply and reset wait in the socket together
+        assert time.monotonic() < deadline
+    instances[0].kill()
+    shell.until(lambda: states(lock)[0] == "down", "the reset to be noticed")
 
 
 def test_a_dead_majority_fails_at_once(shell: Shell, connect: Connect, scripted: Scripted) -> None:

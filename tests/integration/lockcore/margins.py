@@ -1,0 +1,31 @@
+"""A lock with so many votes to spare, and no more: *servers, a client, a margin → its lease*."""
+
+from __future__ import annotations
+
+import time
+
+from bench.experiments.safety_matrix_leases import PREFIX
+from bench.topology.fleet import Fleet
+from lockcore import Lease, Redlock
+from lockcore.quorum import quorum_of
+from tests.integration.lockcore.keys import client, values_on
+
+
+def locked_with_margin(fleet: Fleet, lock: Redlock, resource: str, margin: int, ttl_ms: int = 10_000) -> Lease:
+    """A lease of `quorum + margin` votes: the other instances are held by a stranger, who then lets go.
+
+    Returns when all its votes are there: the grant itself waits for a quorum only.
+    """
+    key, votes = PREFIX + resource, quorum_of(len(fleet.urls)) + margin
+    strangers = [client(url) for url in fleet.urls[votes:]]
+    for stranger in strangers:
+        stranger.set(key, "stranger")
+    lease = lock.acquire(resource, ttl_ms)
+    deadline = time.monotonic() + 5
+    while values_on(fleet.urls[:votes], key) != [lease.owner_token] * votes:
+        assert time.monotonic() < deadline, values_on(fleet.urls, key)
+        time.sleep(0.001)
+    for stranger in strangers:
+        stranger.delete(key)
+    assert values_on(fleet.urls[votes:], key) == [None] * len(strangers)
+    return lease
