@@ -28,7 +28,7 @@ from lockcore.errors import InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.call import Call
+from lockcore.shells.call import Call, ring
 from lockcore.shells.driver import Driver
 from lockcore.shells.handshake import discard, shaken
 from lockcore.shells.target import Target
@@ -147,7 +147,7 @@ class ThreadDriver(Driver):
         if lock is None:
             self._own.lock = lock = threading.Lock()
             lock.acquire()
-        call = Call(self, steps, lock.release, judged=judged, undo=undo)
+        call = Call(self, steps, partial(ring, lock), judged=judged, undo=undo)
         try:
             self._post(call.start)
             while True:

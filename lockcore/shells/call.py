@@ -9,6 +9,7 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from threading import Lock
 from typing import Any, Protocol
 
 from lockcore.clock import monotonic_ns
@@ -115,3 +116,9 @@ class Call:
         self.over = True
         self.carrier.calls.discard(self)
         self.wake()
+
+
+def ring(lock: Lock) -> None:
+    """Wake who sleeps on `lock`; twice is once, should he not have woken yet. Only the I/O thread rings."""
+    if lock.locked():
+        lock.release()

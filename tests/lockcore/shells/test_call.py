@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Outcome
-from lockcore.shells.call import Call
+from lockcore.shells.call import Call, ring
 
 
 class Round:
@@ -146,3 +147,12 @@ def test_an_abandoned_result_is_taken_back() -> None:
     caller.settle(round_, Outcome.ACQUIRED)
     caller.call.abandon()
     assert taken == ["value"]
+
+
+def test_ringing_twice_wakes_once() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    ring(lock)
+    ring(lock)  # closed in the moment of a grant
+    assert lock.acquire(timeout=0)
+    assert not lock.acquire(timeout=0)
