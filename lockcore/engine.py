@@ -81,6 +81,7 @@ class Engine:
         self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
         self._counter = count(FIRST_NUMBER)
         self.deadlines = Deadlines()
+        self._over_cap = settings.lag_cap.is_passed_by
         self._owed: list[list[ReleaseRound]] = [[] for _ in addresses]
         self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
 
@@ -272,6 +273,7 @@ class Engine:
             if pipe.queue:
                 queued, pipe.queue = pipe.queue, []
                 pipe.send(b"".join(queued), len(queued))
+        self._leave_out(self._over_cap)
 
     def _stamp(self, now_ns: int) -> None:
         if self._unstamped:
@@ -304,17 +306,18 @@ class Engine:
         """Expire rounds, notice lag, end abstentions. Returns when to call it next (ns), or FAR_FUTURE_NS."""
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
-        changed = False
-        cap = self.settings.lag_cap
-        for pipe, member in zip(self.pipes, self.members, strict=True):
-            if member.abstained(now_ns):
-                changed = True
-            if member.state is State.VOTING and pipe.lags(cap, now_ns):
-                member.lagged(f"{pipe.awaited:,} commands not answered for {cap.age_ms:g} ms")
-                changed = True
-        if changed:
+        if [member for member in self.members if member.abstained(now_ns)]:
             self._recount()
+        self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
         return self.next_tick_ns(now_ns)
+
+    def _leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
+        """Send no more SETs to the voters that have a reason against it, until they have answered everything."""
+        reasons = [(pipe, reason) for pipe in self.voters if (reason := reason_of(pipe))]
+        for pipe, reason in reasons:
+            self.members[pipe.index].lagged(reason)
+        if reasons:
+            self._recount()
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
@@ -327,12 +330,7 @@ class Engine:
 
     def due_connects(self, now_ns: int) -> list[int]:
         """The instances to connect now; each is asked for once until `attach` or `detach` answers."""
-        due = []
-        for index, member in enumerate(self.members):
-            if member.is_due and member.retry_ns <= now_ns:
-                member.connecting = True
-                due.append(index)
-        return due
+        return [index for index, member in enumerate(self.members) if member.is_taken_up(now_ns)]
 
     # -- members ------------------------------------------------------------------------------------------------------
 

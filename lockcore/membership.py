@@ -104,6 +104,13 @@ class Member:
         self.state, self.reason = State.VOTING, ""
         return True
 
+    def is_taken_up(self, now_ns: int) -> bool:
+        """True once when it is time to try it again: from then on it is being connected."""
+        if not self.is_due or self.retry_ns > now_ns:
+            return False
+        self.connecting = True
+        return True
+
     @property
     def is_due(self) -> bool:
         """True when it should be tried again as soon as `retry_ns` has come."""

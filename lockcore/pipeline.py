@@ -154,12 +154,11 @@ class Pipeline:
                 self.awaited -= count
         self.parsing = replies.has_data()
 
-    def lags(self, cap: LagCap, now_ns: int) -> bool:
-        """True when it is over its lag cap."""
-        if not self.pending:
-            return False
-        oldest_ns = now_ns - int(cap.age_ms * NS_PER_MS)
-        return self.awaited > cap.operations or self.backlog > cap.bytes or self.pending[0].started_ns < oldest_ns
+    def over_age(self, cap: LagCap, now_ns: int) -> str:
+        """Why it lags by the age of its oldest command; empty when it does not."""
+        if self.pending and self.pending[0].started_ns < now_ns - int(cap.age_ms * NS_PER_MS):
+            return f"{self.awaited:,} commands not answered for {cap.age_ms:g} ms"
+        return ""
 
     def count_error(self, kind: str) -> None:
         """One more vote lost to `kind` (an error reply's first word, TIMEOUT, or CLOSED)."""

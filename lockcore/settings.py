@@ -6,6 +6,7 @@ Rules: every number carries its unit in its name; a value out of range is a Valu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from lockcore.clock import NS_PER_MS
 from lockcore.membership import Rejoin
@@ -15,6 +16,13 @@ from lockcore.retry import RetryPolicy
 DEFAULT_TIMEOUT_MS = 50.0
 
 
+class Lagging(Protocol):
+    """What a lag cap looks at: replies to come, bytes that the socket would not take."""
+
+    awaited: int
+    backlog: int
+
+
 @dataclass(frozen=True, slots=True)
 class LagCap:
     """How far an instance may lag before it is left alone: commands and bytes not answered, ms of the oldest one."""
@@ -22,6 +30,14 @@ class LagCap:
     operations: int = 20_000
     bytes: int = 8 << 20
     age_ms: float = DEFAULT_TIMEOUT_MS
+
+    def is_passed_by(self, lagging: Lagging) -> str:
+        """Why `lagging` is over the cap by what it has not answered or taken; empty when it is not."""
+        if lagging.awaited > self.operations:
+            return f"{lagging.awaited:,} commands not answered, more than {self.operations:,}"
+        if lagging.backlog > self.bytes:
+            return f"{lagging.backlog:,} bytes not taken, more than {self.bytes:,}"
+        return ""
 
     def __post_init__(self) -> None:
         _whole("lag_cap.operations", self.operations, 1, 1 << 40)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lockcore.commands import Dialect
+from lockcore.engine import Engine
+from lockcore.membership import Hello
 from lockcore.rounds import Round
-from lockcore.settings import LagCap
+from lockcore.settings import LagCap, Settings
 from tests.lockcore.scripted import NIL, OK, ONE, ScriptedFleet, name_of, settings_of
 
 SLOW = 2  # the instance that does not answer
@@ -153,3 +156,22 @@ def test_a_release_counts_its_own_age_not_that_of_its_set(why: str) -> None:
     assert states(fleet)[0] == "voting"
     fleet.tick(AGE_MS)
     assert states(fleet)[0] == "lagging"
+
+
+@pytest.mark.parametrize(
+    ("cap", "kept", "reason"),
+    [
+        (LagCap(operations=10, age_ms=5000), 0, "20 commands not answered, more than 10"),
+        (LagCap(bytes=1000, age_ms=5000), 4096, "4,096 bytes not taken, more than 1,000"),
+    ],
+)
+def test_who_is_over_the_cap_is_left_out_by_the_very_flush_that_finds_it(cap: LagCap, kept: int, reason: str) -> None:
+    engine = Engine(["a:1"], Settings(rejoin="trust", lag_cap=cap), lambda: None)
+    engine.attach(0, Hello("run", 100, "redis 7", 1), Dialect("evalsha", native_extend=False), lambda _: kept, 1)
+    terms = engine.terms(10_000)
+    for number in range(20):
+        engine.submit(engine.set_round(f"r{number}", terms, 2))
+    engine.flush(3)
+    (status,) = engine.status()
+    assert (status.state, status.reason) == ("lagging", reason)
+    assert engine.set_round("next", terms, 4).voters == ()
