@@ -15,7 +15,7 @@ from lockcore import Outcome, Redlock
 from lockcore.errors import ForeignProcessError, InstanceClosedError
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.conftest import server_of
-from tests.integration.lockcore.shell import TTL_MS, Shell, ThreadShell, only
+from tests.integration.lockcore.shell import DEADLINE_S, TTL_MS, Shell, ThreadShell, only
 
 pytestmark = pytest.mark.integration
 Connect = Callable[..., Any]
@@ -201,3 +201,4 @@ def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, connect: Connect, s
             job.result()
     with pytest.raises(InstanceClosedError):
         lock.try_acquire("stock", TTL_MS)
+    lock._driver._thread.join(DEADLINE_S)  # it tells of the bug as it ends
