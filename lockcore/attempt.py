@@ -18,7 +18,7 @@ from random import Random
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import OWNER_TOKEN_IN_CLAIM
 from lockcore.engine import Engine
-from lockcore.model import Denied, Lease, Outcome
+from lockcore.model import Denied, Lease, Outcome, Tally
 from lockcore.rounds import ReleaseRound, Round, SetRound, Terms
 
 Steps = Generator["Round | int", int, "Lease | Denied"]
@@ -166,13 +166,13 @@ def newest_of(lease: Lease) -> Lease:
 def keep_alive_steps(  # noqa: PLR0917 - called in one place
     engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
 ) -> Generator[Round | int, int, Denied | None]:
-    """Extend a lease every `every_ms` until it is gone (its Denied) or `extensions` are used up (None).
+    """Extend a lease every `every_ms`, `extensions` times, until it is gone: its Denied says how.
 
     `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the
     period, while the lease is still valid; after its end nothing is sent. Whoever else extends it only moves the plan.
     """
     usable_ns, every_ns = engine.terms(ttl_ms).usable_ns, int(every_ms * NS_PER_MS)
-    again_ns = 0
+    again_ns = now_ns = 0
     while extensions > 0:
         lease = newest_of(lease)
         lengthens_ns = lease.valid_until_ns - usable_ns + 1
@@ -188,4 +188,7 @@ def keep_alive_steps(  # noqa: PLR0917 - called in one place
             again_ns = extended.ended_ns + every_ns // 10
         else:
             return extended
-    return None
+    while newest_of(lease) is not lease or now_ns < lease.valid_until_ns:
+        lease = newest_of(lease)
+        now_ns = yield lease.valid_until_ns
+    return Denied(lease.resource, Outcome.GONE, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns)

@@ -18,7 +18,8 @@ from lockcore.rounds import Round
 class KeepAlive:
     """`lease`: the newest one. `gone`: None while it is ours, else why it is not. `renewals`: extensions so far.
 
-    `stopped`: no more extensions, because it was told to, was released, is gone, or has used all of them up.
+    `stopped`: it is over, because it was told to, the lease was released, or it is gone (also when no extension was
+    left and its end has come).
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied | None) -> None:
-        """No more extensions: the lease is gone (`denied`), or all were used up (None)."""
+        """It is over: the lease is gone (`denied`), or nobody can extend it from here any more (None)."""
         was_stopped, self.stopped = self.stopped, True
         self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling him
         if denied is not None and not was_stopped:

@@ -47,9 +47,10 @@ def test_extensions_are_bounded_in_number() -> None:
     kept = Kept(extensions=2)
     kept.run.answer(OK, OK, OK)
     kept.run.answer(OK, OK, OK)
-    assert kept.run.wanted is None
-    assert kept.run.result is None
     assert (len(kept.renewed), kept.sent()) == (2, 2)
+    assert kept.run.wanted is None  # it only waits for the end, and says it then
+    assert kept.run.result.outcome is Outcome.GONE
+    assert kept.run.result.ended_ns == kept.renewed[-1].valid_until_ns
 
 
 def test_a_lease_that_is_gone_ends_it_at_once() -> None:

@@ -186,9 +186,21 @@ def test_extensions_are_bounded(shell: Shell, connect: Connect, scripted: Script
     instances = scripted(1)
     lock = connect(instances.urls)
     keeper = lock.keep_alive(lock.acquire("stock", TTL_MS), every_ms=5, extensions=3)
-    shell.until(lambda: keeper.stopped, "the last extension")
-    assert (keeper.renewals, keeper.gone) == (3, None)
-    assert instances[0].kinds() == ["set"] + ["extend"] * 3
+    shell.until(lambda: keeper.renewals == 3, "the last extension")
+    assert (keeper.stopped, keeper.gone) == (False, None)  # it goes on watching for the end
+
+
+def test_the_holder_is_told_at_the_end_when_no_extension_is_left(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    instances = scripted(1)
+    lock = connect(instances.urls)
+    told: list[Denied] = []
+    keeper = lock.keep_alive(lock.acquire("stock", 100), every_ms=20, extensions=1, on_gone=told.append)
+    shell.until(lambda: told, "word of it")
+    assert (keeper.renewals, keeper.stopped, told[0].outcome) == (1, True, Outcome.GONE)
+    assert instances[0].kinds() == ["set", "extend"]
+    assert told[0].ended_ns >= keeper.lease.valid_until_ns
 
 
 def test_the_holder_is_told_at_once_when_the_lease_is_gone(shell: Shell, connect: Connect, fleet: Fleet) -> None:
