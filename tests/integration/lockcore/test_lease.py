@@ -194,9 +194,9 @@ def test_the_holder_is_told_at_the_end_when_no_extension_is_left(
     shell: Shell, connect: Connect, scripted: Scripted
 ) -> None:
     instances = scripted(1)
-    lock = connect(instances.urls)
+    lock = connect(instances.urls, instance_timeout_ms=100)
     told: list[Denied] = []
-    keeper = lock.keep_alive(lock.acquire("stock", 100), every_ms=20, extensions=1, on_gone=told.append)
+    keeper = lock.keep_alive(lock.acquire("stock", 400), every_ms=50, extensions=1, on_gone=told.append)
     shell.until(lambda: told, "word of it")
     assert (keeper.renewals, keeper.stopped, told[0].outcome) == (1, True, Outcome.GONE)
     assert instances[0].kinds() == ["set", "extend"]
