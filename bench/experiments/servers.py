@@ -68,9 +68,7 @@ class Servers:
         found += self.site.warnings()
         durable = any(fact.fsync in ("everysec", "always") for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
-            found.append(
-                f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), cloud disks 0.5-10 ms"
-            )
+            found.append(f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), cloud disks 0.5-10 ms")
         versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
         if len(versions) > 1:
             found.append(f"the instances run different servers: {', '.join(sorted(versions))}")

@@ -54,7 +54,7 @@ ENTRIES = (
     Entry("lockcore gevent", "gevent", "plain", PLAIN, bar=0.70),
     Entry("lockcore asyncio + uvloop", "uvloop", "plain", PLAIN, bar=0.70),
     Entry("lockcore asyncio", "asyncio", "plain", PLAIN),
-    Entry("lockcore threads", "threads", "plain", PLAIN, callers=64),
+    Entry("lockcore threads, 64", "threads", "plain", PLAIN, callers=64),
     Entry("Locust, fast events", "", "plain", PLAIN, bar=0.65, locust="fast"),
     Entry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
     Entry("lockcore gevent, merged", "gevent", "plain", PLAIN, merge=True),

@@ -13,33 +13,33 @@ def print_speed(result: Mapping[str, Any], path: str, console: Console | None = 
     """Print the rows of `make bench`, its conditions, and where the JSON is."""
     console = console or Console(highlight=False)
     conditions = result["conditions"]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"N={conditions['instances']}, acquire + release")
-    for name in ("callers", "cycles/s", "client µs", "server µs", "acquire p50 µs", "CPU ratio", "range", "wall ratio"):
-        table.add_column(name, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column(f"N={conditions['instances']}, acquire + release", no_wrap=True)
+    for name in ("cycles/s", "client", "server", "p50 µs", "CPU ratio", "range", "bar", "wall"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in result["rows"]:
         table.add_row(*_cells(row))
     servers = " · ".join(f"{kind}: {server}" for kind, server in conditions["servers"].items())
     console.print(table)
     console.print(
-        f"\n{conditions['rounds']} rounds of {conditions['seconds']:g} s, medians; {conditions['cores']} cores "
+        f"\n200 callers where nothing else is said; {conditions['rounds']} rounds of {conditions['seconds']:g} s, medians; {conditions['cores']} cores "
         f"shared with the servers; in memory, no AOF; {servers}\n"
-        "µs are CPU per cycle; CPU ratio = (client + server CPU per cycle of the replay) ÷ (the same of the row)\n"
+        "client and server: CPU µs per cycle; p50: of acquire; CPU ratio = (client + server of the replay) ÷ (of the row);\n"
+        "wall: cycles/s ÷ those of the replay\n"
         f"{path}"
     )
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     ratio, bar = row["ratio"], row["bar"]
-    mark = "" if bar is None else f" (bar {bar:.2f}{'' if ratio['median'] >= bar else ', missed'})"
     return [
         row["label"],
-        f"{row['callers']}",
         f"{row['cycles_per_s']:,.0f}",
         f"{row['client_us']:.2f}",
         f"{row['server_us']:.2f}",
         "–" if row["p50_us"] is None else f"{row['p50_us']:,.0f}",
-        f"{ratio['median']:.2f}{mark}",
+        f"{ratio['median']:.3f}",
         f"{ratio['low']:.2f}–{ratio['high']:.2f}",
+        "" if bar is None else f"{bar:.2f} {'reached' if ratio['median'] >= bar else 'missed'}",
         f"{row['wall_ratio']['median']:.2f}",
     ]
