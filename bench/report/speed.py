@@ -22,10 +22,10 @@ def print_speed(result: Mapping[str, Any], path: str, console: Console | None = 
     servers = " · ".join(f"{kind}: {server}" for kind, server in conditions["servers"].items())
     console.print(table)
     console.print(
-        f"\n200 callers where nothing else is said; {conditions['rounds']} rounds of {conditions['seconds']:g} s, medians;"
-        f" {conditions['cores']} cores shared\nwith the servers; in memory, no AOF; {servers}\n"
-        "client, server: CPU µs per cycle; p50: of acquire; CPU ratio: (client + server of the replay) ÷ (of the row);\n"
-        "wall: cycles/s ÷ those of the replay\n"
+        f"\n200 callers where nothing else is said; {conditions['rounds']} rounds of {conditions['seconds']:g} s, "
+        f"medians; {conditions['cores']} cores shared\nwith the servers; in memory, no AOF; {servers}\n"
+        "client, server: CPU µs per cycle; p50: of acquire; wall: cycles/s ÷ those of the replay\n"
+        "CPU ratio: (client + server of the replay) ÷ (of the row)\n"
         f"{path}"
     )
 
