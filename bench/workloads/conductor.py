@@ -18,6 +18,7 @@ import secrets
 import time
 from argparse import Namespace
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -51,6 +52,7 @@ class Conductor:
         events.spawning_complete.add_listener(self._begin)
         runner.register_message(FAILED, self._fail)
         runner.register_message(FINISHED, self._note_finished)
+        events.quitting.add_listener(self._quit)
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
 
@@ -101,6 +103,15 @@ class Conductor:
                 return
             gevent.sleep(LOOK_S)
         logger.error("a worker did not finish in time; its last operations are missing from this table")
+
+    def _quit(self, **_: object) -> None:
+        """Whoever started this run is gone and took the folder along: Locust's table has no place and no reader."""
+        options = self._environment.parsed_options
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            if options is not None:
+                options.json_file = None
 
     def _grace_s(self) -> float:
         return 0.0 if self._failed else self._environment.stop_timeout or self._plan().grace_s

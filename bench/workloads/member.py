@@ -74,9 +74,11 @@ class Member:
     def _close(self, **_: object) -> None:
         """All users have ended; whoever is spawned after this has nothing to do."""
         LockUser.worker = None
-        if self._worker is not None:
-            self._worker.finish()
-        self._finished.set()
+        try:
+            if self._worker is not None:
+                self._worker.finish()
+        finally:
+            self._finished.set()  # whoever ends this process waits for it
         if isinstance(self._runner, WorkerRunner):
             self._environment.stop_timeout = 0.0  # a worker sleeps so long after it stopped
         else:

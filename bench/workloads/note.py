@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ def note_path(workdir: Path, worker_index: int) -> Path:
 
 
 def write_note(path: Path, note: dict[str, Any]) -> None:
-    """Put `note` at `path` in one step. Raises OSError."""
+    """Put `note` at `path` in one step; nowhere if its folder is gone, for then so is its reader. Raises OSError."""
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(note), encoding="utf-8")
-    draft.replace(path)
+    with suppress(FileNotFoundError):
+        draft.write_text(json.dumps(note), encoding="utf-8")
+        draft.replace(path)
 
 
 def note_failure(sentence: str, exit_code: int) -> None:

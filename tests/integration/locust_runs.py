@@ -31,7 +31,7 @@ def until(reached: Callable[[], bool], what: str, timeout_s: float = 15.0) -> No
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before we looked, or while we did
         return False
 
 

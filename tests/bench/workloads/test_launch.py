@@ -43,7 +43,7 @@ def wait_for(path: Path) -> str:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before we looked, or while we did
         return False
 
 
