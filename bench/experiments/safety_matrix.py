@@ -101,38 +101,44 @@ def run_safety(order: SafetyOrder, show: Show) -> SafetyDone:
     Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut short: nothing is left then.
     """
     started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    with Interrupts() as interrupts:
+        rows, server = _rows(order, show)
+        interrupts.raising = False  # everything is over but the writing
+        result: Result = {
+            "schema_version": SCHEMA_VERSION,
+            "id": order.run_id,
+            "command": list(order.command),
+            "seed": order.seed,
+            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+            "duration_s": time.monotonic() - started_s,
+            "interrupted": False,
+            "environment": describe_environment(),
+            "fleet": {"started": True, "server": server},
+            "conditions": {
+                "quick": order.quick,
+                "recipes": list(order.recipes),
+                "claims": list(order.claims),
+                "usable_cores": len(os.sched_getaffinity(0)),
+            },
+            "rows": rows,
+            "counts": dict(Counter(row["verdict"] for row in rows)),
+            "warnings": _warnings(rows),
+            "verdict": judge_rows(rows),
+        }
+        path = write_result(result, order.folder)
+    return SafetyDone(result, path, exit_code(result["verdict"], interrupted=False))
+
+
+def _rows(order: SafetyOrder, show: Show) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Look at every case, one after the other: the rows, and which server it was."""
     cases = choose_cases(order.recipes, order.claims)
     with (
-        Interrupts(),
         start_fleet(INSTANCES, "none", server=find_server(order.server)) as fleet,
         tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
     ):
         ground = Ground(fleet, order.seed, order.quick, order.server, Path(scratch), order.run_id)
         rows = [_look(case, ground, show, f"row {number} of {len(cases)}") for number, case in enumerate(cases, 1)]
-        server = asdict(fleet.server)
-    result: Result = {
-        "schema_version": SCHEMA_VERSION,
-        "id": order.run_id,
-        "command": list(order.command),
-        "seed": order.seed,
-        "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
-        "duration_s": time.monotonic() - started_s,
-        "interrupted": False,
-        "environment": describe_environment(),
-        "fleet": {"started": True, "server": server},
-        "conditions": {
-            "quick": order.quick,
-            "recipes": list(order.recipes),
-            "claims": list(order.claims),
-            "usable_cores": len(os.sched_getaffinity(0)),
-        },
-        "rows": rows,
-        "counts": dict(Counter(row["verdict"] for row in rows)),
-        "warnings": _warnings(rows),
-        "verdict": judge_rows(rows),
-    }
-    path = write_result(result, order.folder)
-    return SafetyDone(result, path, exit_code(result["verdict"], interrupted=False))
+        return rows, asdict(fleet.server)
 
 
 def _look(case: Case, ground: Ground, show: Show, number: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
     (READ_GAP, ("get-set",)),
     (STOPPED, ("set-nx-fixed", "set-nx-lua", "redlock")),
     (FLUSHED, ("set-nx-lua",)),
-    (UNSTABLE, ("redlock", "redlock-sequential")),
+    (UNSTABLE, ("redlock", "redlock-sequential", "redlock-random-order")),
 )
 _OVERSTAYED = ("pauses", "stopped-clients", "flushed-scripts")  # a strain that must be felt, or it proves nothing
 

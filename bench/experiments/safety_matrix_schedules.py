@@ -27,11 +27,12 @@ def schedule_cases() -> Iterator[Case]:
         for recipes, flawed in ((schedule.shown_by, True), (schedule.absent_in, False)):
             for recipe in recipes:
                 expected = "the flaw" if flawed else "no flaw"
-                look = partial(_look, schedule, recipe, flawed)
+                look = partial(look_at, schedule, recipe, flawed)
                 yield Case("schedule", recipe, schedule.name, expected, schedule.looks_for, look)
 
 
-def _look(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Finding:
+def look_at(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Finding:
+    """Play `schedule` with `recipe`, which must show the flaw (`flawed`) or must not; what goes wrong shows nothing."""
     finding = Finding("nothing", NOT_SHOWN)
     for _ in range(1 if ground.quick else ROUNDS):
         try:

@@ -69,7 +69,8 @@ def _number(value: float | None) -> str:
 
 def _headline(result: Result) -> str:
     told = " · ".join(f"{count} {verdict}" for verdict, count in result["counts"].items())
-    return f"{len(result['rows'])} rows: {told}"
+    rows = len(result["rows"])
+    return f"{rows} {'row' if rows == 1 else 'rows'}: {told}"
 
 
 def _conditions(result: Result) -> str:

@@ -6,14 +6,20 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from bench.experiments import safety_matrix
+from bench.experiments.safety_matrix import SafetyOrder, run_safety
 from bench.experiments.safety_matrix_loads import load_cases
-from bench.experiments.safety_matrix_row import Ground
+from bench.experiments.safety_matrix_row import Case, Ground
+from bench.experiments.safety_matrix_schedules import look_at
+from bench.measure.result import read_result
+from bench.recipes.schedules.table import SCHEDULES
 from bench.topology.fleet import start_fleet
 
 pytestmark = pytest.mark.integration
@@ -112,3 +118,20 @@ def test_claims_come_with_the_figures_they_are_known_for(tmp_path: Path) -> None
         assert rows[name]["verdict"] == ("not measured here" if name == "everysec-loses" else "as expected")
     assert 0.5 < rows["partition-ttl"]["figures"]["blocked_per_ttl"] < 1.5
     assert any("power cuts" in warning for warning in result["warnings"])
+
+
+@pytest.mark.parametrize(
+    "recipe, flawed, verdict, code",
+    [("set-nx-fixed", False, "violated", 5), ("set-nx-lua", True, "not shown", 4)],
+)
+def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
+    recipe: str, flawed: bool, verdict: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = partial(look_at, SCHEDULES["overslept-holder"], recipe, flawed)
+    planted = Case("schedule", recipe, "planted", "otherwise", "a wrong expectation", look)
+    monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [planted])
+    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path), lambda _text: None)
+    assert done.exit_code == code
+    stored = read_result(tmp_path)
+    assert [row["verdict"] for row in stored["rows"]] == [verdict]
+    assert stored["verdict"]["reasons"][0].startswith(f"{recipe}, planted: expected otherwise, seen ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.cli.safety import CLAIMS
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments import safety_matrix_claims as claims
 from bench.experiments.safety_matrix import choose_cases
@@ -37,6 +38,10 @@ def test_claims_that_need_power_cuts_are_listed_with_the_reason() -> None:
         assert finding.verdict == ELSEWHERE
         assert finding.reason is not None
         assert "power cuts" in finding.reason
+
+
+def test_the_help_names_every_claim() -> None:
+    assert tuple(CASES) == CLAIMS
 
 
 def test_a_claim_selects_its_row_and_no_other() -> None:
