@@ -1,4 +1,4 @@
-"""What every test may use: nothing yet but a terminal that does not change between machines."""
+"""What every test may use: a terminal that does not change between machines. Benchmarks run alone, after the rest."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rendering must not depend on who runs the tests: no colours, no width from the environment."""
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "LOCKBENCH_TARGETS", "LOCKBENCH_PLAN"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A benchmark beside other tests measures those: whatever takes the fixture is marked for the second pass."""
+    for item in items:
+        if "benchmark" in getattr(item, "fixturenames", ()):
+            item.add_marker("alone")
