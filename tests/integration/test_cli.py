@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.integration.locust_runs import all_end
+
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 
@@ -178,4 +180,4 @@ def test_a_fleet_prints_its_urls_and_ends_with_all_its_servers(tmp_path: Path, n
     rest, _ = process.communicate(timeout=30)
     assert process.returncode == 130
     assert rest == "", "stdout holds the URLs and nothing else"
-    assert psutil.wait_procs(servers, timeout=5)[1] == []
+    all_end(process.pid for process in servers)

@@ -17,6 +17,7 @@ import pytest
 
 from bench.measure.result import schema
 from bench.topology.fleet import start_fleet
+from tests.integration.locust_runs import all_end
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -112,8 +113,8 @@ def test_ctrl_c_undoes_a_stopped_worker_and_a_stopped_instance_first(tmp_path: P
     asked_s = time.monotonic()
     code, _, stderr = end(run, tmp_path)
     assert code == 130, stderr
-    assert time.monotonic() - asked_s < 20
-    assert psutil.wait_procs(family, timeout=2)[1] == []
+    assert time.monotonic() - asked_s < 40
+    all_end(process.pid for process in family)
     for entry in result(tmp_path)["faults"]:
         assert entry["failed"] is None
         assert entry["ended_s"] < 30

@@ -23,7 +23,7 @@ from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
-from tests.integration.locust_runs import counts, free_port, is_alive, keys, until
+from tests.integration.locust_runs import all_end, counts, free_port, keys, until
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -239,4 +239,4 @@ def test_locust_and_its_workers_die_with_whoever_started_them(fleet: Fleet, tmp_
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    until(lambda: not any(is_alive(pid) for pid in pids), "the end of Locust and its workers")
+    all_end(pids)

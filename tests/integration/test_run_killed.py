@@ -15,7 +15,7 @@ import pytest
 
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.target import parse_targets
-from tests.integration.locust_runs import is_alive, until
+from tests.integration.locust_runs import all_end, until
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_under_load(tmp_path: Path, fleet: Fleet, processes: int) -> None:
         lockbench.kill()
     assert lockbench.returncode == -signal.SIGKILL
     until(lambda: not list(tmp_path.glob("lockbench-*")), "the end of the work folder", END_S)
-    until(lambda: not any(map(is_alive, family)), "the end of all processes", END_S)
+    all_end(family)
     assert not list(tmp_path.glob("lockbench-*")), "nobody has made it anew"
     assert files_with_the_secret(tmp_path) == []
     assert locks(fleet) == [0, 0, 0]
