@@ -6,11 +6,11 @@ judged and written, leaks are counted and unlinked, and nothing of the run stays
 
 from __future__ import annotations
 
-import contextlib
 import datetime
+import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,12 +36,15 @@ from bench.workloads.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: exists, empty."""
+    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: exists, empty.
+
+    `folder` None: the result is only returned.
+    """
 
     scenario: Scenario
     run_id: str
     command: Sequence[str]
-    folder: Path
+    folder: Path | None
     server: str | None = None
     allow_missing: bool = False
     keep_history: bool = False
@@ -62,18 +65,29 @@ def run_scenario(order: Order, show: Show) -> Finished:
 
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
-    scenario = order.scenario
-    faults = read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
-    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        servers = stack.enter_context(
-            open_servers(scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
-        )
-        workdir = stack.enter_context(work_folder(servers))
+    faults = _faults(order.scenario)
+    with (
+        Interrupts() as interrupts,
+        open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers,
+    ):
+        return run_on(servers, order, interrupts, show)
+
+
+def run_on(
+    servers: Servers, order: Order, interrupts: Interrupts, show: Show, *, environ: Mapping[str, str] = os.environ
+) -> Finished:
+    """Run `order` on servers that are there and stay: one run of several. `environ`: of the load's processes.
+
+    Raises as `run_scenario` does; the servers must have been opened for the scenario's own faults.
+    """
+    scenario, faults = order.scenario, _faults(order.scenario)
+    with work_folder(servers) as workdir:
         plan = _plan(order, servers, workdir)
         counters = Counters.start(servers.urls)
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
-        course, timeline = _load(plan, workdir, interrupts, show, partial(_timeline, faults, servers.site))
+        start = partial(LocustProcess.start, plan, environ)
+        course, timeline = _load(plan, start, interrupts, show, partial(_timeline, faults, servers.site))
         if course.window is None:
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
@@ -91,9 +105,15 @@ def run_scenario(order: Order, show: Show) -> Finished:
         return Finished(result, *_stored(result, order, workdir, code))
 
 
+def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
+    return read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
+
+
 def _stored(result: Result, order: Order, workdir: Path, code: int) -> tuple[Path | None, int, str]:
     """Store what there is; a full disk takes neither the result, which can still be shown, nor 130 from the code."""
     path = None
+    if order.folder is None:
+        return None, code, ""
     try:
         path = write_result(result, order.folder)
         if order.keep_history:
@@ -116,19 +136,24 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
 
 
 def _load(
-    plan: Plan, workdir: Path, interrupts: Interrupts, show: Show, timeline_of: Callable[[Follower], Timeline]
+    plan: Plan,
+    start: Callable[[], LocustProcess],
+    interrupts: Interrupts,
+    show: Show,
+    timeline_of: Callable[[Follower], Timeline],
 ) -> tuple[Course, Timeline]:
     """Run Locust to its end, whatever that is, with the faults of the run beside it."""
     scenario = plan.scenario
+    assert plan.workdir is not None
     follower = Follower(
-        workdir=workdir,
+        workdir=plan.workdir,
         processes=scenario.processes,
         warmup_s=scenario.warmup_ms / 1000,
         duration_s=scenario.duration_ms / 1000,
         began_ns=time.monotonic_ns(),
     )
     timeline = timeline_of(follower)
-    load = LocustProcess.start(plan)
+    load = start()
     try:
         with timeline:
             course = follow(load, follower, interrupts, plan.grace_s, show, faults=timeline)
