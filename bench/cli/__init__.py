@@ -62,7 +62,7 @@ def _report_missing(error: ImportError) -> None:
 
 
 def _report_crash(error: Exception) -> None:
-    from bench.cli.crash import save_traceback
+    from bench.cli.traceback_file import save_traceback
 
     where = save_traceback(error)
     saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
