@@ -1,7 +1,8 @@
 """The folder a command's results go to: *an option or nothing → a new, writable, empty folder*.
 
 Rules: made before any work, so that a wrong place or a full disk costs no run; an existing folder is never written
-into; a folder that stayed empty is taken away again. Source: README's `--out`.
+into, but that of a matrix which was cut, to go on with it; a folder that stayed empty is taken away again. Source:
+README's `--out`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.cell_store import is_unfinished
 
 LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
 
@@ -29,6 +31,13 @@ class ResultFolder:
         with contextlib.suppress(OSError):
             for folder in self.made:
                 folder.rmdir()
+
+
+def matrix_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
+    """The folder of a resumable matrix: `wanted` if one was cut there, else a new one. Raises as the next."""
+    if wanted is not None and is_unfinished(wanted):
+        return ResultFolder(wanted, ())
+    return make_result_folder(wanted, command, run_id)
 
 
 def make_result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
