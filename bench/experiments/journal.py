@@ -1,0 +1,108 @@
+"""What of a long experiment is done already: *plan, finished pieces → a file that a cut run goes on from*.
+
+Rules: one JSON line per finished piece, written at once, behind a first line that holds the plan; a line cut short by a
+kill is dropped, never believed. Going on with another plan is refused, naming what differs: pieces of different
+conditions must not be put into one table. Source: README, "resumable".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+
+JOURNAL_NAME = "progress.jsonl"
+
+Piece = dict[str, Any]
+
+
+class Journal:
+    """A journal that stands open. `pieces`: those of earlier sittings, then those added now. A context manager."""
+
+    def __init__(self, path: Path, pieces: list[Piece]) -> None:
+        """Use `begin` or `go_on`."""
+        self.path, self.pieces = path, pieces
+        self._file = path.open("a", encoding="utf-8")
+
+    @classmethod
+    def begin(cls, folder: Path, plan: Mapping[str, Any]) -> Self:
+        """Make a new journal in `folder`. Raises EnvironmentNotReadyError when it cannot be written."""
+        path = folder / JOURNAL_NAME
+        try:
+            path.write_text(json.dumps({"plan": plan}) + "\n", "utf-8")
+            return cls(path, [])
+        except OSError as error:
+            raise _not_writable(path, error) from error
+
+    @classmethod
+    def go_on(cls, folder: Path, plan: Mapping[str, Any]) -> Self:
+        """Open the journal in `folder`, which must be of the same `plan`. Raises UsageError, EnvironmentNotReadyError."""
+        path = folder / JOURNAL_NAME
+        begun, pieces, whole_bytes = read_journal(folder)
+        wanted = json.loads(json.dumps(plan))
+        differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
+        if differing:
+            told = ", ".join(
+                f"{key} {_short(begun.get(key))} there, {_short(wanted.get(key))} here" for key in differing
+            )
+            raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
+        try:
+            with path.open("r+b") as file:
+                file.truncate(whole_bytes)
+            return cls(path, pieces)
+        except OSError as error:
+            raise _not_writable(path, error) from error
+
+    def add(self, piece: Piece) -> None:
+        """Keep `piece` (JSON values). Raises EnvironmentNotReadyError when the disk refuses."""
+        try:
+            self._file.write(json.dumps(piece) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
+        self.pieces.append(piece)
+
+    def close(self) -> None:
+        """Close the file; more than once is fine."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def read_journal(folder: Path) -> tuple[dict[str, Any], list[Piece], int]:
+    """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal."""
+    path = folder / JOURNAL_NAME
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
+    found: list[Any] = []
+    whole_bytes = 0
+    for line in content.splitlines(keepends=True):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n") or not isinstance(value, dict):
+            break
+        found.append(value)
+        whole_bytes += len(line)
+    if not found or not isinstance(found[0].get("plan"), dict):
+        raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume")
+    return found[0]["plan"], found[1:], whole_bytes
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _not_writable(path: Path, error: OSError) -> EnvironmentNotReadyError:
+    return EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); free the disk or name another --out")
