@@ -39,7 +39,7 @@ class Journal:
 
     @classmethod
     def go_on(cls, folder: Path, plan: Mapping[str, Any]) -> Self:
-        """Open the journal in `folder`, which must be of the same `plan`. Raises UsageError, EnvironmentNotReadyError."""
+        """Open the journal in `folder`. Raises UsageError unless it is of this `plan`, EnvironmentNotReadyError."""
         path = folder / JOURNAL_NAME
         begun, pieces, whole_bytes = read_journal(folder)
         wanted = json.loads(json.dumps(plan))

@@ -17,23 +17,28 @@ from pathlib import Path
 
 from bench.topology.shim.inode import FileIdentity, identify_file
 
-LAYOUT, ENTRIES = 1, 1024
-_CLOCKS, _CLOCK_WORDS, _ENTRY_WORDS = 8, 3, 8
-_LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _WRITE_ERROR, _TURN, _USED, _OVERFLOW = range(9)
+LAYOUT, ENTRIES = 2, 1024
+_CLOCKS, _CLOCK_WORDS, _ENTRY_WORDS = 8, 3, 10
+_LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _WRITE_ERROR, _TURN, _USED, _OVERFLOW, _NOTE_WRITES = range(10)
 _CLOCK, _LEDGER = 40, 64
-_READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES = range(7)
+_READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES, _TRUNCATIONS, _WRITTEN, _SYNCED = range(10)
 _BYTES = (_LEDGER + _ENTRY_WORDS * ENTRIES) * 8
 _BILLION = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SyncedFile:
-    """What the ledger knows of one file. `in_flight`: syncs that had begun and not returned, also when killed there."""
+    """What the ledger knows of one file. `in_flight`: syncs that had begun and not returned, also when killed there.
+
+    `written_ns`, `synced_ns`: when the last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC.
+    """
 
     durable_bytes: int = 0
     in_flight: int = 0
     syncs: int = 0
     failures: int = 0
+    written_ns: int = 0
+    synced_ns: int = 0
 
 
 class Control:
@@ -71,6 +76,10 @@ class Control:
         """Every append to a file fails with this errno; 0 = no longer."""
         self._words[_WRITE_ERROR] = error
 
+    def note_writes(self) -> None:
+        """Note the time of every append to a file from now on: two system calls more per append."""
+        self._words[_NOTE_WRITES] = 1
+
     def synced(self, path: Path) -> SyncedFile:
         """What is known of the file at `path`; all zero when it was never synced. Raises OSError when there is none."""
         identity, _ = identify_file(path)
@@ -82,6 +91,8 @@ class Control:
             sum(row[_IN_FLIGHT] for row in rows),
             sum(row[_SYNCS] for row in rows),
             sum(row[_FAILURES] for row in rows),
+            max(row[_WRITTEN] for row in rows),
+            max(row[_SYNCED] for row in rows),
         )
 
     def files(self) -> tuple[FileIdentity, ...]:

@@ -6,7 +6,8 @@
  *   fsync, fdatasync     delayed or refused on demand; what they made durable is written into the ledger: the size that
  *                        the file had *before* the call, published after the call returned 0
  *   truncate, ftruncate  lower what the ledger calls durable
- *   write                refused on demand, for files that are appended to (an AOF), never for sockets or the log
+ *   write                refused or its time noted on demand, for files that are appended to (an AOF), never for
+ *                        sockets or the log
  *   clock_gettime, gettimeofday, time    the wall clock, shifted or running at another rate; monotonic clocks are true
  *
  * Rules: no allocation, no lock, nothing that a SIGKILL could leave half done for the next process. A file is known by
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAYOUT 1
+#define LAYOUT 2
 #define ENTRIES 1024
 #define CLOCKS 8
 #define SECOND_NS 1000000000LL
@@ -39,6 +40,7 @@ struct entry {                                            /* one file */
     word ready, inode, born_ns;                           /* ready: the two others are valid */
     word durable_bytes;                                   /* what survives a power cut */
     word in_flight, syncs, failures, truncations;         /* calls that run now; that returned 0; that did not */
+    word written_ns, synced_ns;                           /* end of the last append (if noted), of the last sync */
 };
 
 struct control {                                          /* 64 words, then the ledger */
@@ -47,11 +49,12 @@ struct control {                                          /* 64 words, then the 
     word sync_delay_ns, sync_error, write_error;          /* errno values; 0 = none */
     word turn;                                            /* clocks[turn % CLOCKS] counts; 0 = the true clock */
     word used, overflow;                                  /* entries in use; files that found none */
-    word spare[31];
+    word note_writes;                                     /* 1 = the time of each append is noted */
+    word spare[30];
     struct clock clocks[CLOCKS];
     struct entry ledger[ENTRIES];
 };
-_Static_assert(sizeof(struct control) == (64 + 8 * ENTRIES) * 8, "control.py knows this layout");
+_Static_assert(sizeof(struct control) == (64 + 10 * ENTRIES) * 8, "control.py knows this layout");
 
 static struct control *shared;
 static int (*true_clock_gettime)(clockid_t, struct timespec *);
@@ -112,6 +115,13 @@ static void publish(struct entry *entry, int64_t bytes)
         ;
 }
 
+static int64_t monotonic_ns(void)
+{
+    struct timespec now = {0, 0};
+    true_clock_gettime ? true_clock_gettime(CLOCK_MONOTONIC, &now) : (int)syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
 static void nap(int64_t ns)
 {
     struct timespec left = {ns / SECOND_NS, ns % SECOND_NS};
@@ -138,6 +148,7 @@ static int sync_file(int fd, long number)
         if (result == 0 && truncations == entry->truncations)
             publish(entry, (int64_t)file.stx_size);
         atomic_fetch_add(result == 0 ? &entry->syncs : &entry->failures, 1);
+        entry->synced_ns = monotonic_ns();
         entry->in_flight--;
     }
     errno = error;
@@ -181,14 +192,28 @@ static int is_appended_to(int fd)
     return flags >= 0 && (flags & O_APPEND) && fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
 }
 
+static void note_write(int fd)
+{
+    struct statx file;
+    int error = errno;
+    struct entry *entry = look(fd, "", AT_EMPTY_PATH, &file) ? entry_of(&file) : NULL;
+    if (entry)
+        entry->written_ns = monotonic_ns();
+    errno = error;
+}
+
 ssize_t write(int fd, const void *data, size_t bytes)
 {
-    int error = shared ? (int)shared->write_error : 0;
-    if (error && is_appended_to(fd)) {
+    int error = shared ? (int)shared->write_error : 0, noting = shared && shared->note_writes;
+    int appending = (error || noting) && is_appended_to(fd);
+    if (error && appending) {
         errno = error;
         return -1;
     }
-    return syscall(SYS_write, fd, data, bytes);
+    ssize_t result = syscall(SYS_write, fd, data, bytes);
+    if (noting && appending && result > 0)
+        note_write(fd);
+    return result;
 }
 
 /* ---- the wall clock --------------------------------------------------------------------------------------------- */

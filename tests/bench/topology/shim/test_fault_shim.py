@@ -54,6 +54,20 @@ syncing.join()
     assert preloaded.control.synced(preloaded.folder / "aof").durable_bytes == 100
 
 
+def test_the_times_of_appends_are_noted_when_asked_and_tell_what_came_last(preloaded) -> None:
+    path, code = preloaded.folder / "aof", APPEND + 'os.write(file, b"x"); os.fsync(file)'
+    preloaded.run(code)
+    assert preloaded.control.synced(path).written_ns == 0
+    before_ns = time.monotonic_ns()
+    preloaded.control.note_writes()
+    preloaded.run(code)
+    synced = preloaded.control.synced(path)
+    assert before_ns < synced.written_ns < synced.synced_ns < time.monotonic_ns()
+    preloaded.run(APPEND + 'os.write(file, b"y")')
+    synced = preloaded.control.synced(path)
+    assert synced.written_ns > synced.synced_ns
+
+
 def test_a_sync_takes_longer_by_the_delay(preloaded) -> None:
     code = APPEND + "began = time.monotonic(); os.fsync(file); print(time.monotonic() - began)"
     preloaded.control.set_sync_delay(50_000_000)
