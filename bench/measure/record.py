@@ -133,6 +133,18 @@ class Recorder:
             return False
         return True
 
+    def read(self, slot: int, limit: int) -> Records:
+        """Up to `limit` (≥ 1) records from `slot` (≥ 0) on, as written so far; fewer where a segment ends."""
+        base = slot - slot % self._segment_records
+        stop = min(slot + limit, base + self._segment_records, self._count())
+        if stop <= slot:
+            return np.empty(0, RECORD_DTYPE)
+        first, end = (slot - base) * RECORD_BYTES, (stop - base) * RECORD_BYTES
+        buffer = self._buffer if base == self._base else self._older if base == self._older_base else None
+        if buffer is None:
+            return np.fromfile(self._path(base), dtype=RECORD_DTYPE, count=stop - slot, offset=first)
+        return np.frombuffer(buffer[first:end], dtype=RECORD_DTYPE)
+
     def close(self) -> None:
         """Unmap, and shorten the last file to what was written."""
         if self._older is not None:

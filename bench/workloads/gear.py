@@ -26,7 +26,7 @@ class PackedVotes(dict[Tally, int]):
 
 @dataclass(frozen=True, slots=True)
 class Gear:
-    """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`; `…_failed` also take the outcome's name."""
+    """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`. `tell` takes an acquire's time and how it failed."""
 
     acquire: Acquire
     release: Release
@@ -43,8 +43,5 @@ class Gear:
     write: Write
     votes: PackedVotes
     pending: Callable[[tuple[int, Lease]], None]
-    acquired: Callable[[int], None]
-    acquire_failed: Callable[[int, str], None]
-    released: Callable[[int], None]
-    release_failed: Callable[[int, str], None]
+    tell: Callable[[int, str | None], None] | None
     cut: Callable[[], None]

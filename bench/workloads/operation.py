@@ -1,4 +1,4 @@
-"""One operation: *acquire, hold, release → one record and one line in each count*.
+"""One operation: *acquire, hold, release → one record*, from which everything is counted later.
 
 Rules
 - Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
@@ -35,8 +35,8 @@ def operation(gear: Gear) -> Operate:
     """Return `operate(resource, intended_ns, start_ns)`, which runs one operation of the caller whose gear this is."""
     acquire, release, names, ttl_ms, wait_ms = gear.acquire, gear.release, gear.names, gear.ttl_ms, gear.wait_ms
     holds_ns, nap_until, write, votes, pending = gear.holds_ns, gear.nap_until, gear.write, gear.votes, gear.pending
-    acquired, released, caller, now = gear.acquired, gear.released, gear.caller, monotonic_ns
-    denied, broken_off, failed_code = _denied(gear), _broken_off(gear), _failed_code(gear)
+    tell, caller, now = gear.tell, gear.caller, monotonic_ns
+    denied, broken_off = _denied(gear), _broken_off(gear)
 
     def operate(resource: int, intended_ns: int, start_ns: int) -> None:
         lease, ended_ns, sent_ns = None, 0, 0
@@ -54,12 +54,9 @@ def operation(gear: Gear) -> Operate:
         except BaseException:
             broken_off(lease, resource, intended_ns, start_ns, ended_ns, sent_ns)
             raise
-        acquired(ended_ns - intended_ns)
-        if outcome is RELEASED:
-            code = ACQUIRED_RELEASED
-            released(replied_ns - sent_ns)
-        else:
-            code = failed_code(outcome, replied_ns - sent_ns)
+        if tell is not None:
+            tell(ended_ns - intended_ns, None)
+        code = ACQUIRED_RELEASED if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
         packed = STILL_OPEN if lease.is_open else votes[lease.tally]
         slot = write(
             intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
@@ -84,7 +81,8 @@ def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
         gevent.sleep(0)
         ended_ns = monotonic_ns()
         outcome = denied.outcome.value
-        gear.acquire_failed(ended_ns - intended_ns, outcome)
+        if gear.tell is not None:
+            gear.tell(ended_ns - intended_ns, outcome)
         gear.write(
             intended_ns, start_ns, denied.started_ns, 0, 0, 0, 0, 0, ended_ns, resource, gear.caller,
             OUTCOME_CODES[outcome], gear.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
@@ -93,19 +91,8 @@ def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
     return denied
 
 
-def _failed_code(gear: Gear) -> Callable[[Outcome, int], int]:
-    """A release that did not find the lock ours: counted, and its place in the record's outcome."""
-
-    def failed_code(outcome: Outcome, took_ns: int) -> int:
-        gear.release_failed(took_ns, outcome.value)
-        return ACQUIRED | OUTCOME_CODES[outcome.value] << 8
-
-    return failed_code
-
-
 def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, int, int], None]:
     """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
-    failed_code = _failed_code(gear)
 
     def broken_off(  # noqa: PLR0917 - called in one place, positions as in `operate`
         lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, ended_ns: int, sent_ns: int
@@ -119,13 +106,10 @@ def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, i
                 sent_ns = monotonic_ns()
                 outcome = gear.release(lease)
                 replied_ns = monotonic_ns()
-                if outcome is RELEASED:
-                    code = ACQUIRED_RELEASED
-                    gear.released(replied_ns - sent_ns)
-                else:
-                    code = failed_code(outcome, replied_ns - sent_ns)
+                code |= OUTCOME_CODES[outcome.value] << 8
         finally:
-            gear.acquired(ended_ns - intended_ns)
+            if gear.tell is not None:
+                gear.tell(ended_ns - intended_ns, None)
             gear.write(
                 intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
                 replied_ns, ended_ns, resource, gear.caller, code, gear.votes[lease.tally],

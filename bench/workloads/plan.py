@@ -33,8 +33,8 @@ TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
-_NEEDS_A_FLEET = {"faults"}  # injected by `lockbench run` from outside, into servers that it started
-OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _NEEDS_A_FLEET and not key.not_yet)
+_RUNS_OWN = {"faults", "thresholds"}  # `lockbench run` injects and judges from outside
+OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _RUNS_OWN)
 
 _taken: dict[Path, Plan] = {}  # what is no longer on the disk
 

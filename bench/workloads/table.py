@@ -1,8 +1,8 @@
-"""Our rows in Locust's table: *latencies (ns) of a second → counts → Locust's StatsEntry*.
+"""Our rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
 Rules
-- The hot path appends to a list; folding takes at most `FOLD` values at a time (about 60 µs), so nobody waits for it
-  long.
+- The hot path does nothing for them: they are folded from the history that it writes anyway, `FOLD` records at a time
+  (about 100 µs), so nobody waits for it long.
 - Locust's entry and its total are extended by one delta, rarely: both then equal our own counts exactly, whatever the
   number of processes, because a worker's last delta is made before its last report.
 - Keys of Locust's response-time table are milliseconds of two significant digits, below one millisecond too. Locust's
@@ -22,8 +22,10 @@ from collections.abc import Callable
 import numpy as np
 from locust import stats as locust_stats
 from locust.stats import RequestStats, StatsEntry, StatsError
+from numpy.typing import NDArray
 
 from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_bucket
+from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
 from lockcore.clock import NS_PER_MS
 
 FOLD = 1500
@@ -36,33 +38,44 @@ def bucket_ms(milliseconds: float) -> float:
     return round(milliseconds, 1 - math.floor(math.log10(milliseconds)))
 
 
-class Row:
-    """One row of the table. `done` and `fail` are for the hot path; everything else comes later."""
+Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]  # durations (ns), outcome codes, the code of a success
 
-    def __init__(self, method: str, name: str) -> None:
+
+def acquires_of(records: Records) -> Taken:
+    """How long each acquire took from its intended start, and how it ended."""
+    return records["ended_ns"] - records["intended_ns"], records["outcome"] & 0xFF, OUTCOME_CODES["acquired"]
+
+
+def releases_of(records: Records) -> Taken:
+    """How long each release that was answered took, and how it ended."""
+    codes = records["outcome"] >> 8
+    answered = codes != 0
+    took_ns = records["release_replied_ns"] - records["release_sent_ns"]
+    return took_ns[answered], codes[answered], OUTCOME_CODES["released"]
+
+
+class Row:
+    """One row of the table, made of what `taken` finds in the records."""
+
+    def __init__(self, method: str, name: str, taken: Callable[[Records], Taken]) -> None:
         self.method, self.name = method, name
-        self.times_ns: list[int] = []
-        self.done: Callable[[int], None] = self.times_ns.append  # a success that took so many ns
         self.failures: Counter[str] = Counter()
         self.total = Histogram()
+        self._taken = taken
         self._new = Histogram()
         self._least_ns: int | None = None
         self._reported_failures: Counter[str] = Counter()
 
-    def fail(self, took_ns: int, outcome: str) -> None:
-        """A failure that took so many ns."""
-        self.times_ns.append(took_ns)
-        self.failures[outcome] += 1
-
-    def fold(self) -> bool:
-        """Count up to `FOLD` of the appended values; return whether any are left."""
-        values = np.array(self.times_ns[:FOLD], np.int64)
-        del self.times_ns[: len(values)]
-        if len(values):
-            least_ns = int(values.min())
-            self._least_ns = least_ns if self._least_ns is None else min(self._least_ns, least_ns)
-            self._new.add(values)
-        return bool(self.times_ns)
+    def fold(self, records: Records) -> None:
+        """Count what these operations say."""
+        times_ns, codes, success = self._taken(records)
+        if not len(times_ns):
+            return
+        least_ns = int(times_ns.min())
+        self._least_ns = least_ns if self._least_ns is None else min(self._least_ns, least_ns)
+        self._new.add(times_ns)
+        for code in codes[codes != success].tolist():
+            self.failures[OUTCOMES[code]] += 1
 
     def report(self, stats: RequestStats) -> None:
         """Hand what is new to Locust's table."""
@@ -101,23 +114,14 @@ class Row:
 
 
 class StockRow(Row):
-    """A row that fires Locust's own event for every operation, and leaves the table to Locust."""
+    """A row whose every operation is told to Locust as an event of Locust's own, by `tell`: its table fills itself."""
 
-    def __init__(self, method: str, name: str, fire: Callable[..., None]) -> None:
-        super().__init__(method, name)
+    def __init__(self, method: str, name: str, taken: Callable[[Records], Taken], fire: Callable[..., None]) -> None:
+        super().__init__(method, name, taken)
         self._fire = fire
-        self.done = self._done
 
-    def _done(self, took_ns: int) -> None:
-        self.times_ns.append(took_ns)
-        self._tell_one(took_ns, None)
-
-    def fail(self, took_ns: int, outcome: str) -> None:
-        """A failure that took so many ns."""
-        super().fail(took_ns, outcome)
-        self._tell_one(took_ns, outcome)
-
-    def _tell_one(self, took_ns: int, exception: str | None) -> None:
+    def tell(self, took_ns: int, exception: str | None) -> None:
+        """One operation took so many ns and succeeded (None) or ended otherwise."""
         self._fire(
             request_type=self.method, name=self.name, response_time=took_ns / NS_PER_MS, response_length=0,
             exception=exception, context={},

@@ -46,7 +46,7 @@ from bench.workloads.gear import Gear, PackedVotes
 from bench.workloads.note import note_path, status_facts, write_note
 from bench.workloads.pacer import Pacer
 from bench.workloads.plan import Plan
-from bench.workloads.table import Row, StockRow
+from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -83,7 +83,7 @@ class Worker:
         self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
-        self._callers = self._cuts = 0
+        self._callers = self._cuts = self._folded = 0
         self._started = Event()
         self._naps, self._rests = Alarm(), Alarm()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
@@ -127,7 +127,7 @@ class Worker:
         """What one new caller works with."""
         caller = self.index * CALLERS_PER_WORKER + self._callers
         self._callers += 1
-        contention, (acquires, releases) = self._contention, self.rows
+        contention, acquires = self._contention, self.rows[0]
         return Gear(
             acquire=self.recipe.acquire,
             release=self.recipe.release,
@@ -144,10 +144,7 @@ class Worker:
             write=self._recorder.write,
             votes=self._votes,
             pending=self._pending.append,
-            acquired=acquires.done,
-            acquire_failed=acquires.fail,
-            released=releases.done,
-            release_failed=releases.fail,
+            tell=acquires.tell if isinstance(acquires, StockRow) else None,
             cut=self._cut,
         )
 
@@ -262,10 +259,11 @@ class Worker:
             yield
 
     def _fold(self) -> Iterator[None]:
-        """Count what was appended, one list at a time."""
-        for row in self.rows:
-            while row.fold():
-                yield
+        """Count what was recorded, some operations at a time."""
+        while len(records := self._recorder.read(self._folded, FOLD)):
+            for row in self.rows:
+                row.fold(records)
+            self._folded += len(records)
             yield
         _count(self._lag, self._lags_ns)
         for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
@@ -304,10 +302,10 @@ class Worker:
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
+    releases = Row(scenario.recipe, "release", releases_of)
     if scenario.events == "stock":
-        fire = environment.events.request.fire
-        return StockRow(scenario.recipe, "acquire", fire), Row(scenario.recipe, "release")  # one event per operation
-    return Row(scenario.recipe, "acquire"), Row(scenario.recipe, "release")
+        return StockRow(scenario.recipe, "acquire", acquires_of, environment.events.request.fire), releases
+    return Row(scenario.recipe, "acquire", acquires_of), releases
 
 
 def _count(histogram: Histogram, times_ns: list[int]) -> None:

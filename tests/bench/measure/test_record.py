@@ -51,6 +51,20 @@ def test_a_record_is_sixteen_int64_and_outcome_codes_are_the_names_of_design_md(
     assert sorted(OUTCOME_CODES.values()) == list(range(9))
 
 
+def test_the_writer_reads_its_own_records_in_pieces_also_of_segments_long_left(tmp_path):
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    fill(recorder, range(37))
+    slot, pieces = 0, []
+    while len(piece := recorder.read(slot, 7)):
+        pieces.append(piece)
+        slot += len(piece)
+    assert [len(piece) for piece in pieces] == [7, 3, 7, 3, 7, 3, 7]
+    assert np.array_equal(np.concatenate(pieces), expected(range(37)))
+    fill(recorder, range(37, 38))
+    assert np.array_equal(recorder.read(37, 7), expected(range(37, 38)))
+    assert len(recorder.read(38, 7)) == 0
+
+
 def test_what_is_written_is_read_back_over_several_segments(tmp_path):
     recorder = Recorder(tmp_path, 3, segment_records=10)
     slots = [recorder.write(*fields(number)) for number in range(37)]

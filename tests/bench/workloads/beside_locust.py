@@ -7,10 +7,12 @@ import sys
 import traceback
 from collections.abc import Callable
 
+import numpy as np
 from locust.event import EventHook
 from locust.stats import RequestStats, StatsEntry
 
-from bench.workloads.table import FOLD, Row, StockRow, bucket_ms, show_fractions
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, releases_of, show_fractions
 
 CHECKS: list[Callable[[], None]] = []
 
@@ -20,14 +22,19 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
+def acquires(values_ns: list[int], failures: tuple[str, ...] = (), failed_ns: int = 1_000_000) -> Records:
+    """So many acquires that took so long, then those that failed."""
+    records = np.zeros(len(values_ns) + len(failures), RECORD_DTYPE)
+    records["intended_ns"] = 5
+    records["ended_ns"] = [5 + took_ns for took_ns in (*values_ns, *(failed_ns for _ in failures))]
+    released = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    records["outcome"] = [released] * len(values_ns) + [OUTCOME_CODES[name] for name in failures]
+    return records
+
+
 def filled(values_ns: list[int], failures: tuple[str, ...] = ()) -> Row:
-    row = Row("redlock", "acquire")
-    for value in values_ns:
-        row.done(value)
-    for name in failures:
-        row.fail(1_000_000, name)
-    while row.fold():
-        pass
+    row = Row("redlock", "acquire", acquires_of)
+    row.fold(acquires(values_ns, failures))
     return row
 
 
@@ -50,18 +57,31 @@ def entry_and_total_equal_what_was_counted() -> None:
 
 @check
 def reports_add_up_and_an_empty_one_changes_nothing() -> None:
-    stats, row = RequestStats(), Row("redlock", "release")
+    stats, row = RequestStats(), Row("redlock", "acquire", acquires_of)
     for batch in range(4):
-        for value in range(10):
-            row.done(1000 * (batch + 1) + value)
-        row.fail(7, "gone")
-        row.fold()
+        row.fold(acquires([1000 * (batch + 1) + value for value in range(10)], ("contended",), 7))
         row.report(stats)
         row.report(stats)
-    entry = stats.get("release", "redlock")
+    row.fold(acquires([]))
+    row.report(stats)
+    entry = stats.get("acquire", "redlock")
     assert (entry.num_requests, entry.num_failures, stats.total.num_requests) == (44, 4, 44)
-    assert [(error.error, error.occurrences) for error in stats.errors.values()] == [("gone", 4)]
+    assert [(error.error, error.occurrences) for error in stats.errors.values()] == [("contended", 4)]
     assert row.total.count == 44
+
+
+@check
+def a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_ours() -> None:
+    records = acquires([1, 1, 1], ("contended",))
+    records["release_sent_ns"] = 100
+    records["release_replied_ns"] = [150, 0, 900, 0]
+    gone = OUTCOME_CODES["acquired"] | OUTCOME_CODES["gone"] << 8
+    records["outcome"][1:3] = OUTCOME_CODES["acquired"], gone
+    stats, row = RequestStats(), Row("redlock", "release", releases_of)
+    row.fold(records)
+    row.report(stats)
+    assert (row.counts, row.failures) == ([2, 1], {"gone": 1})
+    assert (row.total.count, row.total.sum_ns, stats.total.num_failures) == (2, 850, 1)
 
 
 @check
@@ -76,27 +96,6 @@ def the_table_is_the_one_that_stock_events_make() -> None:
         for share in (0.1, 0.5, 0.9, 0.99):
             one, two = entry.get_response_time_percentile(share), other.get_response_time_percentile(share)
             assert abs(one - two) <= 0.1 * two, (share, one, two)  # neighbouring keys at most
-
-
-@check
-def a_fold_takes_a_bounded_number_and_loses_none() -> None:
-    row = Row("redlock", "acquire")
-    for value in range(2 * FOLD + 1):
-        row.done(value)
-    assert [row.fold(), row.fold(), row.fold(), row.fold()] == [True, True, False, False]
-    row.report(RequestStats())
-    assert row.total.count == 2 * FOLD + 1
-
-
-@check
-def what_comes_while_folding_is_kept_for_the_next() -> None:
-    row = filled([1, 2, 3])
-    row.done(4)
-    row.report(RequestStats())
-    assert row.total.count == 3
-    row.fold()
-    row.report(RequestStats())
-    assert row.total.count == 4
 
 
 @check
@@ -123,12 +122,12 @@ def keys_of_the_table_survive_the_way_to_the_master() -> None:
 def stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
     hook, seen = EventHook(), []
     hook.add_listener(lambda **facts: seen.append(facts))
-    row = StockRow("redlock", "acquire", hook.fire)
-    row.done(250_000)
-    row.fail(1_500_000, "contended")
+    row = StockRow("redlock", "acquire", acquires_of, hook.fire)
+    row.tell(250_000, None)
+    row.tell(1_500_000, "contended")
     assert [(facts["response_time"], facts["exception"]) for facts in seen] == [(0.25, None), (1.5, "contended")]
     assert {(facts["request_type"], facts["name"]) for facts in seen} == {("redlock", "acquire")}
-    row.fold()
+    row.fold(acquires([250_000], ("contended",)))
     stats = RequestStats()
     row.report(stats)
     assert (stats.total.num_requests, row.counts) == (0, [2, 1])

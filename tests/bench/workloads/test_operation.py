@@ -1,4 +1,4 @@
-"""One operation: what it records and counts, however it ends."""
+"""One operation: what it records and tells, however it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scene:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     records: list[dict[str, int]] = field(default_factory=list)
     pending: list[tuple[int, Lease]] = field(default_factory=list)
-    counted: list[tuple[Any, ...]] = field(default_factory=list)
+    told: list[tuple[int, str | None]] = field(default_factory=list)
     cuts: int = 0
 
     def run(self, intended_ns: int | None = None) -> None:
@@ -48,10 +48,7 @@ class Scene:
             names=["r0", "r1", "r2"], resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
             nap_until=self.nap, rest_until=self.nap, write=self._write, votes=PackedVotes(),
             pending=self.pending.append,
-            acquired=lambda ns: self.counted.append(("acquired", ns)),
-            acquire_failed=lambda ns, name: self.counted.append(("acquire failed", ns, name)),
-            released=lambda ns: self.counted.append(("released", ns)),
-            release_failed=lambda ns, name: self.counted.append(("release failed", ns, name)),
+            tell=lambda ns, name: self.told.append((ns, name)),
             cut=self._cut,
         )  # fmt: skip
 
@@ -104,10 +101,7 @@ def test_a_granted_operation_is_recorded_whole() -> None:
     assert record["votes"] == 3 | 1 << 8 | 1 << 24
     assert record["attempts"] == 4 | 2 << 32
     assert record["owner"] == hash(mine.owner_token)
-    assert scene.counted == [
-        ("acquired", record["ended_ns"] - 77),
-        ("released", record["release_replied_ns"] - record["release_sent_ns"]),
-    ]
+    assert scene.told == [(record["ended_ns"] - 77, None)]
     assert (scene.pending, scene.cuts) == ([], 0)
 
 
@@ -136,7 +130,7 @@ def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -
     assert record["outcome"] == OUTCOME_CODES[outcome.value]
     assert (record["granted_ns"], record["valid_until_ns"], record["release_sent_ns"], record["owner"]) == (0, 0, 0, 0)
     assert (record["attempt_ns"], record["votes"], record["attempts"]) == (11, 1 | 4 << 8, 7 | 3 << 32)
-    assert scene.counted == [("acquire failed", record["ended_ns"] - record["intended_ns"], outcome.value)]
+    assert scene.told == [(record["ended_ns"] - record["intended_ns"], outcome.value)]
     assert [name for name, *_ in scene.calls] == ["acquire"]
 
 
@@ -146,7 +140,7 @@ def test_a_release_that_did_not_find_the_lock_ours_counts_as_failed(outcome: Out
     scene.run()
     (record,) = scene.records
     assert record["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES[outcome.value] << 8
-    assert [(kind, *rest) for kind, _, *rest in scene.counted] == [("acquired",), ("release failed", outcome.value)]
+    assert [exception for _, exception in scene.told] == [None]
 
 
 @pytest.mark.parametrize("error", [Killed(), RuntimeError("a bug")])
@@ -154,7 +148,7 @@ def test_whoever_is_killed_in_the_acquire_leaves_no_record_and_is_counted_as_cut
     scene = Scene(raising(error))
     with pytest.raises(type(error)):
         scene.run()
-    assert (scene.records, scene.counted, scene.cuts) == ([], [], 1)
+    assert (scene.records, scene.told, scene.cuts) == ([], [], 1)
 
 
 @pytest.mark.parametrize("error", [Killed(), RuntimeError("a bug")])
@@ -166,7 +160,7 @@ def test_whoever_is_killed_under_a_lease_gives_it_back_and_is_recorded(error: Ba
     assert [name for name, *_ in scene.calls] == ["acquire", "release"]
     assert record["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
     assert 0 < record["ended_ns"] <= record["release_sent_ns"] <= record["release_replied_ns"]
-    assert [kind for kind, *_ in scene.counted] == ["released", "acquired"]
+    assert [exception for _, exception in scene.told] == [None]
     assert scene.cuts == 0
 
 
@@ -178,7 +172,7 @@ def test_whoever_is_killed_in_the_release_is_recorded_without_a_reply() -> None:
     assert [name for name, *_ in scene.calls] == ["acquire", "release"]  # not sent twice
     assert record["release_sent_ns"] > 0 == record["release_replied_ns"]
     assert record["outcome"] == OUTCOME_CODES["acquired"]
-    assert [kind for kind, *_ in scene.counted] == ["acquired"]
+    assert [exception for _, exception in scene.told] == [None]
 
 
 def test_a_second_kill_while_giving_back_still_leaves_the_record() -> None:
