@@ -1,0 +1,1 @@
+"""What a run tells while it runs: *history and notes → metrics and traces → OTLP, Prometheus*. See README.md."""

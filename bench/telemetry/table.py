@@ -1,0 +1,163 @@
+"""THE instrument table: *name → unit, kind, attributes, meaning*, and what each is called in Prometheus.
+
+Rules
+- What is exported stands here and nowhere else; README's table, the `/metrics` page and the boards are made from it.
+- Every data point carries `redlock.recipe` and `redlock.fsync`; the run id stands on the resource, and is a label of
+  every series in Prometheus (the page adds it, a collector's `resource_to_telemetry_conversion` does the same).
+- One list of bounds for all histograms on every path. Counts of whole things (attempts, margins) have it too: up to 4
+  each number has a bucket of its own.
+- Prometheus names follow OpenTelemetry's translation: dots become `_`, the unit is appended (not one in braces), a
+  counter ends in `_total`.
+
+Source: the decided names of the project; the OpenTelemetry specification, "Prometheus compatibility"; E6 of IEC 60063.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from bench.telemetry import attributes as at
+from bench.telemetry.attributes import Attribute
+
+BOUNDS: tuple[float, ...] = (
+    *(
+        float(f"{digits}e{exponent}")
+        for exponent in range(-5, 2)
+        for digits in ("1", "1.5", "2.2", "3.3", "4.7", "6.8")
+    ),
+    100.0,
+)  # 43 upper bounds, six a decade: 10 µs … 100 s
+
+COMMON: tuple[Attribute, ...] = (at.RECIPE, at.FSYNC)
+RESOURCE: tuple[str, ...] = (
+    "service.name", "service.instance.id", "service.version", "redlock.run.id", "redlock.recipe", "redlock.fsync",
+)  # fmt: skip
+SERIES_LABELS = ("redlock_run_id", *(attribute.label for attribute in COMMON))  # on every series in Prometheus
+SCOPE = "lockbench"
+
+_UNITS = {"s": "seconds", "By": "bytes"}
+_INSTANCE = (at.ADDRESS, at.PORT)
+
+
+class Kind(Enum):
+    """How a value moves: a COUNTER only grows, a GAUGE is what holds now, a HISTOGRAM counts by `BOUNDS`."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric. `attributes` come besides `COMMON`."""
+
+    name: str
+    unit: str
+    kind: Kind
+    attributes: tuple[Attribute, ...]
+    meaning: str
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The attribute names that a data point may have."""
+        return frozenset(attribute.name for attribute in (*COMMON, *self.attributes))
+
+    @property
+    def prometheus(self) -> str:
+        """Its name in Prometheus; of a histogram without `_bucket`, `_sum`, `_count`."""
+        name = self.name.replace(".", "_")
+        amount, _, per = self.unit.partition("/")
+        suffixes = [_UNITS.get(amount, ""), "per_second" if per == "s" else ""]
+        if self.kind is Kind.COUNTER:
+            suffixes.append("total")
+        for suffix in filter(None, suffixes):
+            name = name if name.endswith(f"_{suffix}") else f"{name}_{suffix}"
+        return name
+
+
+def _histogram(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
+    return Instrument(name, unit, Kind.HISTOGRAM, attributes, meaning)
+
+
+def _counter(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
+    return Instrument(name, unit, Kind.COUNTER, attributes, meaning)
+
+
+def _gauge(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
+    return Instrument(name, unit, Kind.GAUGE, attributes, meaning)
+
+
+_LOCK = (
+    _histogram("redlock.acquire.duration", "s", "from the intended start until acquire returned", at.ACQUIRED_AS),
+    _histogram("redlock.release.duration", "s", "from sending a release until it returned", at.RELEASED_AS),
+    _histogram("redlock.extend.duration", "s", "from sending an extension until it returned", at.EXTENDED_AS),
+    _histogram("redlock.hold.duration", "s", "from the grant until the release is sent"),
+    _histogram("redlock.handoff.duration", "s", "a holder's release sent → the next grant there, somebody waiting"),
+    _histogram("redlock.lease.validity", "s", "how long a lease was still valid when it was granted"),
+    _histogram("redlock.acquire.attempts", "{attempt}", "rounds one acquire took", at.ACQUIRED_AS),
+    _counter("redlock.acquire.outcomes", "{acquire}", "acquires that returned", at.ACQUIRED_AS),
+    _counter("redlock.votes", "{vote}", "votes of each acquire's last round, once it has closed", at.VOTE),
+    _histogram("redlock.vote.margin", "{vote}", "granted votes − quorum of acquired leases, once the round has closed"),
+    _counter("redlock.split_votes", "{round}", "rounds that nobody could win: split-brain retries"),
+    _histogram(
+        "redlock.split_vote.dead_time", "s", "start of an acquire that met a split vote → start of the round that won"
+    ),
+    _gauge("redlock.leases.held", "{lease}", "callers holding a lease"),
+    _gauge("redlock.callers.waiting", "{caller}", "callers that have asked for a lease and not got it yet"),
+    _counter("redlock.leases.gone", "{lease}", "leases found gone, or another's, when they were to be released"),
+)
+_SAFETY = (
+    _counter("redlock.safety.violations", "{violation}", "broken rules, by the oracle", at.VIOLATION),
+    _counter("redlock.crash.lost_locks", "{lock}", "acknowledged locks that an instance forgot in a crash"),
+    _histogram("redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"),
+    _counter("redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"),
+)
+_LOAD = (
+    _gauge("redlock.load.offered", "{acquire}/s", "the schedule's rate; open loop only"),
+    _gauge("redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"),
+    _counter("redlock.load.late_starts", "{acquire}", "operations the timer started late: the generator's fault"),
+    _counter("redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"),
+    _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", at.WORKER),
+    _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", at.WORKER),
+    _gauge("redlock.fault.active", "{fault}", "1 while an injected fault is in force", at.FAULT, at.FAULT_TARGET),
+    _gauge("redlock.run.active", "{run}", "1 for the phase the run is in, 0 for the others", at.PHASE),
+    _gauge(
+        "redlock.run.info", "{run}", "1; what the run is, in its attributes",
+        at.USERS, at.INSTANCES, at.PROCESSES, at.LOOP, at.VERSION,
+    ),
+    _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", at.DROPPED_KIND),
+)  # fmt: skip
+_SERVERS = (
+    _histogram(
+        "db.client.operation.duration", "s", "an instance's answer to a SET, of one attempt in 64",
+        at.SYSTEM, at.OPERATION, at.ERROR, *_INSTANCE,
+    ),
+    _gauge("redlock.quorum.size", "{instance}", "votes that win: more than half of the configured instances"),
+    _gauge("redlock.instance.voting", "{instance}", "1 while all load processes get its votes, else 0", *_INSTANCE),
+    _gauge("redlock.instance.abstaining", "{instance}", "1 while it does not vote, as it may have forgotten", *_INSTANCE),
+    _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
+    _counter("redlock.instance.errors", "{error}", "errors the load met there", at.ERROR, *_INSTANCE),
+    _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
+    _gauge("redis.uptime", "s", "INFO uptime_in_seconds: a fall is a restart", *_INSTANCE),
+    _counter("redis.cpu.time", "s", "INFO used_cpu_*", at.CPU_STATE, *_INSTANCE),
+    _counter("redis.commands.processed", "{command}", "INFO total_commands_processed", *_INSTANCE),
+    _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),
+    _counter("redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE),
+    _counter("redis.aof.delayed_fsyncs", "{fsync}", "INFO aof_delayed_fsync: writes stalled behind a sync", *_INSTANCE),
+    _gauge("redis.aof.size", "By", "INFO aof_current_size", *_INSTANCE),
+    _counter("redis.aof.rewrites", "{rewrite}", "INFO aof_rewrites", *_INSTANCE),
+    _gauge("redis.aof.rewrite_in_progress", "{rewrite}", "INFO aof_rewrite_in_progress", *_INSTANCE),
+)  # fmt: skip
+
+INSTRUMENTS: tuple[Instrument, ...] = (*_LOCK, *_SAFETY, *_LOAD, *_SERVERS)
+BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in INSTRUMENTS}
+
+
+def readme_table() -> str:
+    """The table of instruments in Markdown, as README holds it between its two marks."""
+    lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
+    for one in INSTRUMENTS:
+        keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"
+        lines.append(f"| `{one.name}` | {one.unit} | {one.kind.value} | {keys} | {one.meaning} |")
+    return "\n".join(lines) + "\n"
