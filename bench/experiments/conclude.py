@@ -25,6 +25,7 @@ from bench.measure.record import history_parts, read_history
 from bench.measure.result import Result, assemble
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
+from bench.safety.holders import Holders
 from bench.safety.judge import Judge
 from bench.safety.report import Circumstances
 from bench.scenario import Scenario
@@ -90,6 +91,7 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
         missing=(*course.deaths, *course.casualties),
     )
     oracle = Judge(evidence.scenario.ttl_ms, circumstances)
+    holders = Holders(total.slices)
     used: set[int] = set()
     torn = missing = 0
     parts = history_parts(evidence.workdir)
@@ -97,9 +99,11 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
         history = read_history(evidence.workdir, part, parts)
         total.add(history.records)
         oracle.add(history.records)
+        holders.add(history.records, oracle.violated_resources)
         used.update(np.unique(history.records["resource"]).tolist())
         torn, missing = torn + history.torn, missing + history.missing_segments
-    return total.sections(reports, evidence.server_cpu_s), oracle.report(torn, missing).to_json(), used
+    safety = {**oracle.report(torn, missing).to_json(), "holders": holders.section()}
+    return total.sections(reports, evidence.server_cpu_s), safety, used
 
 
 def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:

@@ -32,12 +32,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The scenario as the fold sees it. `rate_per_s` None = closed loop; `think_mean_ns` = mean pause of a caller."""
+    """The scenario as the fold sees it. `rate_per_s` None = closed loop; `think_mean_ns` = mean pause of a caller;
+    `warmup_s` = load before the window.
+    """
 
     instances: int
     users: int
     rate_per_s: float | None = None
     think_mean_ns: float = 0.0
+    warmup_s: float = 0.0
 
     @property
     def quorum(self) -> int:
@@ -52,6 +55,7 @@ class Facts:
             users=scenario.users,
             rate_per_s=scenario.rate_per_s,
             think_mean_ns=mean_of(scenario.think) * 1e6,
+            warmup_s=scenario.warmup_ms / 1000,
         )
 
 

@@ -30,6 +30,7 @@ from bench.measure.outcomes import (
     count_releases,
     shares,
 )
+from bench.measure.over_time import OverTime, Slices
 from bench.measure.record import Records
 from bench.measure.timeline import Integers
 from bench.measure.workers import Worker
@@ -61,6 +62,7 @@ class Fold:
         self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
         self._sums: Counter[str] = Counter()
         self._tenths = np.zeros(TENTHS, np.int64)
+        self._over_time = OverTime(facts, window)
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -75,6 +77,7 @@ class Fold:
         self._latencies["handoff"].add(handoffs(records, window))
         self._attempts.add(votes.attempts_of(inside)[acquired(inside)])
         self._tenths += _per_tenth(records["granted_ns"], window)
+        self._over_time.add(records)
         split_votes = votes.split_votes_of(inside)
         self._sums.update(
             records=len(records),
@@ -89,6 +92,11 @@ class Fold:
             split_votes=int(split_votes.sum()),
             split_operations=int((split_votes > 0).sum()),
         )
+
+    @property
+    def slices(self) -> Slices:
+        """How `over_time` cuts the run."""
+        return self._over_time.slices
 
     @property
     def leases_per_tenth(self) -> tuple[int, ...]:
@@ -107,6 +115,7 @@ class Fold:
             "totals": self._totals,
             "releases": self._releases,
             "latency_s": latency_s,
+            "over_time": self._over_time.section(),
             "attempts": {**block(self._attempts, unit_ns=1), "total": self._sums["window_attempts"]},
             "votes": {"margin": {str(margin): count for margin, count in sorted(self._margins.items())}, **self._votes},
             "split_votes": self._split_votes(),
@@ -116,6 +125,7 @@ class Fold:
             "histograms": {
                 **{name: histogram.encode() for name, histogram in self._latencies.items()},
                 "scheduler_lag": lag.encode(),
+                **workers.reply_histograms(reports),
             },
         }
         return Sections(values, tuple(self._warnings(values, reports)))

@@ -26,8 +26,8 @@ SCHEMA_VERSION = 1
 RESULT_NAME = "result.json"
 RESULT_KEYS = (
     "schema_version", "id", "command", "scenario", "seed", "started_at", "duration_s", "interrupted", "environment",
-    "fleet", "rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes",
-    "split_votes", "cost", "instances", "generator", "safety", "faults", "thresholds", "warnings", "verdict",
+    "fleet", "rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "over_time", "attempts",
+    "votes", "split_votes", "cost", "instances", "generator", "safety", "faults", "thresholds", "warnings", "verdict",
     "histograms",
 )  # fmt: skip
 

@@ -109,9 +109,18 @@ def _instance(workers: Sequence[Worker], index: int) -> dict[str, Any]:
     merged["errors"] = {}
     for status in seen:
         merged["errors"] = add_counts(merged["errors"], status.get("errors") or {})
-    replies = [
+    return {**merged, "reply_s": block(_replies(workers, index))}
+
+
+def reply_histograms(workers: Sequence[Worker]) -> dict[str, str]:
+    """Each instance's reply times over all workers, encoded, as `reply_<index>`."""
+    count = max((len(worker.get("reply_histograms") or ()) for worker in workers), default=0)
+    return {f"reply_{index}": _replies(workers, index).encode() for index in range(count)}
+
+
+def _replies(workers: Sequence[Worker], index: int) -> Histogram:
+    return Histogram.merged(
         Histogram.decode(worker["reply_histograms"][index])
         for worker in workers
         if len(worker.get("reply_histograms") or ()) > index
-    ]
-    return {**merged, "reply_s": block(Histogram.merged(replies))}
+    )

@@ -55,6 +55,12 @@ class Judge:
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
             self._failure = f"the checker failed: {type(error).__name__}: {error}"
 
+    @property
+    def violated_resources(self) -> frozenset[int]:
+        """The resources of the examples of violations so far."""
+        found = (incident for incident in self._examples if incident.kind in VIOLATIONS)
+        return frozenset(int(operation["resource"]) for incident in found for operation in incident.operations)
+
     def report(self, torn: int = 0, missing_segments: int = 0) -> SafetyReport:
         """The verdict over all parts; `torn` and `missing_segments` as in `History`."""
         counts, contested = self._counts, self._counts["contested"]

@@ -1,0 +1,148 @@
+"""A run as it went: *records → one row of figures per slice of time → the section `over_time`*.
+
+Rules
+- The measured window is cut into equal slices of 0.1 s or more, at most 120; slices of the same width reach back over
+  the warm-up. A slice is known by its start, in seconds from the start of the window.
+- An operation belongs to a slice by its intended start, as it belongs to the window: the slices of the window add up to
+  `outcomes`. `granted` counts leases by the moment of their grant: they add up to `rate.achieved_per_s`.
+- Percentiles are those of the slice alone, from HDR buckets to 1 %; fewer than ten samples beyond one: None.
+
+Source: the definitions of `result.schema.json`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.measure import votes
+from bench.measure.facts import Facts, Window
+from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, highest_of_bucket
+from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired
+from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.timeline import Integers
+
+MOST_SLICES = 120
+WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
+_COARSE_BITS = 3  # 128 buckets per octave: 0.8 %
+_COARSE_BUCKETS = int(bucket_indices(np.array([HIGHEST_NS]))[0] >> _COARSE_BITS) + 1
+_PERCENTILES = {"p50_s": 50.0, "p90_s": 90.0, "p99_s": 99.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """`count` equal slices of the window that starts at `start_ns`, and `lead` of the same width before it."""
+
+    start_ns: int
+    duration_ns: int
+    count: int
+    lead: int
+
+    @classmethod
+    def of(cls, window: Window, warmup_s: float = 0.0) -> Self:
+        """The slices of `window`, and as many before it as cover `warmup_s`."""
+        seconds = window.duration_s
+        width_s = next((width for width in WIDTHS_S if seconds / width <= MOST_SLICES), seconds / MOST_SLICES)
+        count = max(round(seconds / width_s), 1)
+        lead = round(warmup_s * count / seconds) if seconds > 0 else 0
+        return cls(window.start_ns, window.stop_ns - window.start_ns, count, min(lead, MOST_SLICES))
+
+    @property
+    def total(self) -> int:
+        """How many there are in all."""
+        return self.lead + self.count
+
+    def indices(self, times_ns: Integers) -> Integers:
+        """The slice of each time, from 0; below 0 or from `total` on: in none."""
+        return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
+
+    def edges_ns(self) -> Integers:
+        """Where each begins, and where the last ends: `total` + 1 times."""
+        return self.start_ns + np.arange(-self.lead, self.count + 1, dtype=np.int64) * self.duration_ns // self.count
+
+    def starts_s(self) -> list[float]:
+        """Where each begins, in seconds from the start of the window."""
+        return [float(edge) for edge in ((self.edges_ns()[:-1] - self.start_ns) / 1e9).round(6)]
+
+
+class OverTime:
+    """Adds up a run slice by slice; parts of a history as `Fold` gets them."""
+
+    def __init__(self, facts: Facts, window: Window) -> None:
+        self.slices = Slices.of(window, facts.warmup_s)
+        self._quorum = facts.quorum
+        total = self.slices.total
+        self._granted = np.zeros(total, np.int64)
+        self._split_votes = np.zeros(total, np.int64)
+        self._outcomes = {name: np.zeros(total, np.int64) for name in ACQUIRE_OUTCOMES}
+        self._margins: dict[int, Integers] = {}
+        self._latency = np.zeros((total, _COARSE_BUCKETS), np.int32)
+        self._max_ns = np.zeros(total, np.int64)
+
+    def add(self, records: Records) -> None:
+        """Add a part of the history."""
+        self._granted += self._counted(records["granted_ns"])
+        place = self.slices.indices(records["intended_ns"])
+        known = (place >= 0) & (place < self.slices.total)
+        records, place = records[known], place[known]
+        for name in ACQUIRE_OUTCOMES:
+            self._outcomes[name] += self._bins(place[(records["outcome"] & 0xFF) == OUTCOME_CODES[name]])
+        splits = np.bincount(place, votes.split_votes_of(records), self.slices.total)
+        self._split_votes += splits.astype(np.int64)
+        won = acquired(records)
+        self._add_margins(records[won], place[won])
+        self._add_latencies(records[won], place[won])
+
+    def _counted(self, times_ns: Integers) -> Integers:
+        place = self.slices.indices(times_ns[times_ns > 0])
+        return self._bins(place[(place >= 0) & (place < self.slices.total)])
+
+    def _bins(self, place: Integers) -> Integers:
+        return np.bincount(place, minlength=self.slices.total)
+
+    def _add_margins(self, leases: Records, place: Integers) -> None:
+        closed = votes.votes_of(leases, "undecided") == 0
+        margins = votes.votes_of(leases, "granted")[closed] - self._quorum
+        for margin in np.unique(margins).tolist():
+            counts = self._bins(place[closed][margins == margin])
+            self._margins[margin] = self._margins[margin] + counts if margin in self._margins else counts
+
+    def _add_latencies(self, leases: Records, place: Integers) -> None:
+        took = leases["ended_ns"] - leases["intended_ns"]
+        bucket = bucket_indices(took) >> _COARSE_BITS
+        flat = np.bincount(place * _COARSE_BUCKETS + bucket, minlength=self._latency.size)
+        self._latency += flat.reshape(self._latency.shape).astype(np.int32)
+        np.maximum.at(self._max_ns, place, took)
+
+    def section(self) -> dict[str, Any]:
+        """The section `over_time` so far."""
+        slices, whole = self.slices, self._latency.sum(axis=1)
+        return {
+            "origin_ns": slices.start_ns,
+            "slice_s": slices.duration_ns / slices.count / 1e9,
+            "start_s": slices.starts_s(),
+            "granted": self._granted.tolist(),
+            "outcomes": {name: counts.tolist() for name, counts in self._outcomes.items()},
+            "split_votes": self._split_votes.tolist(),
+            "margin": {str(margin): counts.tolist() for margin, counts in sorted(self._margins.items())},
+            "acquire": {
+                **{name: self._percentile(percent) for name, percent in _PERCENTILES.items()},
+                "max_s": [int(most) / 1e9 if count else None for most, count in zip(self._max_ns, whole, strict=True)],
+            },
+        }
+
+    def _percentile(self, percent: float) -> list[float | None]:
+        return [
+            _percentile(counts, percent, int(most)) for counts, most in zip(self._latency, self._max_ns, strict=True)
+        ]
+
+
+def _percentile(counts: NDArray[np.int32], percent: float, most_ns: int) -> float | None:
+    """As `Histogram.percentile`, over coarse buckets, in seconds."""
+    count = int(counts.sum())
+    if count - -(-count * round(percent * 1000) // 100_000) < SAMPLES_BEYOND:
+        return None
+    rank = max(int(percent * count / 100 + 0.5), 1)
+    bucket = int(np.searchsorted(np.cumsum(counts), rank))
+    return min(highest_of_bucket(((bucket + 1) << _COARSE_BITS) - 1), most_ns) / 1e9

@@ -1,0 +1,91 @@
+"""Which leases are kept for the picture: those that matter, as the oracle believes them, and not too many."""
+
+import numpy as np
+import pytest
+
+from bench.measure.facts import Window
+from bench.measure.over_time import Slices
+from bench.safety.holders import MOST_LEASES, MOST_RESOURCES, Holders
+from bench.safety.judge import Judge
+
+MS = 1_000_000
+SLICES = Slices.of(Window(1_000 * MS, 2_000 * MS), 0.1)
+
+
+def lease(granted, released, caller=1, resource=0, until=None):
+    return {
+        "caller": caller, "resource": resource, "outcome": "acquired", "release": "released", "start": granted - 1,
+        "granted": granted, "valid_until": until or granted + 500, "work_end": released, "release_sent": released,
+        "release_replied": released + 1,
+    }  # fmt: skip
+
+
+def section_of(history, *operations, violated=()):
+    holders = Holders(SLICES)
+    holders.add(history(list(operations)).records, violated)
+    return holders.section()
+
+
+def test_a_lease_lasts_from_its_grant_to_its_release(history):
+    (entry,) = section_of(history, lease(1_100, 1_150, caller=7))
+    assert entry["rows"] == [[100_000, 150_000, 600_000, 150_000, 7, 0]]
+    assert entry["spans_us"] == [[100_000, 150_000]]
+    assert entry["held_ratio"] == [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_lease_ends_with_its_validity_when_the_release_comes_later(history):
+    (entry,) = section_of(history, lease(1_100, 1_400, until=1_250))
+    assert entry["rows"][0][:4] == [100_000, 250_000, 250_000, 400_000]
+    assert entry["held_ratio"][2:5] == [1, 0.5, 0]
+
+
+def test_two_valid_at_once_are_marked_and_their_slice_is_held_more_than_once(history):
+    (entry,) = section_of(history, lease(1_100, 1_200), lease(1_150, 1_190, caller=2), lease(1_300, 1_310))
+    assert [row[-1] for row in entry["rows"]] == [1, 1, 0]
+    assert entry["held_ratio"][2] == pytest.approx(1.4)
+
+
+def test_a_violated_resource_comes_before_hotter_ones(history):
+    quiet = [lease(1_100, 1_200, resource=99), lease(1_150, 1_190, caller=2, resource=99)]
+    hot = [lease(1_000 + 10 * n, 1_005 + 10 * n, resource=r) for r in range(MOST_RESOURCES + 3) for n in range(9 - r)]
+    records = history([*quiet, *hot]).records
+    oracle = Judge(500)
+    oracle.add(records)
+    holders = Holders(SLICES)
+    holders.add(records, oracle.violated_resources)
+    entries = holders.section()
+    assert [entry["resource"] for entry in entries] == [99, 0, 1, 2, 3, 4]
+
+
+def test_of_a_long_run_the_surroundings_of_the_violations_are_kept(legal):
+    records = legal(20_000, 2)
+    window = Window(int(records["granted_ns"].min()), int(records["granted_ns"].max()))
+    at = 12_000
+    records["granted_ns"][at + 2] = records["granted_ns"][at] + 1_000  # inside the lease before
+    records["start_ns"][at + 2] = records["attempt_ns"][at + 2] = records["granted_ns"][at] - 10
+    holders = Holders(Slices.of(window))
+    holders.add(records, {int(records["resource"][at])})
+    entries = holders.section()
+    assert sum(len(entry["rows"]) for entry in entries) <= MOST_LEASES
+    first = entries[0]
+    assert sum(row[-1] for row in first["rows"]) == 2
+    assert first["leases"] == 10_000
+    (span,) = first["spans_us"]
+    assert all(span[0] <= row[0] <= span[1] for row in first["rows"])
+
+
+def test_without_any_lease_there_is_nothing_to_show(history):
+    refused = {"caller": 1, "outcome": "contended", "start": 1_100, "ended": 1_101}
+    assert section_of(history, refused) == []
+    assert section_of(history, refused, violated={0}) == [
+        {"resource": 0, "leases": 0, "held_ratio": [0.0] * 11, "spans_us": [], "rows": []}
+    ]
+
+
+def test_parts_may_come_one_by_one(legal):
+    records = legal(3_000, 12)
+    whole, parts = Holders(SLICES), Holders(SLICES)
+    whole.add(records)
+    for resource in np.unique(records["resource"]):
+        parts.add(records[records["resource"] == resource])
+    assert sorted(map(str, whole.section())) == sorted(map(str, parts.section()))
