@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.cell_store import is_unfinished
+from bench.experiments.journal import is_unfinished
 
 LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
 
@@ -34,7 +34,7 @@ class ResultFolder:
 
 
 def matrix_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
-    """The folder of a resumable matrix: `wanted` if one was cut there, else a new one. Raises as the next."""
+    """The folder of a matrix that may be cut: `wanted` if one was cut there, else a new one. Raises as the next."""
     if wanted is not None and is_unfinished(wanted):
         return ResultFolder(wanted, ())
     return make_result_folder(wanted, command, run_id)

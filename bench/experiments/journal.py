@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.result import RESULT_NAME
 
 JOURNAL_NAME = "progress.jsonl"
 
@@ -74,6 +75,11 @@ class Journal:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether an experiment was cut in `folder`: it has a journal and no result."""
+    return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
 def read_journal(folder: Path) -> tuple[dict[str, Any], list[Piece], int]:

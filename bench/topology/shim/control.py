@@ -100,6 +100,11 @@ class Control:
         return tuple(FileIdentity(row[_INODE], row[_BORN]) for row in self._rows())
 
     @property
+    def syncs(self) -> int:
+        """How many fsyncs and fdatasyncs have returned so far, of all files."""
+        return sum(row[_SYNCS] for row in self._rows())
+
+    @property
     def overflow(self) -> bool:
         """Whether more files were synced than the ledger holds: what is durable is no longer known then."""
         return self._words[_OVERFLOW] > 0
