@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bench.cli.options import given_options, scenario_options
+from bench.cli.outputs import Outputs, output_options
 from bench.cli.safety import safety
 from bench.cli.split_votes import split_votes
 from bench.errors import BenchError
@@ -77,7 +78,7 @@ def lockbench() -> None:
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
 @click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-run-<id>]")
-@click.option("--markdown", metavar="FILE", type=click.Path(path_type=Path), help="write the summary as Markdown, too")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="no progress and no summary")
 def run(scenario: Path | None, **values: Any) -> int:
@@ -88,7 +89,7 @@ def run(scenario: Path | None, **values: Any) -> int:
     wanted = load(scenario, given_options(values), _usual_instances)  # before the heavy imports: typing errors first
     from bench.cli.run import RunOutput, run_and_print
 
-    output = RunOutput(values["out"], values["markdown"], as_json=values["as_json"], quiet=values["quiet"])
+    output = RunOutput(values["out"], Outputs.of(values), as_json=values["as_json"], quiet=values["quiet"])
     return run_and_print(
         wanted,
         output,

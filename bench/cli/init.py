@@ -24,7 +24,7 @@ _FAULT = '[{ at = "5s", for = "2s", kind = "stop", target = ["instance:0"] }]'
 
 def template(name: str) -> str:
     """Return the text of a scenario file called `name`."""
-    return _HEAD.format(name=name) + "".join(_line(key) for key in KEYS if not key.not_yet)
+    return _HEAD.format(name=name) + "".join(_line(key) for key in KEYS)
 
 
 def write_scenario(path: Path) -> int:

@@ -38,7 +38,7 @@ def _option(key: Key) -> Callable[[Command], Command]:
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
         names = (f"{key.option}/{negation}", _parameter(key))
-        return click.option(*names, default=None, help=text, hidden=bool(key.not_yet))
+        return click.option(*names, default=None, help=text)
     return click.option(
         key.option,
         _parameter(key),
@@ -46,7 +46,6 @@ def _option(key: Key) -> Callable[[Command], Command]:
         multiple=key.kind.many,
         default=None,
         help=text,
-        hidden=bool(key.not_yet),
     )
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.cli.folder import make_result_folder
-from bench.errors import EnvironmentNotReadyError
+from bench.cli.outputs import Outputs
 from bench.experiments.run import Finished, Order, run_scenario
 from bench.measure.result import masked_command
+from bench.report.junit import run_suite
 from bench.report.markdown import summary_markdown
 from bench.report.progress import ProgressLine
 from bench.report.summary import summarise
@@ -32,7 +33,7 @@ class RunOutput:
     """Where a run's result goes and what is shown of it; `folder` None = a new one below results/."""
 
     folder: Path | None
-    markdown: Path | None
+    files: Outputs
     as_json: bool
     quiet: bool
 
@@ -41,7 +42,7 @@ def run_and_print(
     scenario: Scenario, output: RunOutput, *, server: str | None, allow_missing: bool, keep_history: bool
 ) -> int:
     """Run `scenario`, show and store its result, and return the exit code. Raises BenchError and KeyboardInterrupt."""
-    _require_writable(output.markdown)
+    output.files.require_writable()
     run_id = secrets.token_hex(4)
     folder = make_result_folder(output.folder, "run", run_id)
     order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history)
@@ -62,23 +63,9 @@ def _show(finished: Finished, output: RunOutput) -> None:
         print_summary(summary, Console(highlight=False))
     if finished.unstored:
         print(f"lockbench: {finished.unstored}", file=sys.stderr)
-    if output.markdown is not None:
-        try:
-            output.markdown.write_text(summary_markdown(summary), encoding="utf-8")
-        except OSError as error:
-            raise EnvironmentNotReadyError(f"{output.markdown} cannot be written ({error.strerror})") from None
+    output.files.write(summary_markdown(summary), run_suite(finished.result))
 
 
 def _typed(argv: Sequence[str]) -> list[str]:
     """The command line as it can be typed again, without secrets."""
     return ["lockbench", *masked_command(argv[1:])]
-
-
-def _require_writable(markdown: Path | None) -> None:
-    """Refuse a file that cannot be written before the run, not after it."""
-    if markdown is None:
-        return
-    try:
-        markdown.open("a").close()
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{markdown} cannot be written ({error.strerror}); name another file") from None

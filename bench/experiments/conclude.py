@@ -17,6 +17,7 @@ from bench.experiments.faults import Timeline
 from bench.experiments.follow import Course
 from bench.experiments.servers import Servers
 from bench.experiments.verdict import judge_run
+from bench.gates.threshold import read_thresholds
 from bench.measure import workers
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Facts, Window
@@ -59,6 +60,8 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
     if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     instances = _instances(evidence, folded.values["instances"], leaks)
+    judged = {**folded.values, "safety": safety, "duration_s": evidence.window.duration_s}
+    thresholds = [threshold.judge(judged) for threshold in read_thresholds(scenario.thresholds)]
     return assemble(
         {
             **identity,
@@ -72,9 +75,9 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
             "instances": instances,
             "safety": safety,
             "faults": evidence.timeline.section(),
-            "thresholds": [],
+            "thresholds": thresholds,
             "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
-            "verdict": judge_run(folded.values, safety, course.deaths),
+            "verdict": judge_run(folded.values, safety, course.deaths, thresholds),
         }
     )
 

@@ -23,6 +23,7 @@ from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
 from bench.experiments.servers import Counters, Servers, open_servers, work_folder
 from bench.experiments.verdict import INTERRUPTED, exit_code
+from bench.gates.threshold import read_thresholds
 from bench.measure.result import Result, write_result
 from bench.measure.workers import read_workers
 from bench.scenario import Scenario
@@ -66,6 +67,7 @@ def run_scenario(order: Order, show: Show) -> Finished:
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
     faults = _faults(order.scenario)
+    read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts
     with (
         Interrupts() as interrupts,
         open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers,

@@ -57,3 +57,18 @@ def share(part: float, whole: float) -> str:
 def inverse(ratio: float) -> str:
     """Return a rate r as the N of "1 in N"."""
     return count(round(1 / ratio)) if ratio else MISSING
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """Return a figure of a result with its unit: `unit` is s, us, per_s, ratio or count."""
+    if value is None:
+        return MISSING
+    if unit == "s":
+        return latency(value)
+    if unit == "us":
+        return f"{count(value)} µs"
+    if unit == "per_s":
+        return f"{count(value)}/s"
+    if unit == "ratio":
+        return percent(value, 2)
+    return f"{value:.2f}" if value != int(value) and value < 10 else count(value)

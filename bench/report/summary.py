@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.report.figures import count, inverse, latency, milliseconds, percent, share
+from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
@@ -130,6 +131,7 @@ def _same(sections: Mapping[str, Mapping[str, Any]]) -> bool:
 def _lines(result: Result, place: str) -> Iterator[Line]:
     for reason in result["verdict"]["reasons"]:
         yield Line("because", reason, BAD if result["verdict"]["status"] == "violated" else WARNING)
+    yield from _thresholds(result["thresholds"])
     yield _outcomes(result)
     yield _attempts(result)
     yield from _cost(result["cost"])
@@ -140,6 +142,14 @@ def _lines(result: Result, place: str) -> Iterator[Line]:
         yield Line("warning", warning, WARNING)
     if place:
         yield Line("result", place)
+
+
+def _thresholds(entries: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    width = max((len(entry["expression"]) for entry in entries), default=0)
+    styles = {"pass": GOOD, "fail": BAD}
+    for entry in entries:
+        text = f"{entry['status'].upper()}  {entry['expression']:<{width}}  {threshold_text(entry)}"
+        yield Line("threshold", text, styles.get(entry["status"], WARNING))
 
 
 def _outcomes(result: Result) -> Line:

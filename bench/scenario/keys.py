@@ -1,7 +1,7 @@
 """THE table of scenario keys: *one row → a TOML key, an option of the same name, its help and its documentation*.
 
-Rules: a row says all there is to say about a key: its name, what values it takes, its default as one would write it,
-and whether this version can do it. Add a key here and in `model.Scenario`, nowhere else. Source: README's table.
+Rules: a row says all there is to say about a key: its name, what values it takes, its default as one would write it.
+Add a key here and in `model.Scenario`, nowhere else. Source: README's table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Key:
     default: object
     help: str
     option_name: str = ""
-    not_yet: str = ""
 
     @property
     def option(self) -> str:
@@ -252,7 +251,6 @@ KEYS: tuple[Key, ...] = (
         (),
         "a limit that the result must keep, like 'acquire.p99 < 10ms'",
         option_name="threshold",
-        not_yet="thresholds",
     ),
     Key(
         "pause",

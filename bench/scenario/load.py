@@ -1,7 +1,7 @@
 """From what people wrote to one Scenario: *a TOML file and options → Scenario, or one sentence*.
 
-Rules: an option wins over the file, the file over the default; every refusal names its place (file and key, or option);
-what this version cannot do yet is refused, never ignored. Source: README's scenario table.
+Rules: an option wins over the file, the file over the default; every refusal names its place (file and key, or option).
+Source: README's scenario table.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def load(
     """Return the scenario of the TOML file `path`, overridden by `options` (key name → text, list of texts or bool).
 
     `usual_instances`: how many instances a recipe takes when nothing is said; without it the table's default.
-    Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction, and
-    for what this version cannot do.
+    Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
     """
     given = _Given()
     if path is not None:
@@ -62,11 +61,6 @@ def load(
     scenario = _resolve(given.values)
     for name, sentence in _contradictions(scenario, given.values):
         raise UsageError(f"{given.places.get(name, f'key `{name}`')}: {sentence}")
-    for key in KEYS:
-        if key.not_yet and given.values.get(key.name):
-            raise UsageError(
-                f"{given.places[key.name]}: this version of lockbench has no {key.not_yet} yet; take it out"
-            )
     return scenario
 
 

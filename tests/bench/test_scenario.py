@@ -182,12 +182,9 @@ CONTRADICTIONS = [
     ),
     ("[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'", "worker:1 does not exist: this run has 1 of them"),
 ]
-NOT_YET = [
-    ("thresholds = ['acquire.p99 < 10ms']", "has no thresholds yet"),
-]
 
 
-@pytest.mark.parametrize(("toml", "expected"), REFUSALS + CONTRADICTIONS + NOT_YET)
+@pytest.mark.parametrize(("toml", "expected"), REFUSALS + CONTRADICTIONS)
 def test_bad_input_is_refused_in_one_sentence_with_its_place(tmp_path: Path, toml: str, expected: str) -> None:
     message = refusal(tmp_path, toml)
     assert expected in message

@@ -10,13 +10,19 @@ from bench.experiments.verdict import exit_code, judge_run
 
 
 def verdict(
-    *, acquired: int = 500, generator: str = "VALID", safety: str = "SAFE", deaths: tuple[str, ...] = ()
+    *,
+    acquired: int = 500,
+    generator: str = "VALID",
+    safety: str = "SAFE",
+    deaths: tuple[str, ...] = (),
+    thresholds: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     sections = {
         "outcomes": {"acquired": acquired},
         "generator": {"verdict": generator, "reason": "Little's ratio is 0.7"},
     }
-    return judge_run(sections, {"verdict": safety, "reason": "2 × service fault"}, deaths)
+    entries = [{"expression": f"limit {status}", "status": status, "reason": "why"} for status in thresholds]
+    return judge_run(sections, {"verdict": safety, "reason": "2 × service fault"}, deaths, entries)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,12 @@ def verdict(
         ({"safety": "VIOLATED"}, "violated", 5),
         ({"safety": "VIOLATED", "generator": "INVALID", "acquired": 0}, "violated", 5),
         ({"generator": "INVALID", "acquired": 0}, "invalid", 4),
+        ({"thresholds": ("pass",)}, "pass", 0),
+        ({"thresholds": ("pass", "fail")}, "fail", 1),
+        ({"thresholds": ("inconclusive", "fail")}, "inconclusive", 4),
+        ({"thresholds": ("fail",), "generator": "INVALID"}, "invalid", 4),
+        ({"thresholds": ("fail",), "acquired": 0}, "inconclusive", 4),
+        ({"thresholds": ("fail", "inconclusive"), "safety": "VIOLATED"}, "violated", 5),
     ],
 )
 def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status: str, code: int) -> None:
@@ -40,11 +52,19 @@ def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status:
 
 
 def test_every_reason_is_said_not_only_the_worst() -> None:
-    reasons = verdict(safety="VIOLATED", generator="INVALID", acquired=0, deaths=("worker 1 died",))["reasons"]
+    case: dict[str, Any] = {
+        "safety": "VIOLATED",
+        "generator": "INVALID",
+        "acquired": 0,
+        "thresholds": ("fail", "inconclusive"),
+    }
+    reasons = verdict(**case, deaths=("worker 1 died",))["reasons"]
     assert reasons == [
         "2 × service fault",
         "worker 1 died",
         "the load was not what it claims: Little's ratio is 0.7",
         "no lease was granted in the measured window",
+        "limit inconclusive: why",
+        "limit fail does not hold",
     ]
     assert verdict()["reasons"] == []

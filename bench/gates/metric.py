@@ -1,0 +1,122 @@
+"""The figures of a result by name: *a name as people write it → where it stands, its unit, which way is better*.
+
+Rules: the names are the paths of the numbers in result.schema.json, so that none is forgotten or invented; `latency_s.`
+may be left out, p99.9 stands for p999, and four figures have short names. Source: README's table of thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bench.errors import UsageError
+from bench.measure.result import schema
+from bench.scenario.quantity import nearest
+
+SECTIONS = (
+    *("rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes", "split_votes"),
+    *("cost", "generator", "safety"),
+)
+SHORT = {
+    "rate": "rate.achieved_per_s",
+    "acquire.success": "outcome_shares.acquired",
+    "safety.violations": "safety.service_faults",
+    "duration": "duration_s",
+}
+_MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is stored."""
+
+    name: str
+    path: tuple[str, ...]
+    unit: str
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of it is good; of everything else less is."""
+        return ".".join(self.path) in _MORE_IS_BETTER
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """What `result` has of it; None when that is unknown."""
+        found: Any = result
+        for part in self.path:
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return None if found is None else float(found)
+
+    def samples(self, result: Mapping[str, Any]) -> int | None:
+        """How many samples a figure of a distribution rests on; None for other figures."""
+        section = result.get("latency_s", {}).get(self.path[1]) if self.path[0] == "latency_s" else None
+        return None if section is None else int(section["count"])
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric called `name`. Raises UsageError with the nearest name and all there are."""
+    known = metrics()
+    written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
+    for path in (written, f"latency_s.{written}"):
+        if path in known:
+            return known[path]
+    hint = nearest(name, [metric.name for metric in known.values()])
+    raise UsageError(f"there is no metric {name}{hint or '.'} The metrics are {_listing(known.values())}")
+
+
+@cache
+def metrics() -> Mapping[str, Metric]:
+    """Every metric by its full path."""
+    names = {path: short for short, path in SHORT.items()}
+    document = schema()
+    paths = [path for path in _numbers(document, document, ()) if path[0] in SECTIONS or ".".join(path) in names]
+    return {
+        ".".join(path): Metric(names.get(".".join(path), ".".join(path).removeprefix("latency_s.")), path, _unit(path))
+        for path in paths
+    }
+
+
+def _numbers(document: Mapping[str, Any], node: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of all numbers below `node`, lists left out."""
+    if "$ref" in node:
+        node = document["$defs"][node["$ref"].rpartition("/")[2]]
+    kinds = node.get("type", ())
+    if {"number", "integer"} & {kinds, *kinds} if isinstance(kinds, str) else {"number", "integer"} & set(kinds):
+        yield path
+    for name, inner in node.get("properties", {}).items():
+        yield from _numbers(document, inner, (*path, name))
+
+
+def _unit(path: Sequence[str]) -> str:
+    section, last = path[0], path[-1]
+    if last.endswith("_per_s"):
+        return "per_s"
+    if "_us_" in last:
+        return "us"
+    if last.endswith("_s") or (section == "latency_s" and last != "count"):
+        return "s"
+    if section == "outcome_shares" or last.endswith("ratio") or last == "upper_bound_95":
+        return "ratio"
+    return "count"
+
+
+def _listing(known: Iterable[Metric]) -> str:
+    """All names, those of one section together."""
+    alone: list[str] = []
+    tails: dict[str, list[str]] = {}
+    for metric in known:
+        if metric.name in SHORT:
+            alone.append(metric.name)
+        else:
+            head, _, tail = metric.name.rpartition(".")
+            tails.setdefault(head, []).append(tail)
+    heads: dict[str, list[str]] = {}
+    for head, names in tails.items():
+        heads.setdefault(" ".join(names), []).append(head)
+    groups = [f"{_group(names)}.({tail})" for tail, names in heads.items()]
+    return ", ".join([*alone, *groups])
+
+
+def _group(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"({' '.join(names)})"

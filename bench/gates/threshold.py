@@ -1,0 +1,118 @@
+"""One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with value and margin*.
+
+Rules
+- No value is INCONCLUSIVE, never a pass: no samples, too few for a percentile, no lease contested.
+- A figure of safety is inconclusive while safety is UNKNOWN.
+- The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
+
+Source: README, "Gate your CI".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any
+
+from bench.errors import UsageError
+from bench.gates.metric import Metric, find_metric
+from bench.scenario.quantity import parse_threshold
+
+OPERATORS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+_PARTS = re.compile(r"(?P<name>[a-z0-9_.]+)\s*(?P<operator>[<>=!]+)\s*(?P<number>[\d.]+)\s*(?P<unit>\S*)")
+_SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
+_SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure stored in this unit
+    "s": _SECONDS,
+    "us": {unit: seconds * 10**6 for unit, seconds in _SECONDS.items()},
+    "per_s": {"": Decimal(1), "/s": Decimal(1)},
+    "ratio": {"": Decimal(1), "%": Decimal("0.01")},
+    "count": {"": Decimal(1)},
+}
+_EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%", "count": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`limit` is in the metric's own unit; `expression` as it was written."""
+
+    expression: str
+    metric: Metric
+    operator: str
+    limit: float
+
+    def judge(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry of `thresholds` for this result; its fields are those of result.schema.json."""
+        value = self.metric.value(result)
+        kept = value is not None and OPERATORS[self.operator](value, self.limit)
+        doubt = self._doubt(result, value, kept=kept)
+        room = None if value is None else self._room(value)
+        return {
+            "expression": self.expression,
+            "metric": self.metric.name,
+            "path": ".".join(self.metric.path),
+            "operator": self.operator,
+            "limit": self.limit,
+            "unit": self.metric.unit,
+            "value": value,
+            "margin": room,
+            "margin_ratio": room / self.limit if room is not None and self.limit else None,
+            "status": "inconclusive" if doubt else "pass" if kept else "fail",
+            "reason": doubt or None,
+        }
+
+    def _room(self, value: float) -> float:
+        """How far the value may still go until the limit; negative: how far beyond it is."""
+        if self.operator in ("<", "<="):
+            return self.limit - value
+        if self.operator in (">", ">="):
+            return value - self.limit
+        away = abs(value - self.limit)
+        return away if self.operator == "!=" else -away
+
+    def _doubt(self, result: Mapping[str, Any], value: float | None, *, kept: bool) -> str:
+        """Why this cannot be answered from `result`; nothing when it can."""
+        section, safety = self.metric.path[0], result["safety"]
+        if section == "safety" and safety["verdict"] == "UNKNOWN":
+            return f"safety is unknown: {safety['reason']}"
+        if value is None:
+            samples = self.metric.samples(result)
+            return f"{samples:,} samples are too few for it" if samples else "there are no samples"
+        if section == "safety" and kept and not safety["contested_leases"]:
+            return "no lease was contested, so nothing was tested"
+        if section == "latency_s" and kept and result["rate"]["sustained"] is False:
+            return "the offered rate was not sustained"
+        return ""
+
+
+def read_threshold(text: str) -> Threshold:
+    """Return the threshold written in `text`. Raises UsageError for a wrong form, metric or unit."""
+    try:
+        expression = parse_threshold(text)
+    except ValueError as error:
+        raise UsageError(f"threshold: {error}") from None
+    parts = _PARTS.fullmatch(expression)
+    assert parts is not None  # parse_threshold takes nothing else
+    try:
+        metric = find_metric(parts["name"])
+    except UsageError as error:
+        raise UsageError(f"threshold {expression!r}: {error}") from None
+    scale = _SCALES[metric.unit].get(parts["unit"])
+    if scale is None:
+        wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
+        wrong = f"{parts['unit']!r} is not a unit of {metric.name}" if parts["unit"] else "the limit needs a unit"
+        raise UsageError(f"threshold {expression!r}: {wrong} (write it like {wanted})")
+    return Threshold(expression, metric, parts["operator"], float(Decimal(parts["number"]) * scale))
+
+
+def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
+    """Return each threshold once, in the order written. Raises UsageError as `read_threshold` does."""
+    return tuple(dict.fromkeys(map(read_threshold, texts)))
+
+
+def worst_status(judged: Iterable[Mapping[str, Any]]) -> str:
+    """The word for all of them together: inconclusive before fail before pass, as exit codes 4 and 1."""
+    found = {entry["status"] for entry in judged}
+    return next((status for status in ("inconclusive", "fail") if status in found), "pass")

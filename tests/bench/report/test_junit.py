@@ -1,0 +1,78 @@
+"""JUnit XML: valid by the usual schema whatever stands in it, and nothing that is not a pass looks like one."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import xmlschema
+
+from bench.gates.threshold import read_threshold
+from bench.report.junit import Case, Suite, junit_xml, run_suite
+from bench.report.summary import summarise
+from bench.report.terminal import summary_text
+
+HERE = Path(__file__).parent
+XSD = xmlschema.XMLSchema(str(HERE / "JUnit.xsd"))
+Result = dict[str, Any]
+
+
+def judged(*texts: str, status: str = "pass", reasons: tuple[str, ...] = ()) -> Result:
+    result: Result = copy.deepcopy(json.loads((HERE / "sample.json").read_text(encoding="utf-8")))
+    result["thresholds"] = [read_threshold(text).judge(result) for text in texts]
+    result["verdict"] = {"status": status, "reasons": list(reasons)}
+    return result
+
+
+def read(document: str) -> ET.Element:
+    XSD.validate(document)
+    suite = ET.fromstring(document).find("testsuite")
+    assert suite is not None
+    return suite
+
+
+def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
+    result = judged(
+        "acquire.p99 < 5s", "acquire.p99 < 1us", status="fail", reasons=("acquire.p99 < 1us does not hold",)
+    )
+    suite = read(junit_xml(run_suite(result)))
+    assert [case.get("name") for case in suite.iter("testcase")] == ["the run", "acquire.p99 < 5s", "acquire.p99 < 1us"]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert "limit 1 µs · margin -" in str(failure.get("message"))
+
+
+@pytest.mark.parametrize("status", ["inconclusive", "invalid", "violated"])
+def test_what_is_not_a_pass_is_an_error(status: str) -> None:
+    suite = read(junit_xml(run_suite(judged(status=status, reasons=("it was so",)))))
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+
+
+def test_an_open_threshold_is_its_own_error_not_the_runs() -> None:
+    result = judged("acquire_failed.p99 < 5s")
+    entry = result["thresholds"][0]
+    entry |= {"status": "inconclusive", "reason": "there are no samples", "value": None, "margin": None}
+    result["verdict"] = {"status": "inconclusive", "reasons": [f"{entry['expression']}: {entry['reason']}"]}
+    suite = read(junit_xml(run_suite(result)))
+    assert [len(case) for case in suite.iter("testcase")] == [0, 1]
+
+
+def test_nothing_in_a_text_breaks_the_document() -> None:
+    ugly = 'a < b & "c" ]]> \x00\x1b[31m ü 𝄞 \ud800'
+    suite = Suite("gate", "2026-11-21T01:02:03Z", 1.5, [Case(ugly, "fail", ugly)], {"server": ugly})
+    assert read(junit_xml(suite)).get("failures") == "1"
+
+
+def test_the_terminal_shows_value_limit_and_margin() -> None:
+    result = judged("acquire.p99 < 5s", "rate >= 9000000/s", "safety.violations == 0")
+    lines = [line for line in summary_text(summarise(result), 110).splitlines() if line.startswith("threshold")]
+    assert lines[0].split()[1:5] == ["PASS", "acquire.p99", "<", "5s"]
+    assert "limit 5.00 s · margin +" in lines[0]
+    assert lines[1].split()[1] == "FAIL"
+    assert "margin -" in lines[1]
+    assert "measured 0 · limit 0 · margin 0" in lines[2]
