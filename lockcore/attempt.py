@@ -99,7 +99,10 @@ class Acquire:
                 )
             now_ns = yield start_ns
             self.attempts += 1
-            self.round = self.engine.set_round(self.resource, self.terms, now_ns, self.attempts)
+            observe = round_.watched or outcome is not Outcome.CONTENDED  # an acquire is seen whole, or when it is odd
+            self.round = self.engine.set_round(
+                self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
+            )
             now_ns = yield from _settled(self.round)
 
     def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:

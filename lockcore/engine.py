@@ -65,15 +65,13 @@ class Engine:
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
-        self.dirty = self._flushing = False
+        self.dirty = self._flushing = self.foreign = self._merges = False
         self.terms_of: dict[int, Terms] = {}
-        self.foreign = False
         self._uniform_release: Encode | None = None
-        self._merges = False
         self._to_merge: list[ReleaseRound] = []
         self._merge_keys: set[str] = set()
         self._stems: dict[str, bytes] = {}
-        self._observer, self._observe_every = settings.observer, settings.observe_every
+        self._observer, self.observe_every = settings.observer, settings.observe_every
         self._watched: list[WatchedSetRound] = []
         self._unstamped: list[WatchedSetRound] = []
         self.now_ns = 0
@@ -97,13 +95,15 @@ class Engine:
             self.deadlines.shortest_ns = min(self.deadlines.shortest_ns, terms.timeout_ns)
         return terms
 
-    def set_round(self, resource: str, terms: Terms, now_ns: int, attempt: int = 1) -> SetRound:
-        """A new attempt with an owner token of its own, not yet sent."""
+    def set_round(  # noqa: PLR0917 - the hot path calls it
+        self, resource: str, terms: Terms, now_ns: int, attempt: int = 1, acquire_ns: int = 0, observe: bool = False
+    ) -> SetRound:
+        """A new attempt with an owner token of its own, not yet sent; of the acquire begun at `acquire_ns` (0: now)."""
         number = next(self._counter)
         claim = (self._stems.get(resource) or self._stem(resource)) + b"%d\r\n" % number
-        if self._observer is None or number % self._observe_every:
+        if self._observer is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
-        return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt)
+        return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt, acquire_ns or now_ns)
 
     def _stem(self, resource: str) -> bytes:
         """A claim on `resource` up to the counter of its owner token; the first ones are kept."""

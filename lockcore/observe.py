@@ -17,12 +17,14 @@ class AttemptRecord:
     """One attempt. Times in ns of CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 =
     never.
 
-    `attempt`: 1 for the first round of its acquire. `validity_ns`: what was left when the caller got it (≤ 0: none).
+    `attempt`: 1 for the first round of its acquire, which began at `acquire_ns`: attempts on one resource with the same
+    `acquire_ns` are one acquire's. `validity_ns`: what was left when the caller got it (≤ 0: none).
     `margin`: granted votes − quorum, negative when lost.
     """
 
     resource: str
     attempt: int
+    acquire_ns: int
     started_ns: int
     decided_ns: int
     closed_ns: int

@@ -92,6 +92,10 @@ class _Connected:
         """Every instance as this client sees it now."""
         return self._driver.engine.status()  # type: ignore[no-any-return]
 
+    def observe_every(self, every: int) -> None:
+        """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect."""
+        self._driver.engine.observe_every = max(every, 1)
+
     def _release_steps(self, lease: Lease) -> Generator[Round | int, int, Denied]:
         self._driver.stop_keeping(lease)
         return release_steps(self._driver.engine, lease, monotonic_ns())

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 class WatchedSetRound(SetRound):
     """A `SetRound` that reports to an observer."""
 
-    __slots__ = ("attempt", "closed_ns", "decided_ns", "decision", "observer", "replied_ns", "sent_ns", "votes")
+    __slots__ = (
+        "acquire_ns",
+        "attempt",
+        "closed_ns",
+        "decided_ns",
+        "decision",
+        "observer",
+        "replied_ns",
+        "sent_ns",
+        "votes",
+    )
     watched = True
 
     def __init__(  # noqa: PLR0917 - made in one place
@@ -33,11 +43,13 @@ class WatchedSetRound(SetRound):
         started_ns: int,
         observer: Observer,
         attempt: int,
+        acquire_ns: int,
     ) -> None:
         super().__init__(engine, resource, claim, terms, started_ns)
         self.undecided = -self.undecided  # every reply through `reply`
         self.observer = observer
         self.attempt = attempt
+        self.acquire_ns = acquire_ns
         self.votes = [Vote.ABSENT] * engine.instances
         self.sent_ns = [0] * engine.instances
         self.replied_ns = [0] * engine.instances
@@ -100,6 +112,7 @@ class WatchedSetRound(SetRound):
         return AttemptRecord(
             resource=self.resource,
             attempt=self.attempt,
+            acquire_ns=self.acquire_ns,
             started_ns=self.started_ns,
             decided_ns=self.decided_ns,
             closed_ns=self.closed_ns,

@@ -67,6 +67,7 @@ def test_a_granted_attempt_is_reported_when_its_last_vote_is_in() -> None:
     assert record == AttemptRecord(
         resource="stock",
         attempt=1,
+        acquire_ns=ms[0],
         started_ns=ms[0],
         decided_ns=ms[4],
         closed_ns=ms[5],
@@ -148,6 +149,31 @@ def test_every_attempt_of_an_acquire_has_its_record_and_number() -> None:
     assert names == [Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.ACQUIRED]
     for record in records:
         check_order(record)
+
+
+def test_attempts_of_one_acquire_share_the_time_it_began() -> None:
+    fleet, records = watched()
+    began_ns = fleet.now_ns
+    run = acquiring(fleet, wait_ms=100)
+    run.answer(NIL, NIL, NIL)
+    run.answer(OK, OK, OK)
+    assert [record.acquire_ns for record in records] == [began_ns] * 2
+    assert records[1].started_ns > began_ns
+
+
+@pytest.mark.parametrize(
+    "first, then, attempts",
+    [((NIL, NIL, NIL), "a held lock", []), ((OK, NIL, MISCONF), "a split vote", [2])],
+)
+def test_an_acquire_that_is_not_observed_is_from_its_first_odd_attempt_on(
+    first: tuple[bytes, ...], then: str, attempts: list[int]
+) -> None:
+    fleet, records = watched(every=999_983)
+    run = acquiring(fleet, wait_ms=100)
+    run.answer(*first)
+    run.answer(OK, OK, OK)
+    assert isinstance(run.result, Lease)
+    assert [record.attempt for record in records] == attempts, then
 
 
 def test_an_attempt_without_a_quorum_of_voters_is_reported_too() -> None:
