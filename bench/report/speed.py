@@ -8,10 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+_COLUMNS = 100  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
+
 
 def print_speed(result: Mapping[str, Any], path: str, console: Console | None = None) -> None:
     """Print the rows of `make bench`, its conditions, and where the JSON is."""
     console = console or Console(highlight=False)
+    console.width = max(console.width, _COLUMNS)
     conditions = result["conditions"]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column(f"N={conditions['instances']}, acquire + release", no_wrap=True)
