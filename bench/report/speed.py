@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-_COLUMNS = 100  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
+_COLUMNS = 108  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
 
 
 def print_speed(result: Mapping[str, Any], path: str, console: Console | None = None) -> None:
