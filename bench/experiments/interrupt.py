@@ -1,17 +1,24 @@
 """Ctrl-C, taken in hand: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt, or a note while something is at stake*.
 
 Rules: while `raising` a signal raises KeyboardInterrupt as Python does; else it is only counted, so that clean-up is
-never torn in the middle. A second signal asks for speed, never for leaving processes behind. Source: signal(7).
+never torn in the middle. A second signal asks for speed, never for leaving processes behind. No wish is lost: Python
+drops what is raised inside a finaliser (`__del__`), so such a signal is raised again; and what was only counted by a
+step of a larger experiment is handed to the experiment around it. Source: signal(7); sys.unraisablehook.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN_S = 0.01  # until a lost wish is raised again: outside the finaliser by then
 
 
 class Interrupts:
@@ -21,6 +28,7 @@ class Interrupts:
         self.count = 0
         self.raising = True
         self._before: dict[signal.Signals, Any] = {}
+        self._hook: Any = None
 
     def __enter__(self) -> Self:
         """Take the signals, but a SIGHUP that is ignored (nohup) stays so."""
@@ -28,16 +36,42 @@ class Interrupts:
             for number in _SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._note)
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the signals back."""
+        """Give the signals back. Raises KeyboardInterrupt for a wish that nobody has been told of yet."""
+        if not self._before:
+            return
+        pending = signal.setitimer(signal.ITIMER_REAL, 0)[0] > 0
+        around = getattr(self._before[signal.SIGINT], "__self__", None)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = self._hook
+        if kind is not None:
+            return
+        if isinstance(around, Interrupts):
+            if pending or self.count:
+                around.note()
+        elif pending:
+            raise KeyboardInterrupt
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def note(self) -> None:
+        """Somebody wishes to end. Raises KeyboardInterrupt while `raising`."""
         self.count += 1
         if self.raising:
             raise KeyboardInterrupt
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.note()
+
+    def _lost(self, unraisable: UnraisableHookArgs) -> None:
+        """What Python could not raise. No lock is taken here: a finaliser may run inside any other call."""
+        if issubclass(unraisable.exc_type, KeyboardInterrupt) and self._before:
+            self.count -= 1
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            self._hook(unraisable)

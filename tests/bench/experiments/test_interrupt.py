@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 
 import pytest
 
@@ -31,3 +33,60 @@ def test_an_ignored_hangup_stays_ignored() -> None:
             assert interrupts.count == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+class Dying:
+    """Ctrl-C comes while it is finalised, where Python drops exceptions."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_python_drops_in_a_finaliser_is_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            _finalise_and_wait()
+        assert interrupts.count == 1
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert "ignored" not in capsys.readouterr().err
+
+
+def _finalise_and_wait() -> None:
+    dying = Dying()
+    del dying
+    time.sleep(30)
+
+
+def test_a_signal_dropped_at_the_very_end_is_raised_by_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        Dying()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_what_a_step_has_only_counted_ends_the_experiment_around_it() -> None:
+    with Interrupts() as around:
+        with pytest.raises(KeyboardInterrupt), Interrupts() as step:
+            step.raising = False
+            signal.raise_signal(signal.SIGINT)
+        assert (step.count, around.count) == (1, 1)
+
+
+def test_a_step_on_its_own_that_has_counted_ends_in_order() -> None:
+    with Interrupts() as step:
+        step.raising = False
+        signal.raise_signal(signal.SIGINT)
+    assert step.count == 1
+
+
+def test_other_finalisers_that_fail_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError
+
+    with Interrupts():
+        Failing()
+    assert told == [ValueError]
