@@ -135,7 +135,7 @@ _SERVERS = (
     ),
     _gauge("redlock.quorum.size", "{instance}", "votes that win: more than half of the configured instances"),
     _gauge("redlock.instance.voting", "{instance}", "1 while all load processes get its votes, else 0", *_INSTANCE),
-    _gauge("redlock.instance.abstaining", "{instance}", "1 while it does not vote, as it may have forgotten", *_INSTANCE),
+    _gauge("redlock.instance.abstaining", "{instance}", "1 while it must not vote: may have forgotten", *_INSTANCE),
     _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
     _counter("redlock.instance.errors", "{error}", "errors the load met there", at.ERROR, *_INSTANCE),
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),

@@ -1,0 +1,133 @@
+"""What the operations of a run add up to: *history records → data points*.
+
+Rules
+- Every record is counted once. Latencies, outcomes and attempts count when a record appears; votes only once no round
+  of it can be open any more, so both may be fed from different places of the same history.
+- Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
+- A hand-off needs the operations around it: it is looked for in the records added last and those before.
+
+Source: the definitions of bench.measure (latency, outcomes, votes); `table.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bench.measure import votes
+from bench.measure.facts import Window
+from bench.measure.latency import handoffs
+from bench.measure.outcomes import acquired
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.timeline import Integers
+from bench.telemetry.attributes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES
+from bench.telemetry.buckets import NS_PER_S, Buckets
+from bench.telemetry.points import Exemplar, Point, point
+
+SETTLE_NS, FAST = 2 * NS_PER_S, 20_000
+Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
+
+
+class Counts:
+    """Adds up a run. `quorum`: the votes that win."""
+
+    def __init__(self, quorum: int) -> None:
+        self._quorum = quorum
+        self._acquires = {name: Buckets() for name in ACQUIRE_OUTCOMES}
+        self._attempts = {name: Buckets(1) for name in ACQUIRE_OUTCOMES}
+        self._releases = {name: Buckets() for name in RELEASE_OUTCOMES}
+        self._plain = {name: Buckets() for name in ("hold", "handoff", "validity", "dead_time")}
+        self._votes: Counter[str] = Counter(dict.fromkeys(votes.KINDS, 0))
+        self._margin = Buckets(1)
+        self._split_votes = 0
+
+    def add(self, records: Records) -> None:
+        """Count what these operations took and how they ended."""
+        won, codes = acquired(records), records["outcome"] & 0xFF
+        took, rounds = records["ended_ns"] - records["intended_ns"], votes.attempts_of(records)
+        for name in ACQUIRE_OUTCOMES:
+            rows = codes == OUTCOME_CODES[name]
+            self._acquires[name].add(took[rows])
+            self._attempts[name].add(rounds[rows])
+        released = (records["outcome"] >> 8) & 0xFF
+        lasted = records["release_replied_ns"] - records["release_sent_ns"]
+        for name in RELEASE_OUTCOMES:
+            self._releases[name].add(lasted[released == OUTCOME_CODES[name]])
+        sent = records["release_sent_ns"]
+        self._plain["hold"].add((sent - records["granted_ns"])[won & (sent > 0)])
+        self._plain["validity"].add((records["valid_until_ns"] - records["granted_ns"])[won])
+        split_votes = votes.split_votes_of(records)
+        self._plain["dead_time"].add((records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)])
+        self._split_votes += int(split_votes.sum())
+
+    def add_handoffs(self, records: Records, window: Window) -> None:
+        """Count the hand-offs whose release was sent in `window`, among all operations of their resources."""
+        self._plain["handoff"].add(handoffs(records, window))
+
+    def add_votes(self, records: Records) -> None:
+        """Count the votes of operations that are not patched any more."""
+        self._votes.update(votes.count_votes(records))
+        closed = acquired(records) & (votes.votes_of(records, "undecided") == 0)
+        self._margin.add(votes.votes_of(records, "granted")[closed] - self._quorum)
+
+    @property
+    def operations(self) -> int:
+        """Acquires that returned."""
+        return sum(buckets.count for buckets in self._acquires.values())
+
+    @property
+    def leases(self) -> int:
+        """Those of them that got the lock."""
+        return self._acquires["acquired"].count
+
+    def points(self, exemplars: Exemplars) -> Iterator[Point]:
+        """All of it. Of each closed set every member is there, with 0 if it never happened."""
+        for name, buckets in self._acquires.items():
+            yield point("redlock.acquire.duration", buckets, exemplars.get(name, ()), redlock_outcome=name)
+            yield point("redlock.acquire.outcomes", buckets.count, redlock_outcome=name)
+        for name, buckets in self._attempts.items():
+            yield point("redlock.acquire.attempts", buckets, redlock_outcome=name)
+        for name, buckets in self._releases.items():
+            yield point("redlock.release.duration", buckets, redlock_outcome=name)
+        yield point("redlock.leases.gone", self._releases["gone"].count)
+        yield point("redlock.hold.duration", self._plain["hold"])
+        yield point("redlock.handoff.duration", self._plain["handoff"])
+        yield point("redlock.lease.validity", self._plain["validity"])
+        yield point("redlock.split_vote.dead_time", self._plain["dead_time"])
+        yield point("redlock.split_votes", self._split_votes)
+        yield point("redlock.vote.margin", self._margin)
+        for name, number in self._votes.items():
+            yield point("redlock.votes", number, redlock_vote=name)
+
+
+class HandoffWindow:
+    """Finds hand-offs while the history still grows: those released between two looks, once everybody who waited then
+    has been recorded: `SETTLE_NS` later, sooner at rates (`FAST` a look) that nobody waits long at."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, RECORD_DTYPE)
+        self._until_ns = 0
+
+    def add(self, records: Records, now_ns: int, counts: Counts) -> None:
+        """Take what is new at `now_ns`, and count what is settled by now."""
+        kept = np.concatenate([self._kept, records])
+        settle_ns = SETTLE_NS // 8 if len(records) > FAST else SETTLE_NS
+        until_ns = now_ns - settle_ns
+        if until_ns > self._until_ns and len(kept):
+            counts.add_handoffs(kept, Window(self._until_ns, until_ns))
+            kept = kept[_ends_ns(kept) >= until_ns - settle_ns]
+        self._kept, self._until_ns = kept, max(until_ns, self._until_ns)
+
+
+def busy(records: Records, begun: str, ended: str, window: Window) -> float:
+    """How many operations were between the times `begun` and `ended` of their records, on average over `window`."""
+    start, stop = records[begun], records[ended]
+    rows = (start > 0) & (stop > 0)
+    overlap = np.minimum(stop[rows], window.stop_ns) - np.maximum(start[rows], window.start_ns)
+    return float(np.maximum(overlap, 0).sum()) / (window.duration_s * NS_PER_S)
+
+
+def _ends_ns(records: Records) -> Integers:
+    return np.asarray(np.maximum(records["ended_ns"], records["release_replied_ns"]))

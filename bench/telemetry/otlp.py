@@ -1,0 +1,245 @@
+"""Over the wire: *snapshots and spans → OpenTelemetry's own exporters, in threads of their own*.
+
+Rules
+- The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates, time-outs
+  and retries are the exporters' business, by the standard variables.
+- Metrics are cumulative, so a snapshot that did not arrive is made good by the next; of several only the newest waits.
+- Exporters say why they fail in their log: the last line is kept, without secrets, for the warning.
+
+Source: opentelemetry-sdk's data classes; the OTLP specification.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.scenario import redacted
+from bench.telemetry.buckets import Buckets
+from bench.telemetry.line import Line
+from bench.telemetry.points import Exemplar, Point, Snapshot, by_name
+from bench.telemetry.settings import GRPC, Settings
+from bench.telemetry.spans import LINK, Span
+from bench.telemetry.table import BOUNDS, SCOPE, Instrument, Kind
+
+SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
+_URL = re.compile(r"\w+://\S+")
+_LOGGER = "opentelemetry"
+
+
+class Otlp:
+    """The two lines to the collector. Made by `open_otlp`."""
+
+    def __init__(self, resource: Any, metrics: Any, traces: Any, wall_ns: int) -> None:
+        self._resource, self._wall_ns = resource, wall_ns
+        self._log = _LastLine()
+        self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
+        self._metrics = self._traces = None
+        if metrics is not None:
+            self._metrics = Line[Snapshot]("metrics", lambda all_: self._send_metrics(metrics, all_), room=1, batch=1)
+        if traces is not None:
+            self._traces = Line[Span](
+                "traces", lambda spans: self._send_spans(traces, spans), room=SPANS_KEPT, batch=SPANS_PER_BATCH
+            )
+
+    @property
+    def takes_spans(self) -> bool:
+        """Whether traces are exported."""
+        return self._traces is not None
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """What was made and did not arrive, by kind."""
+        return {
+            "export": self._metrics.dropped if self._metrics else 0,
+            "span": self._traces.dropped if self._traces else 0,
+        }
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Snapshots and spans that arrived."""
+        return self._metrics.sent if self._metrics else 0, self._traces.sent if self._traces else 0
+
+    @property
+    def reason(self) -> str:
+        """What an exporter said last, without secrets."""
+        return self._log.text
+
+    def offer(self, snapshot: Snapshot) -> None:
+        """See Sink."""
+        if self._metrics is not None:
+            self._metrics.put([snapshot])
+
+    def offer_spans(self, spans: Sequence[Span]) -> None:
+        """Queue spans."""
+        if self._traces is not None:
+            self._traces.put(spans)
+
+    def close(self, within_s: float) -> None:
+        """Send what is queued, for at most about `within_s` (s) each, and give up the rest."""
+        for line in (self._metrics, self._traces):
+            if line is not None:
+                line.close(within_s)
+        for exporter in self._exporters:
+            with contextlib.suppress(Exception):  # whatever it is, the run is over
+                exporter.shutdown()
+        self._log.close()
+
+    def _send_metrics(self, exporter: Any, snapshots: Sequence[Snapshot]) -> bool:
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        with self._noting():
+            return bool(exporter.export(_metrics_data(self._resource, snapshots[-1])) is MetricExportResult.SUCCESS)
+        return False
+
+    def _send_spans(self, exporter: Any, spans: Sequence[Span]) -> bool:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        with self._noting():
+            ready = [_readable(span, self._resource, self._wall_ns) for span in spans]
+            return bool(exporter.export(ready) is SpanExportResult.SUCCESS)
+        return False
+
+    @contextlib.contextmanager
+    def _noting(self) -> Any:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - an exporter's failure is never the run's
+            self._log.text = f"{type(error).__name__}: {_shown(str(error))}"
+
+
+class _LastLine(logging.Handler):
+    """Keeps the last warning of OpenTelemetry's loggers, and keeps them off the screen."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+        logger = logging.getLogger(_LOGGER)
+        self._before = logger.propagate
+        logger.addHandler(self)
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one line."""
+        self.text = _shown(record.getMessage().partition("\n")[0])
+
+    def close(self) -> None:
+        """Give the loggers back."""
+        logger = logging.getLogger(_LOGGER)
+        logger.removeHandler(self)
+        logger.propagate = self._before
+        super().close()
+
+
+def _shown(text: str) -> str:
+    return _URL.sub(lambda match: redacted(match[0]).partition("?")[0], text)[:200]
+
+
+def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> Otlp:
+    """Make the exporters that `settings` ask for.
+
+    Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
+    """
+    try:
+        from opentelemetry.sdk.resources import Resource
+
+        metrics = _exporter("metric", settings.metrics)
+        traces = _exporter("trace", settings.traces)
+    except ImportError as error:
+        extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
+        raise EnvironmentNotReadyError(
+            f"telemetry is asked for by OTEL_* variables, and {error.name} is not installed; "
+            f"pip install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
+        ) from None
+    except Exception as error:
+        raise UsageError(f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it") from None
+    return Otlp(Resource.create(dict(resource)), metrics, traces, wall_ns)
+
+
+def _exporter(signal: str, protocol: str | None) -> Any:
+    if protocol is None:
+        return None
+    from importlib import import_module
+
+    name = "grpc" if protocol == GRPC else "http"
+    module = import_module(f"opentelemetry.exporter.otlp.proto.{name}.{signal}_exporter")
+    return getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")()
+
+
+def _metrics_data(resource: Any, snapshot: Snapshot) -> Any:
+    from opentelemetry.sdk.metrics import export
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    groups = by_name(snapshot.points)
+    metrics = [_metric(export, one, points, snapshot) for one, points in groups.items()]
+    scope = export.ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=metrics, schema_url="")
+    return export.MetricsData([export.ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
+
+
+def _metric(export: Any, instrument: Instrument, points: Sequence[Point], snapshot: Snapshot) -> Any:
+    cumulative = export.AggregationTemporality.CUMULATIVE
+    if instrument.kind is Kind.HISTOGRAM:
+        data = export.Histogram([_histogram(export, point, snapshot) for point in points], cumulative)
+    else:
+        numbers = [
+            export.NumberDataPoint(_attributes(point, snapshot), snapshot.began_ns, snapshot.taken_ns, point.value)
+            for point in points
+        ]
+        data = export.Sum(numbers, cumulative, True) if instrument.kind is Kind.COUNTER else export.Gauge(numbers)
+    return export.Metric(instrument.name, instrument.meaning, instrument.unit, data)
+
+
+def _histogram(export: Any, point: Point, snapshot: Snapshot) -> Any:
+    buckets = point.value
+    assert isinstance(buckets, Buckets)
+    unit = buckets.unit
+    return export.HistogramDataPoint(
+        attributes=_attributes(point, snapshot),
+        start_time_unix_nano=snapshot.began_ns,
+        time_unix_nano=snapshot.taken_ns,
+        count=buckets.count,
+        sum=buckets.sum,
+        bucket_counts=buckets.counts.tolist(),
+        explicit_bounds=BOUNDS,
+        min=(buckets.least or 0) / unit,
+        max=(buckets.greatest or 0) / unit,
+        exemplars=[_exemplar(one) for one in point.exemplars],
+    )
+
+
+def _exemplar(one: Exemplar) -> Any:
+    from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
+
+    return SdkExemplar({}, one.value, one.at_ns, one.span_id, one.trace_id)
+
+
+def _attributes(point: Point, snapshot: Snapshot) -> dict[str, str | int]:
+    return dict((*snapshot.common, *point.attributes))
+
+
+def _readable(span: Span, resource: Any, wall_ns: int) -> Any:
+    from opentelemetry.sdk.trace import Event, ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+    def context(trace_id: int, span_id: int) -> Any:
+        return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+    return ReadableSpan(
+        name=span.name,
+        context=context(span.trace_id, span.span_id),
+        parent=context(span.trace_id, span.parent) if span.parent else None,
+        resource=resource,
+        attributes=span.attributes,
+        events=[Event(event.name, event.attributes, event.at_ns + wall_ns) for event in span.events],
+        links=[Link(context(trace_id, span_id), {LINK: meaning}) for trace_id, span_id, meaning in span.links],
+        kind=SpanKind.CLIENT if span.is_client else SpanKind.INTERNAL,
+        status=Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET),
+        start_time=span.begun_ns + wall_ns,
+        end_time=span.ended_ns + wall_ns,
+        instrumentation_scope=InstrumentationScope(SCOPE),
+    )

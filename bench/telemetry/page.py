@@ -1,0 +1,122 @@
+"""A page for those who scrape: *the newest snapshot → Prometheus's text at /metrics*.
+
+Rules
+- On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with the run id as a label
+  of every series.
+- The last snapshot stays up until whoever scraped before has come once more, but not longer than `LINGER_S`.
+
+Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench.errors import EnvironmentNotReadyError
+from bench.telemetry.buckets import Buckets
+from bench.telemetry.points import Point, Snapshot, by_name
+from bench.telemetry.table import BOUNDS, Instrument, Kind
+
+LINGER_S = 20.0
+
+
+class Page:
+    """The served page. Made by `open_page`."""
+
+    def __init__(self, place: tuple[str, int], resource: Mapping[str, str]) -> None:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        self._resource = resource
+        self._snapshot: Snapshot | None = None
+        self._scraped = threading.Condition()
+        self._scrapes_s: list[float] = []
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)  # type: ignore[arg-type]
+        host, port = place
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise EnvironmentNotReadyError(
+                f"the metrics page cannot be served at {host}:{port}: {error.strerror}; choose another --metrics-port"
+            ) from None
+        self.address = f"http://{host}:{self._server.server_port}/metrics"
+
+    def offer(self, snapshot: Snapshot) -> None:
+        """See Sink."""
+        self._snapshot = snapshot
+
+    def close(self, within_s: float = LINGER_S) -> None:
+        """Wait for one more scrape, if there were any, and end."""
+        with self._scraped:
+            seen = len(self._scrapes_s)
+            if seen > 1:
+                period_s = self._scrapes_s[-1] - self._scrapes_s[-2]
+                self._scraped.wait_for(lambda: len(self._scrapes_s) > seen, min(1.5 * period_s + 0.5, within_s))
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(1.0)
+
+    def collect(self) -> Iterator[Any]:
+        """What prometheus_client asks for at each scrape."""
+        from prometheus_client.metrics_core import InfoMetricFamily
+
+        snapshot = self._snapshot
+        yield InfoMetricFamily(
+            "target", "who exports", {name.replace(".", "_"): text for name, text in self._resource.items()}
+        )
+        if snapshot is not None:
+            for instrument, points in by_name(snapshot.points).items():
+                yield self._family(instrument, points, snapshot)
+        with self._scraped:
+            self._scrapes_s.append(time.monotonic())
+            self._scraped.notify_all()
+
+    def _family(self, instrument: Instrument, points: list[Point], snapshot: Snapshot) -> Any:
+        from prometheus_client.metrics_core import Metric
+
+        kind = instrument.kind
+        name = instrument.prometheus
+        family = Metric(name.removesuffix("_total"), instrument.meaning, kind.value)
+        for point in points:
+            labels = {"redlock_run_id": self._resource["redlock.run.id"]}
+            labels |= {key.replace(".", "_"): str(text) for key, text in (*snapshot.common, *point.attributes)}
+            if isinstance(point.value, Buckets):
+                _add_histogram(family, name, labels, point, point.value)
+            else:
+                family.add_sample(name, labels, point.value)
+        return family
+
+
+def _add_histogram(family: Any, name: str, labels: dict[str, str], point: Point, buckets: Buckets) -> None:
+    from prometheus_client.samples import Exemplar
+
+    exemplars = {
+        _bound_of(one.value): Exemplar(
+            {"trace_id": f"{one.trace_id:032x}", "span_id": f"{one.span_id:016x}"}, one.value, one.at_ns / 1e9
+        )
+        for one in point.exemplars
+    }
+    total = 0
+    for bound, count in zip((*BOUNDS, float("inf")), buckets.counts.tolist(), strict=True):
+        total += count
+        text = "+Inf" if bound == float("inf") else f"{bound:g}" if bound < 1e-4 else repr(bound)
+        family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=exemplars.get(bound))
+    family.add_sample(f"{name}_count", labels, total)
+    family.add_sample(f"{name}_sum", labels, buckets.sum)
+
+
+def _bound_of(value: float) -> float:
+    return next((bound for bound in BOUNDS if value <= bound), float("inf"))
+
+
+def open_page(place: tuple[str, int], resource: Mapping[str, str]) -> Page:
+    """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
+    try:
+        return Page(place, resource)
+    except ImportError as error:
+        raise EnvironmentNotReadyError(
+            f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', or leave --metrics-port away"
+        ) from None

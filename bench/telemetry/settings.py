@@ -1,0 +1,141 @@
+"""Is telemetry asked for, and how: *the standard `OTEL_*` variables → Settings, or None*.
+
+Rules
+- Without an endpoint (or an exporter named in so many words) there is none: nothing is imported, written or sent.
+- Only what decides *whether* and *how often* is read here; endpoints, headers, certificates, compression and time-outs
+  are read by OpenTelemetry's own exporters.
+- What is set and cannot be honoured is said, never silently replaced. No value that may hold a secret is ever shown.
+
+Source: OpenTelemetry's specification, "Environment variables" and "OTLP exporter".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.errors import UsageError
+from bench.scenario import redacted
+
+HTTP, GRPC = "http/protobuf", "grpc"
+SIGNALS = ("METRICS", "TRACES")
+INTERVAL_S = 1.0  # the standard's 60 s is longer than most runs
+ONE_IN = 1000
+PAGE_HOST, PAGE_PORT = "127.0.0.1", 9464
+_DEFAULT_PORTS = {HTTP: "http://localhost:4318", GRPC: "http://localhost:4317"}
+
+Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to export. `metrics`, `traces`: the OTLP protocol, None = not over OTLP. `page`: host and port of /metrics.
+
+    `one_in`: of how many ordinary operations one is traced, 0 = none. `endpoint`: for people, without secrets.
+    """
+
+    metrics: str | None = None
+    traces: str | None = None
+    page: tuple[str, int] | None = None
+    interval_s: float = INTERVAL_S
+    one_in: int = ONE_IN
+    service_name: str | None = None
+    endpoint: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def is_wanted(environ: Environ) -> bool:
+    """Whether anything shall be exported at all: the cheap question that comes before everything else."""
+    return not _off(environ) and any(_exporters(environ, signal) for signal in SIGNALS)
+
+
+def traces_wanted(environ: Environ) -> bool:
+    """Whether load processes shall keep observed attempts: for spans and for the instances' reply times."""
+    return is_wanted(environ)
+
+
+def settings_of(environ: Environ) -> Settings | None:
+    """The settings, None when nothing is wanted. Raises UsageError for a value that cannot be read."""
+    if not is_wanted(environ):
+        return None
+    warnings: list[str] = []
+    metrics, traces = (_protocol(environ, signal, warnings) for signal in SIGNALS)
+    one_in = _one_in(environ, warnings)
+    if environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "cumulative").lower() != "cumulative":
+        warnings.append("telemetry: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is ignored, all is cumulative")
+    return Settings(
+        metrics=metrics,
+        traces=None if one_in < 0 else traces,
+        page=_page(environ) if "prometheus" in _exporters(environ, "METRICS") else None,
+        interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
+        one_in=max(one_in, 0),
+        service_name=environ.get("OTEL_SERVICE_NAME") or None,
+        endpoint=_endpoint(environ, metrics or traces or HTTP),
+        warnings=tuple(warnings),
+    )
+
+
+def _off(environ: Environ) -> bool:
+    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def _exporters(environ: Environ, signal: str) -> set[str]:
+    """What is named for a signal; `otlp` when nothing is and there is an endpoint."""
+    named = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
+    if named:
+        return {word.strip() for word in named.split(",")} - {"none", ""}
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return {"otlp"} if any(environ.get(name, "").strip() for name in endpoints) else set()
+
+
+def _protocol(environ: Environ, signal: str, warnings: list[str]) -> str | None:
+    exporters = _exporters(environ, signal)
+    if unknown := exporters - ({"otlp", "prometheus"} if signal == "METRICS" else {"otlp"}):
+        warnings.append(f"telemetry: OTEL_{signal}_EXPORTER names {', '.join(sorted(unknown))}, which is not here")
+    if "otlp" not in exporters:
+        return None
+    named = environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or HTTP
+    if named not in (HTTP, GRPC):
+        warnings.append(f"telemetry: the protocol {named} is not here, {HTTP} is used")
+        return HTTP
+    return named
+
+
+def _endpoint(environ: Environ, protocol: str) -> str:
+    names = ["OTEL_EXPORTER_OTLP_ENDPOINT", *(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT" for signal in SIGNALS)]
+    given = next((environ[name] for name in names if environ.get(name)), _DEFAULT_PORTS[protocol])
+    return redacted(given).partition("?")[0]
+
+
+def _one_in(environ: Environ, warnings: list[str]) -> int:
+    """1 in how many ordinary operations; −1 = no traces at all."""
+    sampler = environ.get("OTEL_TRACES_SAMPLER", "").removeprefix("parentbased_")
+    match sampler:
+        case "":
+            return ONE_IN
+        case "always_on":
+            return 1
+        case "always_off":
+            return -1
+        case "traceidratio":
+            ratio = _number(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0)
+            return round(1 / ratio) if ratio > 0 else 0
+    warnings.append(
+        f"telemetry: OTEL_TRACES_SAMPLER={sampler} is not here; one ordinary operation in {ONE_IN} is traced"
+    )
+    return ONE_IN
+
+
+def _page(environ: Environ) -> tuple[str, int]:
+    port = _number(environ, "OTEL_EXPORTER_PROMETHEUS_PORT", PAGE_PORT)
+    if not 0 <= port <= 65535:
+        raise UsageError(f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is no port; use 1 … 65535, or 0 for any")
+    return environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or PAGE_HOST, int(port)
+
+
+def _number(environ: Environ, name: str, default: float) -> float:
+    text = environ.get(name, "").strip()
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}, which is no number; correct it or unset it") from None
