@@ -42,7 +42,7 @@ class Deadlines:
         batches = self._batches
         while batches and self._batch_due_ns() <= now_ns:
             earliest_ns, rounds = batches.popleft()
-            flight = rounds[-1].flight
+            flight = next((round_.flight for round_ in rounds if round_.flight is not None), None)
             if flight is not None:
                 flight.dissolve()
             undecided = (part for part in rounds if part.undecided and not isinstance(part, MergedReply))

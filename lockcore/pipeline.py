@@ -9,7 +9,7 @@ instance, so a release always lands after its SET. Bytes leave through `transmit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockcore.clock import NS_PER_MS
@@ -112,9 +112,12 @@ class Pipeline:
                 break
             left = len(flight.expected) - self.seen
             part = data[:left]
+            refused: Sequence[int] = ()
             if not flight.expected.startswith(part, self.seen):
-                flight.dissolve()
-                break
+                refused = flight.refusals(part, self.seen)
+                if not refused:
+                    flight.dissolve()
+                    break
             replies = part.count(b"\n")
             self.awaited -= replies
             if len(part) == left:
@@ -122,7 +125,7 @@ class Pipeline:
                 pending.popleft()
             else:
                 self.seen += len(part)
-            flight.count(self, replies)
+            flight.count(self, replies, refused)
             data = data[left:]
         return data
 

@@ -50,7 +50,7 @@ class SetRound:
 
     newest: Lease  # once it was extended
     watched = False
-    success = b"+OK\r\n"
+    success, success_reply, failure_reply = b"+OK\r\n", b"OK", None
     success_outcome = Outcome.ACQUIRED
 
     def __init__(self, engine: Engine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
@@ -169,7 +169,7 @@ class ReleaseRound:
                 "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns",
         "undecided", "waiter", "won",
     )  # fmt: skip
-    success = b":1\r\n"
+    success, success_reply, failure_reply = b":1\r\n", 1, 0
     success_outcome = Outcome.RELEASED
     script = COMPARE_AND_DELETE
     script_arguments: tuple[bytes, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -99,9 +99,12 @@ def test_fed_byte_by_byte_or_in_pieces_the_votes_are_those_fed_at_once(seed: int
     assert story(in_pieces, seed, rounds, merge) == expected
 
 
+@pytest.mark.parametrize(
+    "answers", [(OK, OK, NIL), (OK, OK, OK, OK, NIL, MISCONF)], ids=["refused", "refused-or-failed"]
+)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int) -> None:
-    """The same answers to the same attempts, batched or each flushed alone, byte for byte in the same order."""
+def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int, answers: Sequence[bytes]) -> None:
+    """The same answers to the same attempts, batched or each flushed alone, in the same order and the same pieces."""
     outcomes = []
     for batched in (True, False):
         random = Random(seed)
@@ -112,12 +115,25 @@ def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int) -> None:
             if not batched:
                 fleet.flush()
         fleet.flush()
-        for _ in range(200):
+        for _ in range(80):
             index = random.randrange(INSTANCES)
-            if fleet.unanswered[index]:
-                fleet.reply(index, random.choice([OK, OK, OK, OK, NIL, MISCONF]))
+            replies = random.choices(answers, k=random.randint(1, 5))[: len(fleet.unanswered[index])]
+            if replies:
+                fleet.reply(index, *replies)
         outcomes.append([(name_of(round_), round_.tally, round_.cleaned) for round_ in rounds])
     assert outcomes[0] == outcomes[1]
+
+
+def test_a_refusal_leaves_the_others_of_its_batch_in_flight() -> None:
+    fleet = ScriptedFleet(3)
+    rounds = [fleet.begin(f"r{number}") for number in range(6)]
+    fleet.flush()
+    fleet.reply(0, OK, OK, NIL, OK)
+    assert [round_.flight is None for round_ in rounds] == [number == 2 for number in range(6)]
+    assert rounds[2].tally == (0, 1, 0, 0, 0, 2)
+    fleet.reply(1, OK, OK, NIL)
+    assert [name_of(round_) for round_ in rounds] == ["acquired"] * 2 + ["contended"] + [None] * 3
+    assert [round_.flight is None for round_ in rounds] == [number == 2 for number in range(6)]
 
 
 def test_every_round_of_a_batch_gets_its_own_votes() -> None:

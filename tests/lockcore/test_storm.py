@@ -10,11 +10,13 @@ import pytest
 from lockcore import attempt, engine, rounds
 from lockcore.commands import Dialect
 from lockcore.engine import Engine
+from lockcore.flight import Flight
 from lockcore.model import Lease
 from lockcore.rounds import SetRound
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA
 from tests.lockcore.storm import Plan, Storm
 
+REFUSALS = Flight.refusals
 DIALECTS: tuple[Any, ...] = ((EVALSHA,), (DELIFEQ, DELEX, EVALSHA))
 
 
@@ -44,6 +46,17 @@ def test_in_a_storm_of_large_batches_every_vote_is_counted_once(instances: int) 
     )  # fmt: skip
     storm = weather(plan)
     assert storm.names["released"] > 300
+
+
+@pytest.mark.parametrize("instances", [1, 3, 4, 5])
+def test_in_a_storm_of_large_batches_some_of_which_are_refused_every_vote_is_counted_once(instances: int) -> None:
+    """Many callers on fewer keys than that: most flights carry a round that is refused, few break."""
+    plan = Plan(
+        seed=instances, instances=instances, callers=30, resources=150, batch_ms=2, for_ms=400, faults_per_s=5,
+        dialects=DIALECTS[instances % 2],
+    )  # fmt: skip
+    storm = weather(plan)
+    assert min(storm.names["released"], storm.names["contended"]) > 50
 
 
 def test_callers_killed_while_they_wait_leave_nothing() -> None:
@@ -89,6 +102,21 @@ def test_votes_counted_twice_are_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(SetRound, "reply", twice)
     assert "granted on 1 of 3" in complaint(Plan(seed=0, faults=(), **CONTENDED))
+
+
+@pytest.mark.parametrize(
+    "planted, named",
+    [
+        (lambda self, part, seen: [index + 1 for index in REFUSALS(self, part, seen)][:-1], "granted on"),
+        (lambda self, part, seen: REFUSALS(self, part, seen)[:1], "granted on"),
+    ],
+    ids=["the wrong round", "one of them"],
+)
+def test_a_refusal_of_a_batch_that_is_given_to_the_wrong_round_is_noticed(
+    planted: Callable[..., list[int]], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Flight, "refusals", planted)
+    assert named in complaint(Plan(seed=0, instances=3, callers=30, resources=100, batch_ms=2, for_ms=400, faults=()))
 
 
 def test_an_ignored_drift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
