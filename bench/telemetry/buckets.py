@@ -50,6 +50,18 @@ class Buckets:
         self.least = least if self.least is None else min(self.least, least)
         self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
+    def copy(self) -> Buckets:
+        """The same values, apart from this one."""
+        return Buckets(self.unit, self.counts.copy(), self.total, self.least, self.greatest)
+
+    def merge(self, other: Buckets) -> None:
+        """Add the values of another one of the same unit."""
+        self.counts += other.counts
+        self.total += other.total
+        known = [one for one in (self.least, other.least) if one is not None]
+        self.least = min(known, default=None)
+        self.greatest = max([one for one in (self.greatest, other.greatest) if one is not None], default=None)
+
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Buckets:
         """The same samples as an HDR histogram's, each at the middle of its bucket there (three digits)."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -85,7 +86,8 @@ class Counts:
     def points(self, exemplars: Exemplars) -> Iterator[Point]:
         """All of it. Of each closed set every member is there, with 0 if it never happened."""
         for name, buckets in self._acquires.items():
-            yield point("redlock.acquire.duration", buckets, exemplars.get(name, ()), redlock_outcome=name)
+            took = point("redlock.acquire.duration", buckets, redlock_outcome=name)
+            yield replace(took, exemplars=tuple(exemplars.get(name, ())))
             yield point("redlock.acquire.outcomes", buckets.count, redlock_outcome=name)
         for name, buckets in self._attempts.items():
             yield point("redlock.acquire.attempts", buckets, redlock_outcome=name)

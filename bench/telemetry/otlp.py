@@ -1,8 +1,8 @@
 """Over the wire: *snapshots and spans → OpenTelemetry's own exporters, in threads of their own*.
 
 Rules
-- The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates, time-outs
-  and retries are the exporters' business, by the standard variables.
+- The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates,
+  time-outs and retries are the exporters' business, by the standard variables.
 - Metrics are cumulative, so a snapshot that did not arrive is made good by the next; of several only the newest waits.
 - Exporters say why they fail in their log: the last line is kept, without secrets, for the warning.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError
@@ -90,26 +90,17 @@ class Otlp:
         self._log.close()
 
     def _send_metrics(self, exporter: Any, snapshots: Sequence[Snapshot]) -> bool:
-        from opentelemetry.sdk.metrics.export import MetricExportResult
-
-        with self._noting():
-            return bool(exporter.export(_metrics_data(self._resource, snapshots[-1])) is MetricExportResult.SUCCESS)
-        return False
+        return self._noting(lambda: exporter.export(_metrics_data(self._resource, snapshots[-1])))
 
     def _send_spans(self, exporter: Any, spans: Sequence[Span]) -> bool:
-        from opentelemetry.sdk.trace.export import SpanExportResult
+        return self._noting(lambda: exporter.export([_readable(span, self._resource, self._wall_ns) for span in spans]))
 
-        with self._noting():
-            ready = [_readable(span, self._resource, self._wall_ns) for span in spans]
-            return bool(exporter.export(ready) is SpanExportResult.SUCCESS)
-        return False
-
-    @contextlib.contextmanager
-    def _noting(self) -> Any:
+    def _noting(self, export: Callable[[], Any]) -> bool:
         try:
-            yield
+            return str(export().name) == "SUCCESS"
         except Exception as error:  # noqa: BLE001 - an exporter's failure is never the run's
             self._log.text = f"{type(error).__name__}: {_shown(str(error))}"
+            return False
 
 
 class _LastLine(logging.Handler):
@@ -155,7 +146,7 @@ def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> 
             f"telemetry is asked for by OTEL_* variables, and {error.name} is not installed; "
             f"pip install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
         ) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - exporters check their variables in many ways
         raise UsageError(f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it") from None
     return Otlp(Resource.create(dict(resource)), metrics, traces, wall_ns)
 

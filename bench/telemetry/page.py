@@ -18,7 +18,7 @@ from typing import Any
 from bench.errors import EnvironmentNotReadyError
 from bench.telemetry.buckets import Buckets
 from bench.telemetry.points import Point, Snapshot, by_name
-from bench.telemetry.table import BOUNDS, Instrument, Kind
+from bench.telemetry.table import BOUNDS, Instrument
 
 LINGER_S = 20.0
 
@@ -34,7 +34,7 @@ class Page:
         self._scraped = threading.Condition()
         self._scrapes_s: list[float] = []
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)  # type: ignore[arg-type]
+        registry.register(self)
         host, port = place
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)

@@ -53,8 +53,8 @@ class Sink(Protocol):
         """Take what is so now."""
 
 
-def point(name: str, value: float | Buckets, exemplars: Sequence[Exemplar] = (), **attributes: str | int) -> Point:
-    """A point of the instrument `name`; attributes are given with `_` for `.` in their names.
+def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Point:
+    """A point of the instrument `name`; attributes are given with `_` for `.` in their names. Buckets are copied.
 
     Raises ValueError for what is not in the table.
     """
@@ -70,7 +70,7 @@ def point(name: str, value: float | Buckets, exemplars: Sequence[Exemplar] = (),
         pairs.append((attribute.name, text))
     if isinstance(value, Buckets) != (instrument.kind is Kind.HISTOGRAM):
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
-    return Point(instrument, tuple(sorted(pairs)), value, tuple(exemplars))
+    return Point(instrument, tuple(sorted(pairs)), value.copy() if isinstance(value, Buckets) else value)
 
 
 def by_name(points: Sequence[Point]) -> Mapping[Instrument, list[Point]]:

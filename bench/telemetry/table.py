@@ -131,7 +131,7 @@ _LOAD = (
 _SERVERS = (
     _histogram(
         "db.client.operation.duration", "s", "an instance's answer to a SET, of one attempt in 64",
-        at.SYSTEM, at.OPERATION, at.ERROR, *_INSTANCE,
+        at.SYSTEM, at.OPERATION, at.VOTE_ERROR, *_INSTANCE,
     ),
     _gauge("redlock.quorum.size", "{instance}", "votes that win: more than half of the configured instances"),
     _gauge("redlock.instance.voting", "{instance}", "1 while all load processes get its votes, else 0", *_INSTANCE),

@@ -1,0 +1,275 @@
+"""Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces, until the result*.
+
+Rules
+- Runs in the process that follows the load, never in one that makes it: what it costs, it costs there, at a low
+  priority. The load's part is the record it keeps anyway, and a file of observed attempts.
+- Counters at the end are those of the whole history read once more, votes patched late included: equal to `totals`.
+- A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one warning.
+
+Source: bench.measure (the run's folder protocol), this folder's parts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bench.measure.facts import Window
+from bench.measure.record import HistoryTail, Records, history_parts, read_history
+from bench.measure.workers import Worker, read_workers
+from bench.telemetry.attempts import AttemptTail
+from bench.telemetry.attributes import VIOLATIONS
+from bench.telemetry.buckets import NS_PER_S
+from bench.telemetry.counts import Counts, HandoffWindow, busy
+from bench.telemetry.otlp import Otlp, open_otlp
+from bench.telemetry.page import Page, open_page
+from bench.telemetry.points import Point, Snapshot, point
+from bench.telemetry.settings import Settings
+from bench.telemetry.spans import Spans
+from bench.telemetry.surroundings import (
+    Info,
+    Replies,
+    Run,
+    instance_points,
+    phase_of,
+    phase_points,
+    run_points,
+    server_points,
+    worker_points,
+)
+from bench.telemetry.tracing import Tracing
+
+CLOSE_S = 5.0  # how long the end of a run waits for a collector
+ALL_TIME = Window(0, 1 << 62)
+Fault = tuple[str, str, bool]  # kind, target, in force
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whom to ask beside the folder; none may block for long, or raise. `violations`: by kind, as known by now."""
+
+    infos: Callable[[], Sequence[Info]] = tuple
+    faults: Callable[[], Sequence[Fault]] = tuple
+    violations: Callable[[], Mapping[str, int]] = dict
+
+
+class Exporter:
+    """Exports one run. Made by `open_exporter`; `start` before the load, `finish` once there is a result."""
+
+    def __init__(self, settings: Settings, run: Run, folder: Path, sources: Sources) -> None:
+        self._settings, self._run, self._folder, self._sources = settings, run, folder, sources
+        self._wall_ns = time.time_ns() - time.monotonic_ns()
+        self._began_ns = time.time_ns()
+        self._otlp: Otlp | None = None
+        self._page: Page | None = None
+        resource = _resource(settings, run)
+        if settings.metrics or settings.traces:
+            self._otlp = open_otlp(settings, resource, self._wall_ns)
+        if settings.page:
+            self._page = open_page(settings.page, resource)
+        common: dict[str, str | int | float | bool] = {"redlock.recipe": run.recipe, "redlock.fsync": run.fsync}
+        self._common = (("redlock.recipe", run.recipe), ("redlock.fsync", run.fsync))
+        dice = random.SystemRandom()
+        spans = Spans(run.addresses, run.quorum, common, lambda: dice.getrandbits(64) or 1)
+        self._tracing = Tracing(spans, settings.one_in, self._wall_ns, dice)
+        self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
+        self._attempts = AttemptTail(folder, len(run.addresses))
+        self._counts, self._handoffs = Counts(run.quorum), HandoffWindow()
+        self._replies = Replies(run.addresses)
+        self._achieved_per_s = self._held = self._waiting = 0.0
+        self._looked_ns = self._before_ns = time.monotonic_ns()
+        self._last: Records | None = None
+        self._stop = threading.Event()
+        self._failure = ""
+        self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
+
+    @property
+    def page_address(self) -> str | None:
+        """Where the metrics page is, if there is one."""
+        return self._page.address if self._page else None
+
+    def start(self) -> None:
+        """Look at the run every interval from now on."""
+        self._thread.start()
+
+    def finish(self, safety: Mapping[str, Any] | None = None, within_s: float = CLOSE_S) -> list[str]:
+        """The load has ended: export everything once more, exactly, wait for the collector up to `within_s` (s), end.
+
+        `safety`: that section of the result. Returns warnings, each one sentence. The folder must still be there.
+        """
+        self._stop_looking()
+        try:
+            self._look(time.monotonic_ns())
+            notes = read_workers(self._folder)
+            self._count_all()
+            self._replies.adopt(notes)
+            if self._otlp is not None and self._otlp.takes_spans:
+                self._otlp.offer_spans(list(self._tracing.finish()))
+            self._offer(notes, None, _violations(safety) if safety else self._sources.violations())
+        except Exception as error:  # noqa: BLE001 - telemetry never fails a run
+            self._failure = f"{type(error).__name__}: {error}"
+        return self._close(within_s)
+
+    def abort(self) -> None:
+        """There is no result: end at once."""
+        self._stop_looking()
+        self._close(0.0)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        with suppress(OSError):  # of this thread alone: the load goes first
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        while not self._stop.wait(self._settings.interval_s):
+            try:
+                self._look(time.monotonic_ns())
+                notes = read_workers(self._folder)
+                self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.violations())
+            except Exception as error:  # noqa: BLE001 - telemetry never fails a run
+                self._failure = f"{type(error).__name__}: {error}"
+                return
+
+    def _look(self, now_ns: int) -> None:
+        """Read what is new in the folder."""
+        records = self._fresh.new_records()
+        leases = self._counts.leases
+        self._counts.add(records)
+        self._handoffs.add(records, now_ns, self._counts)
+        self._counts.add_votes(self._settled.new_records(now_ns - self._run.settle_ns))
+        attempts = list(self._attempts.new_attempts())
+        self._replies.note(attempts)
+        if self._otlp is not None and self._otlp.takes_spans:
+            self._tracing.note(attempts)
+            self._otlp.offer_spans(list(self._tracing.look(records)))
+        self._gauge(records, leases, now_ns)
+
+    def _gauge(self, records: Records, leases_before: int, now_ns: int) -> None:
+        """What was so in the interval before the last: those who were at it then have been recorded by now."""
+        window = Window(self._before_ns, self._looked_ns)
+        if self._last is not None and window.duration_s > 0:
+            held = waiting = 0.0
+            for part in (self._last, records):
+                held += busy(part, "granted_ns", "release_sent_ns", window)
+                waiting += busy(part, "start_ns", "ended_ns", window)
+            self._held, self._waiting = held, waiting
+        elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
+        self._achieved_per_s = (self._counts.leases - leases_before) / elapsed_s
+        self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
+
+    def _count_all(self) -> None:
+        """The whole history once more, by resources: what late patches and far-apart hand-offs have changed."""
+        counts, parts = Counts(self._run.quorum), history_parts(self._folder)
+        for part in range(parts):
+            records = read_history(self._folder, part, parts).records
+            counts.add(records)
+            counts.add_votes(records)
+            counts.add_handoffs(records, ALL_TIME)
+        self._counts = counts
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def _offer(self, notes: Sequence[Worker], phase: str | None, violations: Mapping[str, int]) -> None:
+        run = self._run
+        exemplars = {name: list(of.values()) for name, of in self._tracing.exemplars.items()}
+        points = list(
+            chain(
+                self._counts.points(exemplars),
+                self._gauges(),
+                run_points(run),
+                phase_points(phase),
+                worker_points(notes),
+                instance_points(notes, run.addresses),
+                server_points(self._sources.infos(), run.addresses),
+                self._replies.points(),
+                self._others(violations),
+            )
+        )
+        self._tracing.exemplars.clear()
+        snapshot = Snapshot(self._began_ns, time.time_ns(), self._common, points)
+        for sink in (self._otlp, self._page):
+            if sink is not None:
+                sink.offer(snapshot)
+
+    def _gauges(self) -> Sequence[Point]:
+        return (
+            point("redlock.leases.held", self._held),
+            point("redlock.callers.waiting", self._waiting),
+            point("redlock.load.achieved", self._achieved_per_s),
+        )
+
+    def _others(self, violations: Mapping[str, int]) -> list[Point]:
+        points = [
+            point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
+            for kind in VIOLATIONS
+        ]
+        faults = self._sources.faults()
+        points += [
+            point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
+            for kind, target, active in faults
+        ]
+        for kind, number in self._dropped().items():
+            points.append(point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind))
+        return points
+
+    def _dropped(self) -> dict[str, int]:
+        dropped = dict(self._otlp.dropped) if self._otlp else {"export": 0, "span": 0}
+        return {**dropped, "attempt": self._attempts.dropped}
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def _stop_looking(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _close(self, within_s: float) -> list[str]:
+        if self._otlp is not None:
+            self._otlp.close(within_s)
+        if self._page is not None:
+            self._page.close(0.0 if not within_s else 4 * within_s)
+        return [*self._settings.warnings, *self._said()]
+
+    def _said(self) -> list[str]:
+        said = []
+        if self._failure:
+            said.append(f"telemetry stopped: {self._failure}")
+        dropped = self._dropped()
+        if self._otlp is not None and (dropped["export"] or dropped["span"]):
+            metrics, spans = self._otlp.sent
+            reason = f"; it said: {self._otlp.reason}" if self._otlp.reason else ""
+            said.append(
+                f"telemetry: {self._settings.endpoint} took {metrics} of {metrics + dropped['export']} metric exports "
+                f"and {spans} of {spans + dropped['span']} spans{reason}"
+            )
+        if dropped["attempt"]:
+            said.append(f"telemetry: {dropped['attempt']} observed attempts were too many to keep")
+        return said
+
+
+def open_exporter(settings: Settings, run: Run, folder: Path, sources: Sources | None = None) -> Exporter:
+    """An exporter of the run whose processes write into `folder`. Raises BenchError when it cannot be made."""
+    return Exporter(settings, run, folder, sources or Sources())
+
+
+def _resource(settings: Settings, run: Run) -> dict[str, str]:
+    return {
+        "service.name": settings.service_name or "lockbench",
+        "service.instance.id": run.id,
+        "service.version": run.version,
+        "redlock.run.id": run.id,
+        "redlock.recipe": run.recipe,
+        "redlock.fsync": run.fsync,
+    }
+
+
+def _violations(safety: Mapping[str, Any]) -> dict[str, int]:
+    """The section `safety` by kind of violation."""
+    return {kind: int(safety.get(f"{kind}s", safety.get(kind, 0)) or 0) for kind in VIOLATIONS}
