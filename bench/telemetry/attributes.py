@@ -56,6 +56,7 @@ ADDRESS = Attribute("server.address", "host of the instance", origin="the run's 
 PORT = Attribute("server.port", "port of the instance", origin="the run's instances")
 SYSTEM = Attribute("db.system.name", "what the instance is", ("redis",))
 OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
+VOTE_ERROR = Attribute("error.type", "why there was no good answer", ("errored", "silent"))
 ERROR = Attribute(
     "error.type", "why there was no good answer", origin="TIMEOUT, CLOSED, or an error reply's first word"
 )
