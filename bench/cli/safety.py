@@ -6,7 +6,6 @@ Rules: an unknown name is refused before anything starts; progress goes to stder
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.errors import EnvironmentNotReadyError
+from bench.cli.outputs import Outputs, output_options
 
 if TYPE_CHECKING:
-    from bench.experiments.safety_matrix import SafetyDone
+    from bench.cli.showing import Told
+    from bench.experiments.done import Done
 
 CLAIMS = (
     "owner-tokens", "votes", "validity-drift", "split-vote-window", "retry-delay", "release-to-all", "extension",
@@ -37,7 +37,7 @@ CLAIMS = (
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-safety-<id>]"
 )
-@click.option("--markdown", metavar="FILE", type=click.Path(path_type=Path), help="write the tables as Markdown, too")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="no progress and no tables")
 def safety(**values: Any) -> int:
@@ -46,17 +46,17 @@ def safety(**values: Any) -> int:
     Deterministic schedules first, then short loads under pauses and faults, then what is claimed of Redlock. Exit code
     5: a row that must be safe was violated; 4: an expected fault did not show.
     """
+    from bench.cli.showing import show
     from bench.experiments.safety_matrix import choose_cases
 
     choose_cases(values["recipes"], values["claims"])  # a wrong name is refused before the work
-    if values["markdown"] is not None:
-        _write(values["markdown"], "", mode="a")
+    files = Outputs.of(values)
+    files.require_writable()
     done = _looked_at(values)
-    _show(done, values)
-    return done.exit_code
+    return show(done, _told(done), files, values)
 
 
-def _looked_at(values: dict[str, Any]) -> SafetyDone:
+def _looked_at(values: dict[str, Any]) -> Done:
     from bench.cli.folder import make_result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.safety_matrix import SafetyOrder, run_safety
@@ -82,23 +82,9 @@ def _looked_at(values: dict[str, Any]) -> SafetyDone:
         folder.remove_if_empty()
 
 
-def _show(done: SafetyDone, values: dict[str, Any]) -> None:
-    from rich.console import Console
+def _told(done: Done) -> Told:
+    from bench.cli.showing import Told
+    from bench.report.safety_matrix import print_safety, safety_markdown, safety_suite, summarise_safety
 
-    from bench.report.safety_matrix import print_safety, safety_markdown, summarise_safety
-
-    summary = summarise_safety(done.result, str(done.path))
-    if values["markdown"] is not None:
-        _write(values["markdown"], safety_markdown(summary))
-    if values["as_json"]:
-        print(json.dumps(done.result, ensure_ascii=False))
-    elif not values["quiet"]:
-        print_safety(summary, Console(highlight=False))
-
-
-def _write(path: Path, text: str, mode: str = "w") -> None:
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
+    summary = summarise_safety(done.result, str(done.path or ""))
+    return Told(lambda console: print_safety(summary, console), safety_markdown(summary), safety_suite(done.result))

@@ -6,7 +6,6 @@ or with --json the result and nothing else. Source: README's command table.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -15,11 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.cli.outputs import Outputs, output_options
+from bench.errors import UsageError
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from bench.experiments.split_votes import SplitVotesDone, SplitVotesPlan
+    from bench.cli.showing import Told
+    from bench.experiments.done import Done
+    from bench.experiments.split_votes import SplitVotesPlan
     from lockcore import RetryPolicy
 
 ROUNDS, QUICK_ROUNDS = 300, 60
@@ -52,7 +54,7 @@ Value = TypeVar("Value")
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-split-votes-<id>]"
 )
-@click.option("--markdown", metavar="FILE", type=click.Path(path_type=Path), help="write the tables as Markdown, too")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="no progress and no tables")
 def split_votes(**values: Any) -> int:
@@ -61,12 +63,13 @@ def split_votes(**values: Any) -> int:
     Calibration: votes shared out by pure chance must be within 0.05 of the closed form. Contention: real processes,
     the rate beside it. Retries: the same until somebody wins.
     """
+    from bench.cli.showing import show
+
     plan = plan_of(values)
-    if values["markdown"] is not None:
-        _write(values["markdown"], "", mode="a")  # refused before the work, not after it
+    files = Outputs.of(values)
+    files.require_writable()
     done = _measured(plan, values)
-    _show(done, values)
-    return done.exit_code
+    return show(done, _told(done), files, values)
 
 
 def plan_of(values: dict[str, Any]) -> SplitVotesPlan:
@@ -131,15 +134,16 @@ def _retry(text: str) -> RetryPolicy:
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
 
 
-def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> SplitVotesDone:
+def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> Done:
     from bench.cli.folder import make_result_folder
+    from bench.cli.part_line import PartLine
     from bench.experiments.split_votes import SplitVotesOrder, run_split_votes
     from bench.measure.result import masked_command
 
     run_id = secrets.token_hex(4)
     folder = make_result_folder(values["out"], "split-votes", run_id)
     order = SplitVotesOrder(plan, run_id, ["lockbench", *masked_command(sys.argv[1:])], folder.path, values["server"])
-    line = _ProgressLine(quiet=values["quiet"])
+    line = PartLine(quiet=values["quiet"])
     try:
         return run_split_votes(order, line)
     finally:
@@ -147,47 +151,14 @@ def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> SplitVotesDone:
         folder.remove_if_empty()
 
 
-class _ProgressLine:
-    """What is done now: one line redrawn on a terminal, elsewhere one line per part of the work."""
+def _told(done: Done) -> Told:
+    from bench.cli.showing import Told
+    from bench.report.split_votes import (
+        print_split_votes,
+        split_votes_markdown,
+        split_votes_suite,
+        summarise_split_votes,
+    )
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._redraws, self._part = quiet, sys.stderr.isatty(), ""
-
-    def __call__(self, text: str) -> None:
-        part = text.partition(":")[0]
-        if self._quiet or (part == self._part and not self._redraws):
-            return
-        self._part = part
-        print(
-            f"\r\x1b[2K{text}" if self._redraws else text,
-            end="" if self._redraws else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def clear(self) -> None:
-        """Give the line back."""
-        if self._redraws and self._part:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
-
-
-def _show(done: SplitVotesDone, values: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from bench.report.split_votes import print_split_votes, split_votes_markdown, summarise_split_votes
-
-    summary = summarise_split_votes(done.result, str(done.path))
-    if values["markdown"] is not None:
-        _write(values["markdown"], split_votes_markdown(summary))
-    if values["as_json"]:
-        print(json.dumps(done.result, ensure_ascii=False))
-    elif not values["quiet"]:
-        print_split_votes(summary, Console(highlight=False))
-
-
-def _write(path: Path, text: str, mode: str = "w") -> None:
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
+    summary, suite = summarise_split_votes(done.result, str(done.path or "")), split_votes_suite(done.result)
+    return Told(lambda console: print_split_votes(summary, console), split_votes_markdown(summary), suite)

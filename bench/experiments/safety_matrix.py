@@ -4,8 +4,8 @@
     load       recipe × short load under pauses and faults  the oracle over every operation
     claim      what is claimed of Redlock and persistence   a figure each
 
-Rules: own servers on loopback; deterministic rows first. Signals end it between two steps, nothing is written then and
-nothing stays. Source: README, "Safety".
+Rules: own servers on loopback; deterministic rows first. A signal ends it at once: the row it cuts is dropped, the rows
+before it are kept, judged and written, and nothing else stays. Source: README, "Does it work?".
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
+from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.safety_matrix_claims import claim_cases
 from bench.experiments.safety_matrix_loads import load_cases
 from bench.experiments.safety_matrix_row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows
 from bench.experiments.safety_matrix_schedules import schedule_cases
-from bench.experiments.verdict import exit_code
 from bench.measure.environment import describe_environment
-from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.result import SCHEMA_VERSION, Result
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
@@ -54,15 +54,6 @@ class SafetyOrder:
     command: Sequence[str]
     folder: Path
     server: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SafetyDone:
-    """What came of it: the result, where it is, the exit code."""
-
-    result: Result
-    path: Path
-    exit_code: int
 
 
 def all_cases() -> list[Case]:
@@ -95,23 +86,26 @@ def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> Non
             raise UsageError(f"there is no {noun} {name!r}; {meant}")
 
 
-def run_safety(order: SafetyOrder, show: Show) -> SafetyDone:
-    """Look at all rows of `order`, showing progress; the result is written by then.
+def run_safety(order: SafetyOrder, show: Show) -> Done:
+    """Look at all rows of `order`, showing progress; the result is written by then, if it can be.
 
-    Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut short: nothing is left then.
+    Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut before the first row's end.
     """
     started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    cases = choose_cases(order.recipes, order.claims)
     with Interrupts() as interrupts:
-        rows, server = _rows(order, show)
-        interrupts.raising = False  # everything is over but the writing
+        rows, server = _rows(cases, order, show, interrupts)
+        if interrupts.count and not rows:
+            raise KeyboardInterrupt
         result: Result = {
             "schema_version": SCHEMA_VERSION,
+            "kind": "safety",
             "id": order.run_id,
             "command": list(order.command),
             "seed": order.seed,
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
             "duration_s": time.monotonic() - started_s,
-            "interrupted": False,
+            "interrupted": len(rows) < len(cases),
             "environment": describe_environment(),
             "fleet": {"started": True, "server": server},
             "conditions": {
@@ -122,22 +116,31 @@ def run_safety(order: SafetyOrder, show: Show) -> SafetyDone:
             },
             "rows": rows,
             "counts": dict(Counter(row["verdict"] for row in rows)),
-            "warnings": _warnings(rows),
+            "warnings": _warnings(rows, len(cases)),
             "verdict": judge_rows(rows),
         }
-        path = write_result(result, order.folder)
-    return SafetyDone(result, path, exit_code(result["verdict"], interrupted=False))
+        return store(result, order.folder)
 
 
-def _rows(order: SafetyOrder, show: Show) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Look at every case, one after the other: the rows, and which server it was."""
-    cases = choose_cases(order.recipes, order.claims)
+def _rows(
+    cases: Sequence[Case], order: SafetyOrder, show: Show, interrupts: Interrupts
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Look at the cases, one after the other, until a signal: their rows, and which server it was."""
+    rows: list[dict[str, Any]] = []
     with (
         start_fleet(INSTANCES, "none", server=find_server(order.server)) as fleet,
         tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
     ):
         ground = Ground(fleet, order.seed, order.quick, order.server, Path(scratch), order.run_id)
-        rows = [_look(case, ground, show, f"row {number} of {len(cases)}") for number, case in enumerate(cases, 1)]
+        try:
+            for number, case in enumerate(cases, 1):
+                rows.append(_look(case, ground, show, f"row {number} of {len(cases)}"))
+                if interrupts.count:
+                    break  # whoever was told has swallowed it
+        except KeyboardInterrupt:
+            pass  # the row that was cut is no row
+        finally:
+            interrupts.raising = False  # everything is over but the writing
         return rows, asdict(fleet.server)
 
 
@@ -147,7 +150,9 @@ def _look(case: Case, ground: Ground, show: Show, number: str) -> dict[str, Any]
     return {**case.row(case.look(ground)), "took_s": time.monotonic() - began_s}
 
 
-def _warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _warnings(rows: Sequence[dict[str, Any]], wanted: int) -> list[str]:
     """What was not looked at, and why: never silently."""
+    cut = [f"interrupted after {len(rows)} of {wanted} rows: the others were not looked at"]
     unseen = [row for row in rows if row["verdict"] in (SKIPPED, ELSEWHERE)]
-    return [f"{row['recipe']}, {row['fault']}: {row['verdict']}: {row['reason']}" for row in unseen]
+    told = [f"{row['recipe']}, {row['fault']}: {row['verdict']}: {row['reason']}" for row in unseen]
+    return [*(cut if len(rows) < wanted else []), *told]

@@ -1,8 +1,8 @@
 """The stress rows of the safety matrix: *recipe × pauses and faults → a short load, every operation judged*.
 
-Rules: eight callers in two processes want one resource; a lock that is safe must keep exclusion under whatever pauses
-and faults it meets, and the flawed must be seen to fail under the same. A row whose faults this machine cannot do is
-skipped with the reason. Source: bench.experiments.run; README's table of recipes, "shown by".
+Rules: eight callers in one or two processes want one resource; a lock that is safe must keep exclusion under whatever
+pauses and faults it meets, and the flawed must be seen to fail under the same. A row whose faults this machine cannot
+do is skipped with the reason. Source: bench.experiments.run; README's table of recipes, "shown by".
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ OVERSLEEP = "after-grant:150ms:0.08"
 
 @dataclass(frozen=True, slots=True)
 class Strain:
-    """What a load meets: stretched pause points, and faults as (kind, target, at ms, for ms); `options` besides."""
+    """What a load meets: stretched pause points, and faults as (kind, target, at ms, for ms).
+
+    `processes` share the callers; `options` of the scenario besides.
+    """
 
     name: str
     about: str
     pauses: tuple[str, ...] = ()
     faults: tuple[tuple[str, str, float, float | None], ...] = ()
+    processes: int = 1
     options: Mapping[str, object] | None = None
 
 
@@ -44,6 +48,7 @@ STOPPED = Strain(
     "stopped-clients",
     "load processes stopped for 150 ms, in turn, TTL 60 ms",
     faults=tuple(("stop", f"worker:{number % 2}", 200.0 * number + 100, 150.0) for number in range(11)),
+    processes=2,
 )
 FLUSHED = Strain(
     "flushed-scripts",
@@ -61,7 +66,8 @@ UNSTABLE = Strain(
         ("kill", "instance:2", 900, 150),
         ("stop", "instance:1", 1500, 200),
     ),
-    {"rejoin": "trust-first", "max_ttl": "500ms"},
+    processes=2,
+    options={"rejoin": "trust-first", "max_ttl": "500ms"},
 )
 ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
     (PAUSES, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
@@ -79,7 +85,7 @@ def load_cases() -> Iterator[Case]:
     for strain, recipes in ROWS:
         for recipe in recipes:
             expected = "safe" if find_recipe(recipe).about.safe else "violated"
-            yield Case("load", recipe, strain.name, expected, strain.about, partial(_look, strain, recipe))
+            yield Case("load", recipe, strain.name, expected, strain.about, partial(look_at_load, strain, recipe))
 
 
 def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scenario:
@@ -93,7 +99,7 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scena
             "instances": str(3 if about.most is None else about.usual),
             "fsync": "none",
             "users": "8",
-            "processes": "2",
+            "processes": str(strain.processes),
             "resources": "1",
             "ttl": "60ms",
             "hold": "fixed:20ms",
@@ -113,7 +119,8 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scena
     return replace(scenario, faults=faults)
 
 
-def _look(strain: Strain, recipe: str, ground: Ground) -> Finding:
+def look_at_load(strain: Strain, recipe: str, ground: Ground) -> Finding:
+    """Load `recipe` under `strain`; what this machine cannot do is skipped. Raises KeyboardInterrupt when cut short."""
     scenario = scenario_of(strain, recipe, seed=ground.seed, quick=ground.quick)
     with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
         order = Order(scenario, ground.run_id, [], Path(folder), ground.server)

@@ -5,8 +5,9 @@
     retries       the same, until somebody wins; policies side by side
 
 Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so that what else the
-machine does hits all alike; a time budget ends a section early, after whole passes, and says so. Two valid leases at
-once are a violation whatever was asked. Source: bench.analysis.split_votes; README, "Split votes".
+machine does hits all alike; a time budget ends a section early, after whole passes, and says so; a signal ends it all,
+and what was measured until then is kept. Two valid leases at once are a violation whatever was asked.
+Source: bench.analysis.split_votes; README, "Split votes".
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.servers import ask
 from bench.experiments.split_votes_calibration import Driver, names_holders
 from bench.experiments.split_votes_crew import Crew
 from bench.experiments.split_votes_rows import Contest, ContestFigures, Row, calibration_row
-from bench.experiments.verdict import exit_code
 from bench.measure.environment import describe_environment
-from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.result import SCHEMA_VERSION, Result
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import leaked_keys
 from bench.topology.server import find_server
@@ -96,39 +97,31 @@ class SplitVotesOrder:
     server: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SplitVotesDone:
-    """What came of it: the result, where it is, the exit code."""
+def run_split_votes(order: SplitVotesOrder, show: Show) -> Done:
+    """Measure `order`, showing progress, and return its result, which is written by then, if it can be.
 
-    result: Result
-    path: Path
-    exit_code: int
-
-
-def run_split_votes(order: SplitVotesOrder, show: Show) -> SplitVotesDone:
-    """Measure `order`, showing progress, and return its result, which is written by then.
-
-    Raises BenchError when it cannot be measured here, KeyboardInterrupt when it was cut short: nothing is left then.
+    Raises BenchError when it cannot be measured here, KeyboardInterrupt when it was cut before anything was measured.
     """
     plan, started_s = order.plan, time.monotonic()
     started_at = datetime.datetime.now(datetime.UTC)
-    with Interrupts() as interrupts, start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
-        measured = _Measurement(plan, fleet, f"lockbench:{order.run_id}:", interrupts, show)
-        sections = measured.sections()
-    result = {
-        "schema_version": SCHEMA_VERSION,
-        "id": order.run_id,
-        "command": list(order.command),
-        "seed": plan.seed,
-        "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
-        "duration_s": time.monotonic() - started_s,
-        "interrupted": False,
-        "environment": describe_environment(),
-        **sections,
-        "verdict": judge_split_votes(sections),
-    }
-    path = write_result(result, order.folder)
-    return SplitVotesDone(result, path, exit_code(result["verdict"], interrupted=False))
+    with Interrupts() as interrupts:
+        with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
+            measured = _Measurement(plan, fleet, f"lockbench:{order.run_id}:", interrupts, show)
+            sections = measured.sections()
+        result: Result = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "split-votes",
+            "id": order.run_id,
+            "command": list(order.command),
+            "seed": plan.seed,
+            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+            "duration_s": time.monotonic() - started_s,
+            "interrupted": measured.cut,
+            "environment": describe_environment(),
+            **sections,
+            "verdict": judge_split_votes(sections),
+        }
+        return store(result, order.folder)
 
 
 def judge_split_votes(sections: dict[str, Any]) -> dict[str, Any]:
@@ -155,28 +148,32 @@ class _Measurement:
         self._dice = Random(f"{plan.seed} split votes")
         self._keys: list[str] = []
         self._next_trial = 1
+        self.cut = False
         self._warnings: list[str] = []
 
     def sections(self) -> dict[str, Any]:
-        """Everything that is measured, as the sections of the result."""
-        plan = self._plan
+        """Everything that is measured, as the sections of the result. Raises KeyboardInterrupt if that is nothing."""
+        plan, calibration = self._plan, list[Row]()
         facts = ask(self._fleet.urls, allow_missing=False)
-        calibration = self._calibration()
         contests = [ContestFigures(contest) for contest in plan.contests]
         retried = [ContestFigures(contest) for contest in plan.retried]
         seats = max(figures.contest.contenders for figures in [*contests, *retried])
-        self._show(f"starting {seats} contenders")
-        folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=self._fleet.folder))
-        with Crew(self._fleet.urls, seats, folder, self._prefix, plan.seed) as crew, _calm_end(self._interrupts):
-            began_s = time.monotonic()
-            self._contend(crew, "contention", contests, began_s + plan.budget_s / 2)
-            self._contend(crew, "retries", retried, began_s + plan.budget_s)
+        try:
+            self._calibrate(calibration)
+            self._compete(seats, contests, retried)
+        except KeyboardInterrupt:
+            if not calibration:
+                raise
+            self.cut = True
+            self._warnings.append("interrupted: what is missing was not measured, what is here may be less than asked")
+        finally:
+            self._interrupts.raising = False
+        contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
         self._qualify([*contests, *retried])
-        server = asdict(self._fleet.server)
         return {
             "fleet": {
                 "started": True,
-                "server": server,
+                "server": asdict(self._fleet.server),
                 "fsync": self._fleet.fsync,
                 "instances": [asdict(fact) for fact in facts],
             },
@@ -188,24 +185,34 @@ class _Measurement:
             "warnings": self._warnings,
         }
 
-    def _calibration(self) -> list[Row]:
+    def _calibrate(self, rows: list[Row]) -> None:
+        """Append a row per number of contenders."""
         named = names_holders(self._fleet.server.version)
         count = max(CALIBRATION_ROUNDS, self._plan.rounds)
-        rows = []
         with Driver(self._fleet.urls, self._prefix, named=named) as driver:
             for contenders in self._plan.contenders:
+                self._keys += [driver.key(contenders, number) for number in range(count)]
                 rounds = []
                 for number in range(count):
                     if number % 100 == 0:
                         self._show(f"calibration: round {number:,} of {count:,}, K={contenders}")
                     rounds.append(driver.round(contenders, number, self._dice))
-                self._keys += [driver.key(contenders, number) for number in range(count)]
                 rows.append(calibration_row(self._plan.instances, contenders, rounds, named=named))
-        return rows
+
+    def _compete(self, seats: int, contests: Sequence[ContestFigures], retried: Sequence[ContestFigures]) -> None:
+        """Have processes contend until every row has its trials, or the time is up."""
+        self._show(f"starting {seats} contenders")
+        folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=self._fleet.folder))
+        with Crew(self._fleet.urls, seats, folder, self._prefix, self._plan.seed) as crew, _calm_end(self._interrupts):
+            began_s = time.monotonic()
+            self._contend(crew, "contention", contests, began_s + self._plan.budget_s / 2)
+            self._contend(crew, "retries", retried, began_s + self._plan.budget_s)
 
     def _contend(self, crew: Crew, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
         """Pass after pass over all rows, a block each, until every row has its trials or the time is up."""
         while wanting := [figures for figures in rows if figures.missing]:
+            if self._interrupts.count:
+                raise KeyboardInterrupt
             if time.monotonic() > until_s:
                 missing = sum(figures.missing for figures in wanting)
                 self._warnings.append(f"{section}: the time was up with {missing:,} trials still to do; ask for fewer")
@@ -235,8 +242,8 @@ class _Measurement:
         unreachable = sum(figures.unreachable for figures in rows)
         if unreachable:
             self._warnings.append(f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes")
-        cores, most = len(os.sched_getaffinity(0)), max(figures.contest.contenders for figures in rows)
-        if most + self._plan.instances > cores:
+        cores, most = len(os.sched_getaffinity(0)), max((one.contest.contenders for one in rows), default=0)
+        if most and most + self._plan.instances > cores:
             self._warnings.append(
                 f"up to {most} contenders and {self._plan.instances} servers share {cores} cores: they act when the "
                 "kernel lets them; how far apart they started stands in each row"

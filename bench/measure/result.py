@@ -87,10 +87,16 @@ def read_result(place: Path) -> Result:
     return dict(result)
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) that every result of this version meets."""
-    text = (resources.files("bench.measure") / "result.schema.json").read_text("utf-8")
-    return dict(json.loads(text))
+def schema(kind: str = "result") -> dict[str, Any]:
+    """The JSON Schema (2020-12) of every result of this version: of a run, or by `kind` safety, split_votes.
+
+    What a kind shares with a run is referred to by the URN of the run's schema, which is bundled under `$defs`.
+    """
+    text = (resources.files("bench.measure") / f"{kind}.schema.json").read_text("utf-8")
+    document = dict(json.loads(text))
+    if kind != "result":
+        document.setdefault("$defs", {})["run"] = schema()
+    return document
 
 
 def masked_command(arguments: Sequence[str]) -> list[str]:

@@ -15,6 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bench.report.junit import Case, Suite
+
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
@@ -29,6 +31,7 @@ _PARTS = {
     "claim": "what is claimed of Redlock and persistence",
 }
 _HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")
+_CASES = {"as expected": "pass", "not shown": "inconclusive", "violated": "violated"}
 _STYLES = {"as expected": "green", "not shown": "bold yellow", "violated": "bold red"}
 
 
@@ -70,7 +73,8 @@ def _number(value: float | None) -> str:
 def _headline(result: Result) -> str:
     told = " · ".join(f"{count} {verdict}" for verdict, count in result["counts"].items())
     rows = len(result["rows"])
-    return f"{rows} {'row' if rows == 1 else 'rows'}: {told}"
+    cut = ", then interrupted" if result["interrupted"] else ""
+    return f"{rows} {'row' if rows == 1 else 'rows'}{cut}: {told}"
 
 
 def _conditions(result: Result) -> str:
@@ -100,6 +104,21 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         yield "warning", warning
     if place:
         yield "result", place
+
+
+def safety_suite(result: Result) -> Suite:
+    """The rows that were looked at, as JUnit cases; the others are counted in a property."""
+    cases = [
+        Case(" ".join((row["part"], row["recipe"], row["fault"])), _CASES[row["verdict"]], _case_text(row))
+        for row in result["rows"]
+        if row["verdict"] in _CASES
+    ]
+    unseen = {"rows not looked at": str(len(result["rows"]) - len(cases))}
+    return Suite("safety", result["started_at"], result["duration_s"], cases, {"id": result["id"], **unseen})
+
+
+def _case_text(row: Row) -> str:
+    return f"expected {row['expected']}, seen {row['seen']}: {row['reason'] or figures_text(row['figures'])}"
 
 
 def print_safety(summary: SafetySummary, console: Console) -> None:

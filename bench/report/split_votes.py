@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.report.figures import MISSING, count, milliseconds
+from bench.report.junit import Case, Suite
 from bench.scenario.quantity import duration_text
 
 Result = Mapping[str, Any]
@@ -70,11 +71,14 @@ def summarise_split_votes(result: Result, place: str = "") -> SplitVotesSummary:
 
 
 def _headline(result: Result) -> str:
+    if not result["contention"]:
+        return "calibration only, then interrupted"
     most = max(row["contenders"] for row in result["contention"])
     rows = [row for row in result["contention"] if row["contenders"] == most]
     first = [row for row in rows if row["spread_s"] == rows[0]["spread_s"]]
     shown = " · ".join(f"{row['order']} {_rate(row['nobody_won_rate'])}" for row in first)
-    return f"nobody wins, K={most}: {shown} · by chance {first[0]['closed_form']:.2f}"
+    cut = "interrupted · " if result["interrupted"] else ""
+    return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0]['closed_form']:.2f}"
 
 
 def _conditions(result: Result) -> str:
@@ -94,9 +98,10 @@ def _parts(result: Result) -> Iterator[Part]:
     calibration = tuple(map(_calibration, result["calibration"]))
     about = "one driver sends each round's K·N SETs in one shuffled order"
     yield Part("calibration", about, _CALIBRATION, calibration)
-    trials = max(row["trials"] for row in result["contention"])
-    about = f"K processes released together, one attempt each, {count(trials)} trials per row"
-    yield Part("contention", about, _CONTENTION, tuple(map(_contention, result["contention"])))
+    if result["contention"]:
+        trials = max(row["trials"] for row in result["contention"])
+        about = f"K processes released together, one attempt each, {count(trials)} trials per row"
+        yield Part("contention", about, _CONTENTION, tuple(map(_contention, result["contention"])))
     if result["retries"]:
         about = "the same, again and again until somebody wins"
         yield Part("retries", about, _RETRIES, tuple(map(_retry, result["retries"])))
@@ -198,6 +203,21 @@ def _interval(interval: Mapping[str, Any], digits: int = 2) -> str:
 
 def _mean(value: float | None) -> str:
     return MISSING if value is None else f"{value:.{1 if value < 99.95 else 0}f}"
+
+
+def split_votes_suite(result: Result) -> Suite:
+    """The calibration of each K and the verdict as a whole, as JUnit cases."""
+    cases = [
+        Case(
+            f"calibration K={row['contenders']}",
+            "pass" if row["as_expected"] else "inconclusive",
+            f"split-vote rate {_rate(row['split_rate'], 3)}, closed form {row['closed_form']:.3f}",
+        )
+        for row in result["calibration"]
+    ]
+    verdict = result["verdict"]
+    whole = Case("split votes", verdict["status"], "; ".join(verdict["reasons"]) or _headline(result))
+    return Suite("split-votes", result["started_at"], result["duration_s"], [*cases, whole], {"id": result["id"]})
 
 
 # -- the two shapes --------------------------------------------------------------------------------------------------

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psutil
 import pytest
 
-from bench.experiments import safety_matrix
+from bench.cli.commands import execute
+from bench.experiments import safety_matrix, safety_matrix_loads
 from bench.experiments.safety_matrix import SafetyOrder, run_safety
-from bench.experiments.safety_matrix_loads import load_cases
-from bench.experiments.safety_matrix_row import Case, Ground
+from bench.experiments.safety_matrix_loads import look_at_load
+from bench.experiments.safety_matrix_row import Case, Finding, Ground
 from bench.experiments.safety_matrix_schedules import look_at
-from bench.measure.result import read_result
+from bench.measure.result import read_result, schema
 from bench.recipes.schedules.table import SCHEDULES
 from bench.topology.fleet import start_fleet
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0  # for what takes a second on a quiet machine
 
 
 def command(*arguments: str) -> list[str]:
@@ -43,11 +50,13 @@ def looked_at(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(tmp_path: Path) -> None:
-    ended = safety("--recipe", "get-set", "--out", str(tmp_path / "out"), "--markdown", str(tmp_path / "table.md"))
+    files = ("--markdown", str(tmp_path / "table.md"), "--junit", str(tmp_path / "rows.xml"))
+    ended = safety("--recipe", "backoff", "--out", str(tmp_path / "out"), *files)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("AS EXPECTED")
-    assert "violations per 1000 acquires 500" in ended.stdout
-    assert "| get-set | both-read-first | the flaw | the flaw |" in (tmp_path / "table.md").read_text("utf-8")
+    assert "leaked locks 1" in ended.stdout
+    assert "| backoff | raise-in-body | the flaw | the flaw |" in (tmp_path / "table.md").read_text("utf-8")
+    assert 'name="schedule backoff raise-in-body"' in (tmp_path / "rows.xml").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -59,37 +68,87 @@ def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(tmp_path: Path) 
     ],
 )
 def test_an_unknown_name_is_one_sentence_and_starts_nothing(
-    arguments: list[str], sentence: str, tmp_path: Path
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = safety(*arguments, "--out", str(tmp_path / "out"))
-    assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert execute(["safety", *arguments, "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_ctrl_c_leaves_no_process_and_no_result(tmp_path: Path) -> None:
+def interrupted(tmp_path: Path, *arguments: str, at_line: str) -> tuple[list[psutil.Process], str, str]:
+    """`lockbench safety` that gets Ctrl-C once it has said `at_line`: its processes, what it said on stdout, stderr."""
+    folder = {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        command("--out", str(tmp_path / "out")), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+        command("--out", str(tmp_path / "out"), *arguments), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env=os.environ | folder,
+    ) as process:  # fmt: skip
         assert process.stderr is not None
-        process.stderr.readline()  # the first row is being looked at
+        assert any(line.startswith(at_line) for line in process.stderr)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children, "servers run by now"
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
-    _, alive = psutil.wait_procs(children, timeout=5)
+        assert "Traceback" not in err
+    return children, out, err
+
+
+def test_ctrl_c_in_the_first_row_leaves_no_process_and_no_result(tmp_path: Path) -> None:
+    children, _, _ = interrupted(tmp_path, "--recipe", "replica-delayed-promotion", at_line="schedule: row 1 ")
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
-    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == [], "neither a result nor a work folder"
 
 
-def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(tmp_path: Path) -> None:
-    with start_fleet(1, "none") as fleet:
+def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
+    children, out, _ = interrupted(tmp_path, "--recipe", "get-set", at_line="load: ")
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert alive == []
+    result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator(schema("safety")).validate(result)
+    assert result["interrupted"]
+    assert [row["fault"] for row in result["rows"]] == ["both-read-first", "killed-holder"]
+    assert "interrupted after 2 of 3 rows" in result["warnings"][0]
+    assert out.startswith("AS EXPECTED   2 rows, then interrupted")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_wish_to_end_that_a_row_swallows_ends_it_after_the_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swallow(_ground: Ground) -> Finding:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return Finding("–", "as expected")
+
+    cases = [Case("schedule", name, "planted", "nothing", "a row that swallows Ctrl-C", swallow) for name in ("a", "b")]
+    monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: cases)
+    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path), lambda _text: None)
+    assert (done.exit_code, len(done.result["rows"])) == (130, 1)
+
+
+def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Case("schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected"))
+    monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [seen])
+    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path / "gone"), lambda _text: None)
+    assert (done.path, done.exit_code, len(done.result["rows"])) == (None, 3, 1)
+    assert "cannot write" in done.unstored
+
+
+def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safety_matrix_loads, "QUICK_MS", 1500.0)
+    often = replace(safety_matrix_loads.PAUSES, pauses=("after-grant:150ms:0.3",))
+    with start_fleet(1, "none") as fleet, ThreadPoolExecutor() as threads:
         ground = Ground(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
-        looks = {case.recipe: case.look for case in load_cases() if case.fault == "pauses"}
-        fixed, lua = (looks[recipe](ground) for recipe in ("set-nx-fixed", "set-nx-lua"))
-    assert fixed.verdict == lua.verdict == "as expected"
+        looks = [threads.submit(look_at_load, often, recipe, ground) for recipe in ("set-nx-fixed", "set-nx-lua")]
+        fixed, lua = (look.result() for look in looks)
+    assert fixed.verdict == lua.verdict == "as expected", (fixed, lua)
     assert fixed.figures["service_faults"]
     assert lua.figures["service_faults"] == 0
     assert lua.figures["client_overstays"]
@@ -110,6 +169,7 @@ CLAIMS = {
 
 def test_claims_come_with_the_figures_they_are_known_for(tmp_path: Path) -> None:
     code, result = looked_at(tmp_path, *(word for name in CLAIMS for word in ("--claim", name)))
+    jsonschema.Draft202012Validator(schema("safety")).validate(result)
     rows = {row["fault"]: row for row in result["rows"]}
     assert code == 0, result["verdict"]
     assert rows.keys() == CLAIMS.keys()

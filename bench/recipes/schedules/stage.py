@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Self
@@ -216,13 +216,16 @@ class Stage:
         return judge(history, LONG_MS, Circumstances(unsafe_recipe=flaw))
 
     def close(self) -> None:
-        """End all clients, unlink what they left."""
-        for client in self.clients:
-            client.close()
-        self.unlink()
-        for server in self._servers:
-            server.close()
-        self._dead.release()
+        """End all clients, unlink what they left. A signal in the middle skips a step, never those after it."""
+        with ExitStack() as steps:
+            steps.callback(self._dead.release)
+            for server in self._servers:
+                steps.callback(server.close)
+            steps.callback(self.unlink)
+            for client in self.clients:
+                steps.callback(client.close)
+            for client in self.clients:
+                client.gate.open()  # nobody waits at a gate until its patience is over
 
     def __enter__(self) -> Self:
         return self

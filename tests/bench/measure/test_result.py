@@ -180,3 +180,11 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
     monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-package"))
     assert environment.describe_environment()["packages"] == {"numpy": np.__version__, "no-such-package": None}
+
+
+@pytest.mark.parametrize("kind", ["safety", "split_votes"])
+def test_the_schema_of_each_other_kind_is_valid_and_documents_every_key(kind):
+    own = {key: value for key, value in schema(kind).items() if key != "$defs"}
+    jsonschema.Draft202012Validator.check_schema(schema(kind))
+    assert list(without_descriptions(own)) == []
+    assert own["required"] == list(own["properties"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.report.safety_matrix import figures_text, print_safety, safety_markdown, summarise_safety
+from bench.report.safety_matrix import figures_text, print_safety, safety_markdown, safety_suite, summarise_safety
 
 ROW = {
     "part": "schedule",
@@ -32,6 +32,9 @@ def result(*rows: dict[str, Any]) -> dict[str, Any]:
         "seed": 1,
         "duration_s": 18.2,
         "warnings": ["read-write: skipped: withdrawn"],
+        "interrupted": False,
+        "id": "7f3a90c1",
+        "started_at": "2026-11-21T01:02:03Z",
     }
 
 
@@ -69,3 +72,18 @@ def test_figures_keep_their_size() -> None:
     assert figures_text({"double_grants": 1000, "idle_ms": 96.512, "rate": 1234.5}) == (
         "double grants 1,000, idle ms 96.5, rate 1,234"
     )
+
+
+def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
+    unseen = {**ROW, "fault": "power", "verdict": "skipped", "reason": "no compiler", "figures": {}}
+    suite = safety_suite(result(ROW, {**ROW, "verdict": "as expected"}, {**ROW, "verdict": "violated"}, unseen))
+    assert [case.status for case in suite.cases] == ["inconclusive", "pass", "violated"]
+    assert suite.cases[0].name == "schedule set-nx-fixed overslept-holder"
+    assert suite.properties["rows not looked at"] == "1"
+
+
+def test_an_interrupted_matrix_says_so_in_its_first_line() -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    print_safety(summarise_safety({**result(ROW), "interrupted": True}, "here"), console)
+    first = console.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
+    assert first.startswith("NOT AS EXPECTED   1 row, then interrupted: ")

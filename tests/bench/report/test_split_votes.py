@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from rich.console import Console
 
+from bench.measure.result import schema
 from bench.report.split_votes import print_split_votes, split_votes_markdown, summarise_split_votes
 
 SAMPLE = Path(__file__).parent / "split-votes.json"
@@ -36,6 +38,21 @@ def test_the_screen_is_the_agreed_one(result: dict[str, Any], width: int) -> Non
     assert "…" not in text, "no cell is cut"
     golden = Path(__file__).parent / "golden" / f"split-votes-{width}.txt"
     assert text == golden.read_text(encoding="utf-8")
+
+
+def test_the_sample_is_a_result_as_the_command_writes_it(result: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator(schema("split_votes")).validate(result)
+
+
+def test_an_unknown_key_or_a_missing_one_is_no_result(result: dict[str, Any]) -> None:
+    checked = jsonschema.Draft202012Validator(schema("split_votes"))
+    assert not checked.is_valid(result | {"surprise": 1})
+    assert not checked.is_valid({key: value for key, value in result.items() if key != "leaks"})
+
+
+def test_one_that_was_interrupted_after_its_calibration_is_shown(result: dict[str, Any]) -> None:
+    result |= {"interrupted": True, "contention": [], "retries": []}
+    assert text_of(result, 80).startswith("AS EXPECTED   calibration only, then interrupted")
 
 
 def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) -> None:
