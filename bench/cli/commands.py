@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from bench.cli.capacity import capacity
+from bench.cli.crash import crash
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.safety import safety
@@ -145,5 +147,7 @@ def init(file: Path) -> int:
     return write_scenario(file)
 
 
+lockbench.add_command(crash)
 lockbench.add_command(safety)
+lockbench.add_command(capacity)
 lockbench.add_command(split_votes)
