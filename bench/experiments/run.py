@@ -22,6 +22,7 @@ from bench.experiments.follow import Course, Show, follow
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import Follower
 from bench.experiments.servers import Counters, Servers, open_servers, work_folder
+from bench.experiments.telemetry import RunTelemetry, open_telemetry
 from bench.experiments.verdict import INTERRUPTED, exit_code
 from bench.gates.threshold import read_thresholds
 from bench.measure.result import Result, write_result
@@ -83,13 +84,16 @@ def run_on(
     Raises as `run_scenario` does; the servers must have been opened for the scenario's own faults.
     """
     scenario, faults = order.scenario, _faults(order.scenario)
-    with work_folder(servers) as workdir:
+    with (
+        work_folder(servers) as workdir,
+        open_telemetry(scenario, order.run_id, servers, workdir, environ) as telemetry,
+    ):
         plan = _plan(order, servers, workdir)
         counters = Counters.start(servers.urls)
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
         start = partial(LocustProcess.start, plan, environ)
-        course, timeline = _load(plan, start, interrupts, show, partial(_timeline, faults, servers.site))
+        course, timeline = _load(plan, start, interrupts, show, partial(_timeline, faults, servers.site, telemetry))
         if course.window is None:
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
@@ -103,6 +107,7 @@ def run_on(
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
         }
         result = conclude(evidence, **identity)
+        result["warnings"] += telemetry.finish(result["safety"])
         code = exit_code(result["verdict"], interrupted=course.interrupted)
         return Finished(result, *_stored(result, order, workdir, code))
 
@@ -164,10 +169,12 @@ def _load(
     return course, timeline
 
 
-def _timeline(faults: Sequence[FaultOrder], site: Site, follower: Follower) -> Timeline:
+def _timeline(faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry, follower: Follower) -> Timeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run."""
     site.workers = lambda: {note["worker"]: note["pid"] for note in read_workers(follower.workdir)}
-    return Timeline(faults, partial(injection, site), follower.find_window)
+    timeline = Timeline(faults, partial(injection, site), follower.find_window)
+    telemetry.start(timeline)
+    return timeline
 
 
 def _keep(workdir: Path, folder: Path) -> None:

@@ -8,6 +8,7 @@ Source: bench.topology.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,9 @@ from bench.errors import EnvironmentNotReadyError
 from bench.recipes.registry import find_recipe
 from bench.recipes.replication import replicate
 from bench.scenario import Scenario
+from bench.telemetry.settings import is_wanted
 from bench.topology.disk import SyncLatency, fdatasync_latency
-from bench.topology.faults.injection import FaultOrder
+from bench.topology.faults.injection import FaultOrder, Need
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Site
 from bench.topology.fleet import Fleet, start_fleet
@@ -95,7 +97,7 @@ def open_servers(
         return
     found = find_server(server)
     with (
-        Site(needs_of(faults), seed=scenario.seed) as site,
+        Site(needs_of(faults) | _wanted_counters(scenario), seed=scenario.seed) as site,
         start_fleet(
             scenario.instances,
             scenario.fsync,
@@ -110,6 +112,12 @@ def open_servers(
             replicate(urls)
         disk = fdatasync_latency(fleet.folder)
         yield Servers(urls, ask(urls, allow_missing=False, replicated=replicated), fleet, disk, site)
+
+
+def _wanted_counters(scenario: Scenario) -> frozenset[Need]:
+    """The shim counts fsyncs, which INFO does not: for whoever watches by telemetry."""
+    durable = scenario.fsync in ("everysec", "always")
+    return frozenset({Need.SHIM}) if durable and is_wanted(os.environ) else frozenset()
 
 
 def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:

@@ -1,12 +1,13 @@
 """lockcore's Redlock under test: *targets → its own bound methods, and reply times per instance*.
 
 Rules: nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is observed for its
-per-instance reply times. Source: lockcore's public API; in a process patched by gevent on its gevent shell, else on
-threads.
+per-instance reply times, more of them at low rates while telemetry is wanted. Source: lockcore's public API; in a
+process patched by gevent on its gevent shell, else on threads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Self
 
@@ -14,6 +15,8 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.about import About
 from bench.recipes.pause import Reach, pass_by, reach_of
 from bench.recipes.protocol import Acquire, RecipeSettings, Release
+from bench.telemetry.attempts import AttemptLog, attempts_path
+from bench.telemetry.settings import is_wanted
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock
 from lockcore.errors import InstanceError
 
@@ -21,19 +24,24 @@ OBSERVE_EVERY = 64
 
 
 class ReplyTimes:
-    """An Observer that keeps how long each instance took to answer a SET."""
+    """An Observer that keeps how long each instance took to answer a SET; and in `log`, if there is one, all of it."""
 
     def __init__(self, instances: int) -> None:
         self._times_ns: tuple[list[int], ...] = tuple([] for _ in range(instances))
+        self.log: AttemptLog | None = None
 
     def observe(self, record: AttemptRecord) -> None:
         """Take one attempt's times; an instance that did not answer has none."""
+        if self.log is not None:
+            self.log.observe(record)
         for times_ns, sent_ns, replied_ns in zip(self._times_ns, record.sent_ns, record.replied_ns, strict=True):
             if replied_ns:
                 times_ns.append(replied_ns - sent_ns)
 
     def take(self) -> tuple[list[int], ...]:
         """What was kept since the last call."""
+        if self.log is not None:
+            self.log.flush()
         taken = self._times_ns
         self._times_ns = tuple([] for _ in taken)
         return taken
@@ -82,6 +90,9 @@ class RedlockRecipe:
             raise UsageError(str(error)) from error
         except InstanceError as error:
             raise EnvironmentNotReadyError(f"{error}; start it, or name other instances with --target") from error
+        if settings.folder is not None and is_wanted(os.environ):
+            path = attempts_path(settings.folder, settings.process)
+            reply_times.log = AttemptLog(path, len(targets), lock.observe_every)
         return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))
 
     @property

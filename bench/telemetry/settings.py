@@ -49,11 +49,6 @@ def is_wanted(environ: Environ) -> bool:
     return not _off(environ) and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
-def traces_wanted(environ: Environ) -> bool:
-    """Whether load processes shall keep observed attempts: for spans and for the instances' reply times."""
-    return is_wanted(environ)
-
-
 def settings_of(environ: Environ) -> Settings | None:
     """The settings, None when nothing is wanted. Raises UsageError for a value that cannot be read."""
     if not is_wanted(environ):

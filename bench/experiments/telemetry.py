@@ -1,0 +1,154 @@
+"""Telemetry around one run: *OTEL_* variables, the run and its servers → an exporter beside it, or nothing*.
+
+Rules: without a wish for telemetry nothing of it is imported or asked; with one, a collector's troubles become a
+warning of the result, and only what is wrong before the load starts stops the run. Source: bench.telemetry.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.errors import BenchError
+from bench.experiments.faults import Timeline
+from bench.experiments.servers import Servers
+from bench.scenario import Scenario
+from bench.telemetry.settings import settings_of
+from bench.topology.probe import info_snapshot
+
+if TYPE_CHECKING:
+    from bench.telemetry.exporter import Exporter
+    from bench.telemetry.surroundings import Info, Run
+
+ASK_EVERY_S = 2.0
+PATCHED_WITHIN_NS = 2_000_000_000  # the workers patch votes once a second
+
+
+class RunTelemetry:
+    """What a run exports, if anything. Made by `open_telemetry`; `start` with the load, `finish` with the result."""
+
+    def __init__(self, exporter: Exporter | None, servers: _Asked | None, faults: _Faults) -> None:
+        self._exporter, self._servers, self._faults = exporter, servers, faults
+
+    def start(self, timeline: Timeline) -> None:
+        """The load starts, with these faults."""
+        self._faults.timeline = timeline
+        if self._exporter is not None and self._servers is not None:
+            self._servers.start()
+            self._exporter.start()
+
+    def finish(self, safety: Mapping[str, Any]) -> list[str]:
+        """Export what the run came to; return warnings. The run's folder must still be there."""
+        exporter, self._exporter = self._exporter, None
+        if exporter is None or self._servers is None:
+            return []
+        self._servers.stop()
+        return exporter.finish(safety)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        """Without a result nothing more is exported."""
+        if self._exporter is not None and self._servers is not None:
+            self._servers.stop()
+            self._exporter.abort()
+
+
+def open_telemetry(
+    scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
+) -> RunTelemetry:
+    """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
+    settings, faults = settings_of(environ), _Faults()
+    if settings is None:
+        return RunTelemetry(None, None, faults)
+    from bench.telemetry.exporter import Sources, open_exporter
+
+    asked = _Asked(servers)
+    sources = Sources(infos=lambda: asked.infos, faults=faults.now)
+    exporter = open_exporter(settings, _run(scenario, run_id, servers), workdir, sources)
+    return RunTelemetry(exporter, asked, faults)
+
+
+class _Faults:
+    """The faults of the run, once there are any."""
+
+    timeline: Timeline | None = None
+
+    def now(self) -> Sequence[tuple[str, str, bool]]:
+        """Kind, target and whether it is in force."""
+        if self.timeline is None:
+            return ()
+        return [
+            (event.order.kind, event.order.target, bool(event.begun_ns and not event.ended_ns))
+            for event in self.timeline.events
+        ]
+
+
+class _Asked:
+    """INFO of all instances every other second, in a thread of its own: a stopped instance delays nobody else."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask_on, name="telemetry-info", daemon=True)
+        self.infos: Sequence[Info] = ()
+
+    def start(self) -> None:
+        """Ask from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask once more, and no more."""
+        if self._thread.is_alive():
+            self._stop.set()
+            self._thread.join()
+            self._ask()
+
+    def _ask_on(self) -> None:
+        while not self._stop.is_set():
+            self._ask()
+            self._stop.wait(ASK_EVERY_S)
+
+    def _ask(self) -> None:
+        with suppress(BenchError, OSError):
+            snapshots = info_snapshot(self._servers.urls)
+            self.infos = tuple(self._with_syncs(index, one.values) for index, one in enumerate(snapshots))
+
+    def _with_syncs(self, index: int, values: Mapping[str, Any] | None) -> Info:
+        if values is None:
+            return None
+        with suppress(BenchError, LookupError):  # without the shim nobody counts them
+            return {**values, "lockbench_fsyncs": self._servers.site.control(index).syncs}
+        return values
+
+
+def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
+    from bench.telemetry.surroundings import Run, address_of
+
+    policies = {fact.fsync for fact in servers.facts if fact.fsync}
+    return Run(
+        id=run_id,
+        recipe=scenario.recipe,
+        fsync=policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown",
+        addresses=[address_of(fact.address) for fact in servers.facts],
+        users=scenario.users,
+        processes=scenario.processes,
+        rate_per_s=scenario.rate_per_s,
+        warmup_ns=int(scenario.warmup_ms * 1e6),
+        duration_ns=int(scenario.duration_ms * 1e6),
+        settle_ns=PATCHED_WITHIN_NS + int(2e6 * scenario.instance_timeout_ms),
+        version=_version(),
+    )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lockbench")
+    except metadata.PackageNotFoundError:
+        return "unknown"
