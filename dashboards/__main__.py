@@ -1,0 +1,28 @@
+"""`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*, byte for byte the same each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dashboards.fsync import fsync
+from dashboards.generator import generator
+from dashboards.overview import overview
+from dashboards.quorum import quorum
+
+FOLDER = Path(__file__).with_name("boards")
+BOARDS = {
+    "run-overview.json": overview,
+    "quorum.json": quorum,
+    "fsync.json": fsync,
+    "generator.json": generator,
+}
+
+
+def main() -> None:
+    """Write the boards beside this file."""
+    for name, make in BOARDS.items():
+        (FOLDER / name).write_text(make(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

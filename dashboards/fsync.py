@@ -1,0 +1,109 @@
+"""The board "Fsync trade-off": *instruments → what each AOF policy costs and what it loses, side by side*.
+
+Rules: a policy is a run (or several); all is by `redlock.fsync`, so the runs to compare must be in the time range.
+Source: README's fsync policies.
+"""
+
+from __future__ import annotations
+
+from dashboards.frame import board
+from dashboards.panels import bars, line, lines, row
+from dashboards.query import INSTANCE, POLICY, now, quantile, rate, ratio, total, typical, whole_quantile
+
+UID = "lockbench-fsync"
+_BY = (POLICY,)
+_ACQUIRE = "redlock.acquire.duration"
+
+
+_p50, _p99 = (whole_quantile(q, _ACQUIRE, _BY, redlock_outcome="acquired") for q in (0.5, 0.99))
+_stalls = total("redis.aof.delayed_fsyncs", _BY)
+_PRICE = row(
+    "The price, by policy",
+    line(
+        6,
+        bars(
+            5,
+            "Typical rate",
+            "Leases per second: the median over a run's seconds, averaged over its runs.",
+            typical("redlock.load.achieved", _BY),
+        ),
+        bars(5, "Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
+        bars(5, "Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
+        bars(
+            5,
+            "Fsyncs",
+            "Calls of fsync and fdatasync over all instances, where the fault shim counts them.",
+            total("redis.aof.fsyncs", _BY),
+        ),
+        bars(4, "Stalls", "Writes postponed since a sync was still under way (aof_delayed_fsync).", _stalls),
+    ),
+)
+
+
+_broken = total("redlock.safety.violations", _BY, redlock_violation_kind="service_fault")
+_window = whole_quantile(0.99, "redlock.crash.lost_window", _BY)
+_LOSS = row(
+    "The loss, by policy",
+    line(
+        6,
+        bars(
+            6,
+            "Locks lost in crashes",
+            "Acknowledged locks that an instance forgot.",
+            total("redlock.crash.lost_locks", _BY),
+        ),
+        bars(6, "Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
+        bars(
+            6,
+            "Double grants",
+            "Leases valid beside another one after a crash.",
+            total("redlock.crash.double_grants", _BY),
+        ),
+        bars(6, "Safety violations", "Leases on one resource valid at the same time. Must be 0.", _broken),
+    ),
+)
+
+
+_COURSE = row(
+    "Over time",
+    line(
+        8,
+        lines(12, "Rate", "Leases acquired per second, by policy.", now("redlock.load.achieved", _BY)),
+        lines(
+            12,
+            "Acquire p99",
+            "By policy, successes only.",
+            quantile(0.99, _ACQUIRE, _BY, redlock_outcome="acquired"),
+        ),
+    ),
+)
+
+
+_cpu, _commands = rate("redis.cpu.time", _BY), rate("redis.commands.processed", _BY)
+_by = (*INSTANCE, POLICY)
+_SERVERS = row(
+    "Servers",
+    line(
+        7,
+        lines(
+            6,
+            "CPU per command",
+            "Server CPU time over commands processed, by policy.",
+            ratio(_cpu, _commands, "s"),
+        ),
+        lines(
+            6,
+            "Stalls",
+            "Delayed fsyncs, by instance.",
+            rate("redis.aof.delayed_fsyncs", _by),
+        ),
+        lines(6, "AOF size", "By instance.", now("redis.aof.size", _by)),
+        lines(6, "AOF rewrites", "1 while an instance rewrites its AOF.", now("redis.aof.rewrite_in_progress", _by)),
+    ),
+)
+
+
+def fsync() -> str:
+    """The board as JSON."""
+    about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
+    return board("lockbench: Fsync trade-off", UID, about, (_PRICE, _LOSS, _COURSE, _SERVERS))

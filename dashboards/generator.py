@@ -1,0 +1,127 @@
+"""The board "Generator health and comparison": *instruments → may this run be believed; is it better than that one*.
+
+Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict with an interval use `lockbench compare`
+or `gate`: one run against one run only shows where to look. Source: README, "generator".
+"""
+
+from __future__ import annotations
+
+from bench.telemetry.table import BY_NAME
+from dashboards.frame import board, choice
+from dashboards.panels import bars, line, lines, number, row
+from dashboards.query import RUN, Query, quantile, rate, ratio, total, typical, whole_quantile
+
+UID = "lockbench-generator"
+_BASE = "$baseline"
+_WORKER = ("redlock_worker",)
+_ACQUIRE = "redlock.acquire.duration"
+
+
+def _against(chosen: Query, baseline: Query) -> Query:
+    return Query(f"{chosen.expr} / {baseline.expr}", "x")
+
+
+def _latency(q: float) -> Query:
+    chosen = whole_quantile(q, _ACQUIRE, redlock_outcome="acquired")
+    return _against(chosen, whole_quantile(q, _ACQUIRE, run=_BASE, redlock_outcome="acquired"))
+
+
+def _per_lease(name: str, part: str = "") -> Query:
+    parts = []
+    for run in ("$run", _BASE):
+        leases = total("redlock.acquire.outcomes", run=run, redlock_outcome="acquired")
+        parts.append(Query(f"({ratio(total(name, part=part, run=run), leases).expr})", ""))
+    return _against(*parts)
+
+
+_cpu = rate("redlock.client.cpu", _WORKER)
+_lag = [quantile(q, "redlock.scheduler.lag").named(name) for q, name in ((0.5, "p50"), (0.99, "p99"))]
+_late = rate("redlock.load.late_starts").named("late (the generator's fault)")
+_queued = rate("redlock.load.queued_starts").named("queued (no caller free)")
+_dropped = rate("redlock.telemetry.dropped", ("redlock_telemetry_item",))
+_HEALTH = row(
+    "Health",
+    line(
+        4,
+        number(
+            6,
+            "Scheduler lag p99",
+            "How late a load process wakes, over the runs in view.",
+            whole_quantile(0.99, "redlock.scheduler.lag"),
+            red_above=0.01,
+        ),
+        number(
+            6,
+            "Late starts",
+            "Operations that the timer started late, in the runs in view.",
+            total("redlock.load.late_starts"),
+        ),
+        number(
+            6,
+            "Queued starts",
+            "Operations that were due while no caller was free.",
+            total("redlock.load.queued_starts"),
+        ),
+        number(
+            6,
+            "Telemetry dropped",
+            "Made and not arrived: then counts here are too low.",
+            total("redlock.telemetry.dropped"),
+            red_above=1,
+        ),
+    ),
+    line(
+        8,
+        lines(6, "CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
+        lines(6, "Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
+        lines(
+            6,
+            "Late and queued starts",
+            "Late ones make an open-loop run invalid.",
+            _late,
+            _queued,
+        ),
+        lines(6, "Telemetry dropped", "By kind; must be none.", _dropped),
+    ),
+)
+
+
+_speed = _against(typical("redlock.load.achieved"), typical("redlock.load.achieved", run=_BASE))
+_RATIOS = row(
+    "Chosen run ÷ baseline",
+    line(
+        4,
+        number(4, "Rate", "Typical leases per second; above 1 the chosen run is faster.", _speed),
+        number(4, "Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
+        number(4, "Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
+        number(4, "Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
+        number(4, "Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
+        number(
+            4,
+            "Votes per lease",
+            "Above 1 the chosen run needs more instances' answers.",
+            _per_lease("redlock.votes"),
+        ),
+    ),
+)
+
+
+_p99 = whole_quantile(0.99, _ACQUIRE, (RUN,), redlock_outcome="acquired")
+_leases = total("redlock.acquire.outcomes", (RUN,), redlock_outcome="acquired")
+_BOTH = row(
+    "Run by run",
+    line(
+        7,
+        bars(8, "Typical rate", "Median over each run's seconds.", typical("redlock.load.achieved", (RUN,))),
+        bars(8, "Acquire p99", "Of all leases of the run.", _p99),
+        bars(8, "Leases", "Acquired in all, warm-up and drain included.", _leases),
+    ),
+)
+
+
+def generator() -> str:
+    """The board as JSON."""
+    about = "Whether the load generator was good enough to be believed, and the chosen run against a baseline."
+    runs = f"label_values({BY_NAME['redlock.run.info'].prometheus}, {RUN})"
+    baseline = choice("baseline", "Baseline", "the run that is 1.0 in the ratios", runs, multi=False)
+    return board("lockbench: Generator health and comparison", UID, about, (_HEALTH, _RATIOS, _BOTH), (baseline,))

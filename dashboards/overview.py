@@ -1,0 +1,185 @@
+"""The board "Run overview": *instruments → how fast, how late, how it ended, under what*. Source: README, "Metrics"."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+
+from dashboards.frame import board
+from dashboards.panels import heat, line, lines, number, row, table
+from dashboards.query import RUN, Query, metric, now, quantile, rate, ratio, total, typical, whole_quantile
+
+UID = "lockbench-run-overview"
+SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
+_ACQUIRE = "redlock.acquire.duration"
+_PERCENTILES = ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"))
+
+
+def _within(window: str, function: str) -> Query:
+    """Acquired within `$slo`, over all that returned: failures are misses."""
+    good = f"sum({function}({metric(_ACQUIRE, 'bucket', redlock_outcome='acquired', le='$slo')}[{window}]))"
+    asked = f"sum({function}({metric('redlock.acquire.outcomes')}[{window}]))"
+    return ratio(Query(good, "", "within the SLO"), Query(asked, ""))
+
+
+def _heat() -> Query:
+    cells = metric(_ACQUIRE, "bucket", redlock_outcome="acquired")
+    return Query(f"sum by (le) (rate({cells}[$__rate_interval]))", "s", "{{le}}")
+
+
+def _gone() -> tuple[Query, Query]:
+    gone, expired = rate("redlock.leases.gone"), rate("redis.keys.expired")
+    return Query(gone.expr, "{lock}/s", "leases gone"), Query(expired.expr, "{lock}/s", "keys expired")
+
+
+_violations = total("redlock.safety.violations", redlock_violation_kind="service_fault")
+_whole = whole_quantile(0.99, _ACQUIRE, redlock_outcome="acquired")
+_leases = total("redlock.acquire.outcomes", redlock_outcome="acquired")
+_info_labels = (RUN, "redlock_recipe", "redlock_fsync", "redlock_instances", "redlock_users", "redlock_loop")
+_info = f"max by ({', '.join(_info_labels)}) (last_over_time({metric('redlock.run.info')}[$__range]))"
+_GLANCE = row(
+    "At a glance",
+    line(
+        4,
+        number(
+            4,
+            "Safety violations",
+            "Leases on one resource valid at the same time. Must be 0.",
+            _violations,
+            red_above=1,
+        ),
+        number(
+            4,
+            "Leases",
+            "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.",
+            _leases,
+        ),
+        number(
+            4,
+            "Typical rate",
+            "Median over the seconds of each run, averaged over runs.",
+            typical("redlock.load.achieved"),
+        ),
+        number(4, "Acquire p99", "Of all leases of the runs in view, from the intended start.", _whole),
+        number(
+            4,
+            "Within the SLO",
+            "Acquired within the chosen time, of all acquires; failures are misses.",
+            _within("$__range", "last_over_time"),
+        ),
+        number(4, "Faults active", "Injected faults in force now.", now("redlock.fault.active")),
+    ),
+    line(
+        5,
+        table(
+            24,
+            "Runs in view",
+            "What each run is: lock, AOF policy, N, callers, open or closed loop.",
+            Query(_info, "{run}"),
+        ),
+    ),
+)
+
+
+_percentiles = [quantile(q, _ACQUIRE, redlock_outcome="acquired").named(name) for q, name in _PERCENTILES]
+_others = (
+    quantile(0.99, "redlock.release.duration").named("release p99"),
+    quantile(0.99, "redlock.hold.duration").named("hold p99"),
+    quantile(0.99, "redlock.handoff.duration").named("hand-off p99"),
+)
+_offered, _achieved = now("redlock.load.offered").named("offered"), now("redlock.load.achieved").named("achieved")
+_LATENCY = row(
+    "Rate and latency",
+    line(
+        9,
+        lines(
+            12,
+            "Rate offered and achieved",
+            "Leases acquired per second, and in open loop the schedule's rate. A gap between the two: not sustained.",
+            _achieved,
+            _offered,
+        ),
+        lines(
+            12,
+            "Acquire latency, percentiles",
+            "From the intended start to the lease, successes only. Points are exemplars: click one for its trace.",
+            *_percentiles,
+            exemplars=True,
+        ),
+    ),
+    line(
+        9,
+        heat(
+            12,
+            "Acquire latency, heatmap",
+            "How many acquires per second ended in each bucket, successes only.",
+            _heat(),
+        ),
+        lines(
+            12,
+            "Release, hold and hand-off, p99",
+            "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there.",
+            *_others,
+        ),
+    ),
+)
+
+
+_outcomes = rate("redlock.acquire.outcomes", ("redlock_outcome",))
+_callers = now("redlock.leases.held").named("holding"), now("redlock.callers.waiting").named("waiting")
+_held = Query(_callers[0].expr, "{caller}", "holding")
+_OUTCOMES = row(
+    "Outcomes and callers",
+    line(
+        8,
+        lines(
+            8,
+            "Outcomes",
+            "Acquires that returned, by outcome: acquired, contended, split vote, unreachable, too late.",
+            _outcomes,
+            stacked=True,
+        ),
+        lines(
+            8,
+            "Share within the SLO",
+            "Acquired within the chosen time, of all that returned.",
+            _within("$__rate_interval", "rate"),
+        ),
+        lines(
+            8,
+            "Callers",
+            "Callers that hold a lease and callers that wait for one.",
+            _held,
+            _callers[1],
+            stacked=True,
+        ),
+    ),
+    line(
+        7,
+        lines(
+            8,
+            "Validity left at the grant, lowest 1 %",
+            "How long leases are still valid when granted: TTL minus the time taken minus drift.",
+            quantile(0.01, "redlock.lease.validity").named("p1"),
+        ),
+        lines(
+            8,
+            "Leases gone and keys expired",
+            "Leases found gone at their release, and keys that ran out on the servers: locks nobody released in time.",
+            *_gone(),
+        ),
+        lines(
+            8,
+            "Faults",
+            "1 while an injected fault is in force.",
+            now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target")),
+        ),
+    ),
+)
+
+
+def overview() -> str:
+    """The board as JSON."""
+    slo = dashboard.CustomVariable("slo").label("SLO (s)").description("an acquire should take no longer")
+    about = "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
+    extra = (slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01")))),)
+    return board("lockbench: Run overview", UID, about, (_GLANCE, _LATENCY, _OUTCOMES), extra)

@@ -1,0 +1,120 @@
+"""PromQL made from the instrument table: *instrument name, how to look at it → a query that knows its unit*.
+
+Rules
+- A metric or label that the table does not have is refused here, so that no board asks for what nobody exports.
+- Every selector is narrowed by the board's variables: run, recipe, policy and, where it has one, instance.
+- `rate` looks back over `$__rate_interval`; `total` takes a counter's last value in `$__range`: each run's counters
+  start at 0, so that is exactly the run's count. `whole` quantiles are of the whole run in the same way.
+
+Source: bench.telemetry.table; Prometheus, "Querying"; Grafana, "Prometheus template variables".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.telemetry.table import BY_NAME, Instrument, Kind
+
+INSTANCE = ("server_address", "server_port")
+RUN = "redlock_run_id"
+POLICY = "redlock_fsync"
+RATIO = "1"
+_VARIABLES = {RUN: "$run", "redlock_recipe": "$recipe", POLICY: "$policy"}
+_INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """PromQL and what it yields: `unit` as in the table ("1" = a ratio), `legend` for Grafana's legend."""
+
+    expr: str
+    unit: str
+    legend: str = ""
+
+    def named(self, legend: str) -> Query:
+        """The same, called `legend`; `{{label}}` stands for a label's value."""
+        return Query(self.expr, self.unit, legend)
+
+
+def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
+    """The selector of instrument `name`; `part`: bucket, sum or count of a histogram; `labels`: exact values.
+
+    Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong part.
+    """
+    one = BY_NAME[name]
+    if (one.kind is Kind.HISTOGRAM) != (part in ("bucket", "sum", "count")):
+        raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
+    known = _labels(one) | ({"le"} if part == "bucket" else set())
+    unknown = set(labels) - known
+    if unknown:
+        raise KeyError(f"{name} has no label {', '.join(sorted(unknown))}")
+    variables = _VARIABLES | {RUN: run} | {key: value for key, value in _INSTANCE_VARIABLES.items() if key in known}
+    matchers = [f'{key}=~"{value}"' for key, value in variables.items()]
+    matchers += [f'{key}="{value}"' for key, value in labels.items()]
+    return f"{one.prometheus}{'_' + part if part else ''}{{{', '.join(matchers)}}}"
+
+
+def _labels(one: Instrument) -> set[str]:
+    return {attribute.label for attribute in one.attributes}
+
+
+def _sum(expr: str, by: Sequence[str], function: str = "sum") -> str:
+    return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
+
+
+def _legend(by: Sequence[str]) -> str:
+    return ":".join(f"{{{{{label}}}}}" for label in by)
+
+
+def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
+    """A gauge as it stands, `function`-ed (sum, max, min, avg) by the labels `by`."""
+    return Query(_sum(metric(name, **labels), by, function), BY_NAME[name].unit, _legend(by))
+
+
+def rate(name: str, by: Sequence[str] = (), *, part: str = "", **labels: str) -> Query:
+    """How fast a counter (or a histogram's count) grows, per second."""
+    unit = BY_NAME[name].unit if part != "count" else "{operation}"
+    expr = _sum(f"rate({metric(name, part, **labels)}[$__rate_interval])", by)
+    return Query(expr, RATIO if unit == "s" else f"{unit}/s", _legend(by))
+
+
+def total(name: str, by: Sequence[str] = (), *, part: str = "", run: str = "$run", **labels: str) -> Query:
+    """A counter's value at the end of each run in view, summed."""
+    unit = BY_NAME[name].unit if part != "count" else "{operation}"
+    return Query(_sum(f"last_over_time({metric(name, part, run=run, **labels)}[$__range])", by), unit, _legend(by))
+
+
+def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
+    """A gauge's median over each run in view, averaged over runs."""
+    expr = _sum(f"quantile_over_time(0.5, {metric(name, run=run, **labels)}[$__range])", by, "avg")
+    return Query(expr, BY_NAME[name].unit, _legend(by))
+
+
+def quantile(q: float, name: str, by: Sequence[str] = (), **labels: str) -> Query:
+    """The `q` quantile of a histogram, moment by moment."""
+    buckets = _sum(f"rate({metric(name, 'bucket', **labels)}[$__rate_interval])", ("le", *by))
+    return Query(f"histogram_quantile({q:g}, {buckets})", BY_NAME[name].unit, _legend(by))
+
+
+def whole_quantile(q: float, name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
+    """The `q` quantile of a histogram over the whole of the runs in view."""
+    buckets = _sum(f"last_over_time({metric(name, 'bucket', run=run, **labels)}[$__range])", ("le", *by))
+    return Query(f"histogram_quantile({q:g}, {buckets})", BY_NAME[name].unit, _legend(by))
+
+
+def mean(name: str, by: Sequence[str] = (), **labels: str) -> Query:
+    """The mean of a histogram, moment by moment."""
+    upper, lower = (_sum(f"rate({metric(name, part, **labels)}[$__rate_interval])", by) for part in ("sum", "count"))
+    return Query(f"{upper} / {lower}", BY_NAME[name].unit, _legend(by))
+
+
+def buckets(name: str, **labels: str) -> Query:
+    """A histogram's buckets, for a heatmap: observations per second by upper bound."""
+    expr = f"sum by (le) (rate({metric(name, 'bucket', **labels)}[$__rate_interval]))"
+    return Query(expr, BY_NAME[name].unit, "{{le}}")
+
+
+def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
+    """One query over another; `unit` of the quotient."""
+    return Query(f"{upper.expr} / {lower.expr}", unit, upper.legend)

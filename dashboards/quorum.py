@@ -1,0 +1,156 @@
+"""The board "Quorum and split-brain retries": *instruments → how votes went, and which instance is to blame*.
+
+Source: README's vocabulary (vote, margin, split vote, abstaining).
+"""
+
+from __future__ import annotations
+
+from dashboards.frame import board
+from dashboards.panels import line, lines, number, row
+from dashboards.query import INSTANCE, RATIO, Query, mean, metric, now, quantile, rate, ratio, total
+
+UID = "lockbench-quorum"
+_MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
+_ZERO = "0.1"  # margins are whole numbers: what is not above 0.1 is 0
+
+
+def _no_reserve() -> Query:
+    none = f"sum(last_over_time({metric(_MARGIN, 'bucket', le=_ZERO)}[$__range]))"
+    return ratio(Query(none, ""), total(_MARGIN, part="count"))
+
+
+def _spare() -> Query:
+    voting, needed = now("redlock.instance.voting"), now("redlock.quorum.size", function="max")
+    return Query(f"{voting.expr} - {needed.expr}", "{instance}", "spare")
+
+
+_splits = ratio(total("redlock.split_votes"), total("redlock.acquire.outcomes"))
+_restarts = Query(f"sum(resets({metric('redis.uptime')}[$__range]))", "{restart}")
+_GLANCE = row(
+    "At a glance",
+    line(
+        4,
+        number(
+            6,
+            "Split-brain retries per acquire",
+            "Rounds that nobody could win (split votes), per acquire that returned.",
+            _splits,
+        ),
+        number(
+            6,
+            "Leases without reserve",
+            "Granted by exactly a quorum (margin 0): losing one instance's memory loses the lock.",
+            _no_reserve(),
+        ),
+        number(
+            6,
+            "Instances beyond the quorum",
+            "Voting now, minus the quorum. Below 0 nothing can be locked.",
+            _spare(),
+        ),
+        number(6, "Restarts", "Instances whose uptime fell, in the range.", _restarts, red_above=1),
+    ),
+)
+
+
+_attempts = mean("redlock.acquire.attempts").named("mean"), quantile(0.99, "redlock.acquire.attempts").named("p99")
+_dead = [quantile(q, _DEAD).named(name) for q, name in ((0.5, "p50"), (0.99, "p99"))]
+_margins = mean(_MARGIN).named("mean"), quantile(0.01, _MARGIN).named("lowest 1 %")
+_split = rate("redlock.split_votes").named("split votes")
+_VOTES = row(
+    "Votes",
+    line(
+        8,
+        lines(
+            8,
+            "Votes",
+            "Of each acquire's last round, once closed: granted, refused, errored, silent, absent, undecided.",
+            rate("redlock.votes", ("redlock_vote",)),
+            stacked=True,
+        ),
+        lines(
+            8,
+            "Vote margin",
+            "Granted votes beyond the quorum: how many instances may fail without losing the lock.",
+            *_margins,
+        ),
+        lines(8, "Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
+    ),
+    line(
+        8,
+        lines(
+            12,
+            "Dead time of split votes",
+            "From the start of an acquire that met a split vote to the start of the round that won.",
+            *_dead,
+        ),
+        lines(12, "Rounds per acquire", "1 = the first round decided it.", *_attempts),
+    ),
+)
+
+
+_by_instance = [quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99)]
+_median = quantile(0.5, _REPLY, INSTANCE).expr
+_skew = Query(f"max({_median}) / min({_median})", "x", "slowest ÷ fastest")
+_voting = now("redlock.instance.voting").named("voting")
+_needed = now("redlock.quorum.size", function="max").named("quorum")
+_INSTANCES = row(
+    "Instances",
+    line(
+        8,
+        lines(8, "Reply to a SET, p50", "By instance; one attempt in 64 is timed.", _by_instance[0]),
+        lines(8, "Reply to a SET, p99", "By instance; one attempt in 64 is timed.", _by_instance[1]),
+        lines(
+            8,
+            "Latency skew",
+            "Median reply of the slowest instance over that of the fastest. Above 2 the quorum waits for few.",
+            _skew,
+        ),
+    ),
+    line(
+        7,
+        lines(8, "Voting instances", "Below the quorum nothing can be locked.", _voting, _needed),
+        lines(
+            8,
+            "Abstaining",
+            "1 while an instance does not vote, as it may have forgotten locks.",
+            now("redlock.instance.abstaining", INSTANCE),
+        ),
+        lines(8, "Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
+    ),
+)
+
+
+_errors = rate("redlock.instance.errors", (*INSTANCE, "error_type"))
+_errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
+_uptime = now("redis.uptime", INSTANCE, function="min")
+_silent = f"sum(rate({metric('redlock.votes', redlock_vote='silent')}[$__rate_interval]))"
+_absent = f"sum(rate({metric('redlock.votes', redlock_vote='absent')}[$__rate_interval]))"
+_every = rate("redlock.votes").expr
+_shares = Query(f"{_silent} / {_every}", RATIO, "silent"), Query(f"{_absent} / {_every}", RATIO, "absent")
+_TROUBLES = row(
+    "Troubles",
+    line(
+        7,
+        lines(6, "Errors", "Met by the load, by instance and kind.", _errors),
+        lines(
+            6,
+            "Reconnects",
+            "Connections made anew, by instance.",
+            rate("redlock.instance.reconnects", INSTANCE),
+        ),
+        lines(6, "Uptime", "A fall is a restart: the instance may have forgotten its locks.", _uptime),
+        lines(
+            6,
+            "Votes not cast",
+            "Silent: sent, no answer. Absent: not sent, as the instance is down, lagging or abstaining.",
+            *_shares,
+        ),
+    ),
+)
+
+
+def quorum() -> str:
+    """The board as JSON."""
+    about = "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the instances behind them."
+    return board("lockbench: Quorum and split-brain retries", UID, about, (_GLANCE, _VOTES, _INSTANCES, _TROUBLES))

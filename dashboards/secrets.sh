@@ -1,0 +1,19 @@
+#!/bin/sh
+# Makes the stack's passwords once, each into the volume of those who need it; nothing is printed. Run by docker-compose.yml.
+set -eu
+umask 022
+draw() { head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n'; }
+servers="redis-0 redis-1 redis-2 redis-3 redis-4"
+
+if [ ! -s /secrets/redis/redis.conf ]; then
+  password=$(draw)
+  printf '%s' "$password" > /secrets/redis/password
+  for server in $servers; do printf 'redis://:%s@%s:6379\n' "$password" "$server"; done > /secrets/redis/targets
+  { printf '{'; comma=''
+    for server in $servers; do printf '%s"redis://%s:6379":"%s"' "$comma" "$server" "$password"; comma=','; done
+    printf '}'; } > /secrets/redis/exporter.json
+  printf 'requirepass %s\n' "$password" > /secrets/redis/redis.conf
+fi
+if [ ! -s /secrets/grafana/admin-password ]; then
+  draw > /secrets/grafana/admin-password
+fi

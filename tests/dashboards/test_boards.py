@@ -1,0 +1,177 @@
+"""The boards are what their code says, and every panel can be read: a unit, a description, metrics of the table."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.telemetry.table import BOUNDS, BY_NAME, INSTRUMENTS, Kind
+from dashboards.query import Query, metric
+
+dashboards_main = pytest.importorskip("dashboards.__main__", reason="grafana-foundation-sdk is not installed")
+panels = pytest.importorskip("dashboards.panels")
+
+FOLDER = Path(__file__).parents[2] / "dashboards" / "boards"
+FILES = sorted(FOLDER.glob("*.json"))
+BOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FILES}
+PANELS = [
+    pytest.param(panel, id=f"{name}: {panel['title']}")
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    if panel["type"] != "row"
+]
+EXPRS = [
+    pytest.param(target["expr"], id=f"{param.id} {target['refId']}")
+    for param in PANELS
+    for target in param.values[0]["targets"]
+]
+_SERIES = {
+    f"{one.prometheus}{suffix}": one
+    for one in INSTRUMENTS
+    for suffix in (("_bucket", "_sum", "_count") if one.kind is Kind.HISTOGRAM else ("",))
+}
+_SELECTOR = re.compile(r"([a-z_]+)\{([^}]*)\}")
+
+
+def test_the_committed_boards_are_what_the_code_makes_byte_for_byte() -> None:
+    assert {path.name for path in FILES} == set(dashboards_main.BOARDS)
+    for path in FILES:
+        made = dashboards_main.BOARDS[path.name]()
+        assert made == path.read_text(encoding="utf-8"), f"{path.name} is old: run python -m dashboards"
+        assert made == dashboards_main.BOARDS[path.name](), "made twice, it differs"
+
+
+def test_there_are_the_four_boards_with_readable_uids() -> None:
+    assert {board["uid"]: board["title"] for board in BOARDS.values()} == {
+        "lockbench-run-overview": "lockbench: Run overview",
+        "lockbench-quorum": "lockbench: Quorum and split-brain retries",
+        "lockbench-fsync": "lockbench: Fsync trade-off",
+        "lockbench-generator": "lockbench: Generator health and comparison",
+    }
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_has_the_variables_and_annotations_that_all_share(name: str) -> None:
+    board = BOARDS[name]
+    variables = {one["name"]: one for one in board["templating"]["list"]}
+    assert list(variables)[:6] == ["datasource", "run", "recipe", "policy", "instance", "port"]
+    assert variables["datasource"]["type"] == "datasource"
+    assert all(variables[each]["multi"] and variables[each]["allValue"] == ".*" for each in list(variables)[1:6])
+    assert [one["name"] for one in board["annotations"]["list"]] == ["Faults", "Run start and end", "Measured time"]
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(board)))
+    assert used - {"__rate_interval", "__range", "__all"} <= set(variables)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_have_ids_of_their_own_and_neither_overlap_nor_overflow(name: str) -> None:
+    all_panels = BOARDS[name]["panels"]
+    ids = [panel["id"] for panel in all_panels]
+    assert all(isinstance(one, int) for one in ids)
+    assert len(set(ids)) == len(ids)
+    cells: set[tuple[int, int]] = set()
+    for panel in all_panels:
+        place = panel["gridPos"]
+        assert place["x"] >= 0
+        assert place["x"] + place["w"] <= 24
+        mine = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not mine & cells, panel["title"]
+        cells |= mine
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_has_title_unit_description_and_the_boards_data_source(panel: dict) -> None:
+    assert panel["title"]
+    assert len(panel["description"]) > 10
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert panel["targets"]
+    assert all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
+
+
+@pytest.mark.parametrize("expr", EXPRS)
+def test_a_query_asks_for_metrics_and_labels_of_the_table_only(expr: str) -> None:
+    selectors = _SELECTOR.findall(expr)
+    assert selectors
+    for name, matchers in selectors:
+        assert name in _SERIES, name
+        one = _SERIES[name]
+        labels = re.findall(r"(\w+)=~?\"", matchers)
+        own = {attribute.label for attribute in one.attributes}
+        assert {"redlock_run_id", "redlock_recipe", "redlock_fsync"} <= set(labels)
+        assert set(labels) <= own | {"redlock_run_id", "redlock_recipe", "redlock_fsync", "le"}
+        assert ("server_address" in labels) == ("server_address" in own), "narrowed by instance where it can be"
+        for bound in re.findall(r'le="([^"$]+)"', matchers):
+            assert float(bound) in BOUNDS
+        for label, value in re.findall(r'(\w+)="([^"$]+)"', matchers):
+            known = next((at.values for at in one.attributes if at.label == label), ())
+            assert not known or value in known, f"{label} is never {value}"
+
+
+@pytest.mark.parametrize("expr", EXPRS)
+def test_counters_are_rated_or_taken_whole_and_rates_use_the_rate_interval(expr: str) -> None:
+    assert not re.search(r"\[\d", expr), "a fixed window"
+    for match in _SELECTOR.finditer(expr):
+        one = _SERIES[match.group(1)]
+        before, after = expr[: match.start()], expr[match.end() :]
+        if one.kind is Kind.GAUGE:
+            assert not re.search(r"(rate|increase)\($", before)
+        elif before.endswith("rate("):
+            assert after.startswith("[$__rate_interval]")
+        else:
+            assert before.endswith("last_over_time("), f"{match.group(1)} is a counter"
+            assert after.startswith("[$__range]")
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panels_unit_is_that_of_its_metrics(panel: dict) -> None:
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    for target in panel["targets"]:
+        expr = target["expr"]
+        ones = [_SERIES[name] for name, _ in _SELECTOR.findall(expr)]
+        if unit == "s":
+            assert "s" in {one.unit for one in ones}
+        elif unit == "bytes":
+            assert {one.unit for one in ones} == {"By"}
+        elif unit == "percentunit":
+            assert " / " in expr or {one.unit for one in ones} == {"s"}
+        elif unit == "suffix: ×":
+            assert " / " in expr
+        else:
+            assert re.fullmatch(r"suffix: [a-z]+(/s)?", unit)
+            rated = "rate(" in expr or all(one.unit.endswith("/s") for one in ones)
+            assert unit.endswith("/s") == (
+                rated and " / " not in expr and "quantile(0.99" not in expr and "quantile(0.01" not in expr
+            )
+
+
+def test_every_instrument_that_a_run_has_is_on_a_board() -> None:
+    """What nobody can see need not be exported; the few exceptions are only for those who ask for themselves."""
+    shown = {
+        _SERIES[name].name
+        for param in PANELS
+        for target in param.values[0]["targets"]
+        for name, _ in _SELECTOR.findall(target["expr"])
+    }
+    shown |= {"redlock.run.active"}  # an annotation
+    assert set(BY_NAME) - shown == {"redlock.extend.duration", "redis.aof.rewrites"}
+
+
+def test_a_metric_or_label_that_the_table_lacks_is_refused() -> None:
+    with pytest.raises(KeyError):
+        metric("redlock.no.such")
+    with pytest.raises(KeyError, match="server_port"):
+        metric("redlock.votes", server_port="1")
+    with pytest.raises(ValueError, match="is a histogram"):
+        metric("redlock.acquire.duration")
+    with pytest.raises(ValueError, match="is a counter"):
+        metric("redlock.votes", "bucket")
+
+
+def test_a_panel_of_two_units_or_without_description_is_refused() -> None:
+    with pytest.raises(ValueError, match="one unit"):
+        panels.lines(24, "mixed", "seconds and bytes", Query("a", "s"), Query("b", "By"))
+    with pytest.raises(ValueError, match="description"):
+        panels.lines(24, "silent", "", Query("a", "s"))
+    with pytest.raises(ValueError, match="24 columns"):
+        panels.lay_out([panels.row("wide", panels.line(4, panels.lines(25, "t", "a description", Query("a", "s"))))])

@@ -1,0 +1,138 @@
+"""docker-compose.yml: valid for Docker Compose itself, and closed to everybody but this machine."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docker-compose.yml").read_text("utf-8")
+STACK = yaml.safe_load(TEXT)
+SERVICES = STACK["services"]
+INSTANCES = [f"redis-{index}" for index in range(5)]
+ONCE = {"secrets", "lockbench"}
+COMPOSE = os.environ.get("LOCKBENCH_DOCKER_COMPOSE") or shutil.which("docker-compose")
+
+
+def _composed(**variables: str) -> dict:
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
+    words = [COMPOSE, "-f", str(ROOT / "docker-compose.yml"), "--profile", "run", "config", "--format", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return json.loads(done.stdout)
+
+
+needs_compose = pytest.mark.skipif(COMPOSE is None, reason="no docker-compose 2 here (.ci/docker-compose fetches one)")
+
+
+@needs_compose
+def test_docker_compose_itself_accepts_the_file() -> None:
+    assert set(_composed()["services"]) == set(SERVICES)
+
+
+@needs_compose
+def test_the_fsync_policy_is_a_variable_of_all_five_instances() -> None:
+    for policy in ("always", "everysec"):
+        services = _composed(**({"LOCKBENCH_FSYNC": policy} if policy == "always" else {}))["services"]
+        for name in INSTANCES:
+            words = services[name]["command"]
+            assert words[words.index("--appendfsync") + 1] == policy
+
+
+def test_the_file_says_what_docker_compose_needs_even_where_none_can_say_so() -> None:
+    """The weaker check: keys of the compose specification, references that exist."""
+    known = {
+        "image", "build", "command", "entrypoint", "environment", "volumes", "ports", "networks", "network_mode",
+        "user", "depends_on", "healthcheck", "deploy", "restart", "cap_drop", "security_opt", "read_only", "tmpfs", "logging",
+        "profiles", "working_dir",
+    }  # fmt: skip
+    for name, service in SERVICES.items():
+        assert set(service) <= known, name
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+        assert set(service.get("networks", [])) <= set(STACK["networks"])
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert (ROOT / source).exists() if source.startswith("./") else source in STACK["volumes"], volume
+    assert "--appendfsync" in TEXT
+    assert "${LOCKBENCH_FSYNC:-everysec}" in TEXT
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_guarded(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["read_only"] is True
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.get("privileged")
+    limits = service["deploy"]["resources"]["limits"]
+    assert limits["memory"]
+    assert limits["cpus"]
+    assert limits["pids"]
+    tag = service["image"].rpartition(":")[2]
+    assert re.match(r"v?\d+\.\d+\.\d+", tag), f"{service['image']} is not pinned"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_port_is_published_on_loopback_only(name: str) -> None:
+    for port in SERVICES[name].get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+
+
+def test_passwords_come_from_files_and_grafana_knows_no_anonymous_admin() -> None:
+    grafana = SERVICES["grafana"]["environment"]
+    assert grafana["GF_SECURITY_ADMIN_PASSWORD__FILE"].startswith("/run/secrets/")
+    assert grafana["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
+    assert "GF_SECURITY_ADMIN_PASSWORD" not in grafana
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            assert "PASS" not in key or key.endswith("FILE"), f"{name}: {key}={value}"
+    assert "requirepass" not in TEXT, "the servers' password stands in a file"
+
+
+def test_everything_that_stays_is_asked_for_its_health_and_waited_for() -> None:
+    """Collector and Tempo have no shell; `ready` asks them, and whoever needs them waits for `ready`."""
+    asked = {name for name, service in SERVICES.items() if "healthcheck" in service}
+    assert set(SERVICES) - ONCE - asked == {"collector", "tempo", "locust-worker"}
+    question = " ".join(SERVICES["ready"]["healthcheck"]["test"])
+    assert "collector:13133" in question
+    assert "tempo:3200" in question
+    for name in ("locust-master", "lockbench"):
+        waits = SERVICES[name]["depends_on"]
+        assert all(waits[one]["condition"] == "service_healthy" for one in (*INSTANCES, "ready"))
+    assert SERVICES["grafana"]["depends_on"]["prometheus"]["condition"] == "service_healthy"
+
+
+def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> None:
+    script = (ROOT / "dashboards" / "secrets.sh").read_text("utf-8").replace("/secrets/", f"{tmp_path}/")
+    for folder in ("redis", "grafana"):
+        (tmp_path / folder).mkdir()
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert not done.stdout
+    assert not done.stderr
+    password = (tmp_path / "redis" / "password").read_text()
+    admin = (tmp_path / "grafana" / "admin-password").read_text()
+    assert len(password) == len(admin) == 48
+    assert password != admin
+    assert (tmp_path / "redis" / "redis.conf").read_text() == f"requirepass {password}\n"
+    targets = (tmp_path / "redis" / "targets").read_text().split()
+    assert targets == [f"redis://:{password}@{name}:6379" for name in INSTANCES]
+    exporter = json.loads((tmp_path / "redis" / "exporter.json").read_text())
+    assert exporter == {f"redis://{name}:6379": password for name in INSTANCES}
+    subprocess.run(["sh", "-c", script], capture_output=True, timeout=30, check=True)
+    assert (tmp_path / "redis" / "password").read_text() == password, "a second start keeps them"
+
+
+def test_the_containers_command_gets_the_targets_without_their_password_on_a_command_line() -> None:
+    from dashboards.container import arguments
+
+    urls = ["redis://:secret@redis-0:6379"]
+    assert arguments(["lockbench", "run", "a.toml"], urls) == ["lockbench", "run", "a.toml", f"--target={urls[0]}"]
+    assert arguments(["lockbench", "recipes"], urls) == ["lockbench", "recipes"]
+    own = ["lockbench", "run", "--target", "redis://other"]
+    assert arguments(own, urls) == own

@@ -1,0 +1,65 @@
+"""Recording and alert rules: promtool's own tests, and only metrics that lockbench exports."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.telemetry.table import INSTRUMENTS
+
+yaml = pytest.importorskip("yaml")
+FOLDER = Path(__file__).parents[2] / "dashboards" / "prometheus"
+RULES = [
+    rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text("utf-8"))["groups"] for rule in group["rules"]
+]
+promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is missing (Debian: prometheus)")
+
+
+def _promtool(*words: str) -> str:
+    done = subprocess.run(["promtool", *words], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@promtool
+def test_rules_and_configuration_pass_promtools_checks() -> None:
+    assert "9 rules found" in _promtool("check", "rules", "rules.yml")
+    _promtool("check", "config", "prometheus.yml")
+
+
+@promtool
+def test_every_alert_fires_when_it_must_and_only_then() -> None:
+    assert "SUCCESS" in _promtool("test", "rules", "rules.test.yml")
+
+
+@promtool
+def test_a_rule_that_is_blind_turns_its_test_red(tmp_path: Path) -> None:
+    text = (FOLDER / "rules.yml").read_text("utf-8")
+    (tmp_path / "rules.yml").write_text(text.replace("redlock:instances_spare < 0", "redlock:instances_spare < -9"))
+    shutil.copy(FOLDER / "rules.test.yml", tmp_path)
+    words = ["promtool", "test", "rules", "rules.test.yml"]
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode != 0
+
+
+def test_the_five_alerts_are_there_each_with_severity_summary_and_a_test() -> None:
+    alerts = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+    assert set(alerts) == {
+        "LockSafetyViolated", "LockQuorumLost", "LoadGeneratorSaturated", "LockInstanceSlow", "TargetDown",
+    }  # fmt: skip
+    tests = yaml.safe_load((FOLDER / "rules.test.yml").read_text("utf-8"))["tests"]
+    tested = {one["alertname"] for each in tests for one in each.get("alert_rule_test", []) if one["exp_alerts"]}
+    assert tested == set(alerts)
+    for rule in alerts.values():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
+
+
+def test_a_rule_asks_for_metrics_of_the_table_only() -> None:
+    known = {f"{one.prometheus}{part}" for one in INSTRUMENTS for part in ("", "_bucket", "_sum", "_count")}
+    for rule in RULES:
+        names = set(re.findall(r"\b((?:redlock|db_client|redis)_\w+)(?=[\[{ )]|$)", rule["expr"]))
+        labels = {"redlock_run_id", "redlock_recipe", "redlock_fsync", "redlock_outcome", "redlock_worker"}
+        assert names - labels <= known, rule
