@@ -134,19 +134,20 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     """One extension to `ttl_ms` from now: a new lease, or GONE or UNREACHABLE (the old lease then ends when it would
     have).
 
-    Raises ValueError when the extension would end before the present `valid_until_ns`: that of the newest lease, if
-    this one has been extended before.
+    Raises ValueError when the extension would end before the present `valid_until_ns` (that of the newest lease, if
+    this one has been extended before), or before an extension that is on its way: instances keep the last one.
     """
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
     lease = newest_of(lease)
+    if now_ns >= lease.valid_until_ns:
+        return _denied(lease, round_, Outcome.GONE, now_ns)
     valid_until_ns = now_ns + terms.usable_ns
-    if valid_until_ns <= lease.valid_until_ns:
+    if valid_until_ns <= _asked_until_ns(lease):
         raise ValueError(
             f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; use a longer ttl_ms"
         )
-    if now_ns >= lease.valid_until_ns:
-        return _denied(lease, round_, Outcome.GONE, now_ns)
+    round_.won.asked_until_ns = valid_until_ns
     now_ns = yield from _settled(round_)
     outcome = round_.outcome or Outcome.UNREACHABLE
     if outcome is not Outcome.RELEASED:
@@ -166,6 +167,11 @@ def newest_of(lease: Lease) -> Lease:
     return newest
 
 
+def _asked_until_ns(lease: Lease) -> int:
+    """The furthest end that anybody has asked of the instances for it, granted or not."""
+    return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))
+
+
 def keep_alive_steps(  # noqa: PLR0917 - called in one place
     engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
 ) -> Generator[Round | int, int, Denied | None]:
@@ -178,10 +184,11 @@ def keep_alive_steps(  # noqa: PLR0917 - called in one place
     again_ns = now_ns = 0
     while extensions > 0:
         lease = newest_of(lease)
-        lengthens_ns = lease.valid_until_ns - usable_ns + 1
-        now_ns = yield min(max(again_ns or lease.started_ns + every_ns, lengthens_ns), lease.valid_until_ns)
+        asked_ns = _asked_until_ns(lease)
+        due_ns = max(again_ns or lease.started_ns + every_ns, asked_ns - usable_ns + 1)
+        now_ns = yield min(due_ns, lease.valid_until_ns)
         again_ns = 0
-        if newest_of(lease) is not lease:
+        if newest_of(lease) is not lease or _asked_until_ns(lease) != asked_ns:
             continue
         extended = yield from extend_steps(engine, lease, ttl_ms, now_ns)
         if isinstance(extended, Lease):

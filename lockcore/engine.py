@@ -33,16 +33,7 @@ from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import (
-    Awaited,
-    ExtendRound,
-    Ignored,
-    MergedReply,
-    Part,
-    ReleaseRound,
-    SetRound,
-    Terms,
-)
+from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms
 from lockcore.settings import Settings
 from lockcore.status import status_of
 from lockcore.watched import WatchedSetRound

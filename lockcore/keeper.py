@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 from lockcore.attempt import keep_alive_steps
+from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.errors import LockcoreError
 from lockcore.model import Denied, Lease
@@ -28,8 +29,9 @@ class KeepAlive:
         if extensions < 1:
             raise ValueError(f"extensions must be at least 1, not {extensions}")
         self.every_ms = lease.ttl_ms / 3 if every_ms is None else every_ms
-        if not 1 <= self.every_ms < lease.ttl_ms:
-            raise ValueError(f"every_ms must be 1 … below the TTL of {lease.ttl_ms} ms, not {self.every_ms:g}")
+        validity_ms = (lease.valid_until_ns - lease.started_ns) / NS_PER_MS
+        if not 1 <= self.every_ms < validity_ms:
+            raise ValueError(f"every_ms must be 1 … below the validity of {validity_ms:g} ms, not {self.every_ms:g}")
         self.lease = lease
         self.extensions = extensions
         self.renewals = 0

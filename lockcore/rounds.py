@@ -44,11 +44,12 @@ class SetRound:
     """
 
     __slots__ = (
-        "claim", "cleaned", "engine", "errored", "flight", "missing", "newest", "outcome", "refused", "resource",
-        "silent", "started_ns", "terms", "undecided", "voters", "waiter",
+        "asked_until_ns", "claim", "cleaned", "engine", "errored", "flight", "missing", "newest", "outcome", "refused",
+        "resource", "silent", "started_ns", "terms", "undecided", "voters", "waiter",
     )  # fmt: skip
 
     newest: Lease  # once it was extended
+    asked_until_ns: int  # once an extension was sent: the end of the last one
     watched = False
     success, success_reply, failure_reply = b"+OK\r\n", b"OK", None
     success_outcome = Outcome.ACQUIRED

@@ -6,6 +6,7 @@ Rules: only observed attempts pay for this. The record is made once, when the ro
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from lockcore.model import Outcome, Vote
@@ -104,7 +105,10 @@ class WatchedSetRound(SetRound):
             self.closed_ns = max(self.engine.now_ns, self.started_ns)  # without voters nothing has moved the engine
         if self.decided_ns and self.observer is not None:
             observer, self.observer = self.observer, None  # type: ignore[assignment]
-            observer.observe(self._record())
+            try:
+                observer.observe(self._record())
+            except Exception as error:  # noqa: BLE001 - whatever it is, votes must not be lost over it
+                warnings.warn(f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 2)
 
     def _record(self) -> AttemptRecord:
         tally, quorum = self.tally, self.engine.quorum

@@ -111,6 +111,17 @@ def test_an_extension_that_would_shorten_the_lease_is_refused(ttl_ms: int) -> No
     assert fleet.kinds(0) == ["set"]
 
 
+def test_an_extension_that_would_shorten_one_on_its_way_is_refused() -> None:
+    """Instances keep the last one: the holder of the longer lease would not hear of it."""
+    fleet, lease = leased(ttl_ms=1_000)
+    fleet.after(500)
+    longer = extending(fleet, lease, ttl_ms=5_000)
+    with pytest.raises(ValueError, match="extending 'stock' by 2000 ms would end it before its present end"):
+        extending(fleet, lease, ttl_ms=2_000)
+    assert fleet.kinds(0) == ["set", "extend"]
+    assert isinstance(longer.answer(OK, OK, OK).result, Lease)
+
+
 def test_an_old_lease_cannot_shorten_what_it_has_been_extended_to() -> None:
     """The present end is that of the lock, whichever of its leases is shown."""
     fleet, first = leased(ttl_ms=1_000)

@@ -119,6 +119,19 @@ def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened() -> None:
     assert round_.started_ns + round_.terms.usable_ns > by_hand.valid_until_ns
 
 
+def test_an_extension_on_its_way_that_ends_later_is_waited_for() -> None:
+    """The holder's extension to 10 s has not been answered when the keeper's turn comes: it sends nothing shorter."""
+    fleet = ScriptedFleet(3)
+    lease = fleet.won(ttl_ms=1_000)
+    steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
+    due_ns = next(steps)
+    fleet.after(299)
+    Run(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns))
+    fleet.now_ns = due_ns
+    assert steps.send(due_ns) == lease.valid_until_ns
+    assert fleet.kinds(0) == ["set", "extend"]
+
+
 # -- the handle -------------------------------------------------------------------------------------------------------
 
 
@@ -197,8 +210,8 @@ def test_the_shortest_period_is_a_millisecond() -> None:
     "extensions, every_ms, words",
     [
         (0, None, "extensions must be at least 1, not 0"),
-        (1, 0.5, "every_ms must be 1 … below the TTL of 10000 ms, not 0.5"),
-        (1, TTL_MS, "every_ms must be 1 … below the TTL"),
+        (1, 0.5, "every_ms must be 1 … below the validity of 9898 ms, not 0.5"),
+        (1, TTL_MS, "every_ms must be 1 … below the validity"),
         (1, float("nan"), "every_ms"),
     ],
 )

@@ -245,3 +245,15 @@ def test_an_observer_changes_no_outcome(seed: int) -> None:
             fleet.reply(index, *random.choices([OK, OK, OK, OK, NIL, MISCONF], k=10))
         names.append([(round_.outcome, round_.tally) for round_ in rounds])
     assert names[0] == names[1]
+
+
+def test_an_observer_that_raises_costs_no_vote_and_is_told_of() -> None:
+    class Broken:
+        def observe(self, record: AttemptRecord) -> None:
+            raise RuntimeError("a bug of the user's")
+
+    fleet = ScriptedFleet(3, settings=settings_of(observer=Broken()))
+    with pytest.warns(RuntimeWarning, match=r"the observer raised RuntimeError\(\"a bug of the user's\"\)"):
+        run = acquiring(fleet).answer(OK, OK, OK)
+    assert isinstance(run.result, Lease)
+    assert [status.state for status in fleet.engine.status()] == ["voting"] * 3
