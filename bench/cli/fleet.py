@@ -1,12 +1,14 @@
 """`lockbench fleet`: *how many, how durable → URLs on stdout until Ctrl-C*.
 
-Rules: stdout holds one URL per line and nothing else, flushed at once, so that a script can read them; what happens to
-the servers is told on stderr. Source: bench.topology.
+Rules: stdout holds one URL per line (or one JSON object) and nothing else, flushed at once, so that a script can read
+them; what happens to the servers is told on stderr. Source: bench.topology.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 
 from bench.cli import EXIT_INTERRUPTED
 from bench.topology.fleet import Instance, start_fleet
@@ -14,11 +16,12 @@ from bench.topology.serve import serve
 from bench.topology.server import find_server
 
 
-def serve_fleet(instances: int, fsync: str, port: int | None, server: str | None, *, quiet: bool) -> int:
+def serve_fleet(*, instances: int, fsync: str, port: int | None, server: str | None, as_json: bool, quiet: bool) -> int:
     """Start servers, print their URLs, stay until a signal and return 130. Raises BenchError if they do not start."""
     with start_fleet(instances, fsync, server=find_server(server), port=port) as fleet:
-        for instance in fleet.instances:
-            print(instance.url, flush=True)
+        urls = [instance.url for instance in fleet.instances]
+        facts = {"urls": urls, "fsync": fsync, "server": asdict(fleet.server), "folder": str(fleet.folder)}
+        print(json.dumps(facts) if as_json else "\n".join(urls), flush=True)
         if not quiet:
             what = f"{instances} × {fleet.server}, fsync {fsync}, in {fleet.folder}"
             print(f"lockbench: {what}; Ctrl-C stops them", file=sys.stderr)

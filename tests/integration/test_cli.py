@@ -163,6 +163,19 @@ def test_doctor_tells_what_was_found(tmp_path: Path) -> None:
     assert done.returncode == (3 if any(fact["status"] == "missing" for fact in facts.values()) else 0)
 
 
+def test_a_fleet_as_json_is_one_object(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bench", "fleet", "--instances", "2", "--fsync", "no", "--json", "--quiet"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == ""
+    assert process.returncode == 130
+    assert (len(facts["urls"]), facts["fsync"]) == (2, "no")
+    assert facts["server"]["version"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_fleet_prints_its_urls_and_ends_with_all_its_servers(tmp_path: Path, number: signal.Signals) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
