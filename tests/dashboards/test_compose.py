@@ -49,8 +49,8 @@ def test_the_file_says_what_docker_compose_needs_even_where_none_can_say_so() ->
     """The weaker check: keys of the compose specification, references that exist."""
     known = {
         "image", "build", "command", "entrypoint", "environment", "volumes", "ports", "networks", "network_mode",
-        "user", "depends_on", "healthcheck", "deploy", "restart", "cap_drop", "security_opt", "read_only", "tmpfs", "logging",
-        "profiles", "working_dir",
+        "user", "depends_on", "healthcheck", "deploy", "restart", "cap_drop", "security_opt", "read_only", "tmpfs",
+        "logging", "profiles", "working_dir",
     }  # fmt: skip
     for name, service in SERVICES.items():
         assert set(service) <= known, name
