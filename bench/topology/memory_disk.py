@@ -1,21 +1,17 @@
 """A disk in memory that is mounted nowhere: *bytes → a folder that exists as long as somebody uses it*.
 
-Rules: the tmpfs has no place in the mount table, so nothing is left to unmount however we end; it is reached by
-`/proc/<our pid>/fd/<n>`, which a server can have as its working folder. It is made full by shrinking it to what is in
-use: at once, without memory. Needs root (CAP_SYS_ADMIN) and Linux 5.2.
-Source: fsopen(2), fsconfig(2), fsmount(2), fspick(2); their numbers are the same on every architecture.
+Rules: its path leads through a descriptor of ours, which a server can have as its working folder. It is made full by
+shrinking it to what is in use: at once, without memory. Needs root (CAP_SYS_ADMIN) and Linux 5.2.
+Source: bench/topology/detached_mount.py; tmpfs(5).
 """
 
-import ctypes
 import errno
 import os
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology.detached_mount import mount_detached, set_again
 
-_FSOPEN, _FSCONFIG, _FSMOUNT, _FSPICK = 430, 431, 432, 433
-_CLOSE_ON_EXEC, _THIS_FILE = 1, 8
-_SET_STRING, _CREATE, _RECONFIGURE = 1, 6, 7
 _GROWING_TRIES = 100
 
 
@@ -28,14 +24,7 @@ class MemoryDisk:
     def __init__(self, size_bytes: int = 1 << 30) -> None:
         self._size_bytes, self._root = size_bytes, -1
         try:
-            context = _call(_FSOPEN, b"tmpfs", _CLOSE_ON_EXEC)
-            try:
-                _set(context, "size", size_bytes)
-                _call(_FSCONFIG, context, _SET_STRING, b"mode", b"0700", 0)
-                _call(_FSCONFIG, context, _CREATE, None, None, 0)
-                self._root = _call(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
-            finally:
-                os.close(context)
+            self._root = mount_detached("tmpfs", {"size": str(size_bytes), "mode": "0700"})
         except OSError as error:
             raise EnvironmentNotReadyError(
                 f"no disk in memory can be made ({error.strerror}): it needs root and Linux 5.2"
@@ -71,21 +60,4 @@ class MemoryDisk:
             self._root = -1
 
     def _resize(self, size_bytes: int) -> None:
-        context = _call(_FSPICK, self._root, b"", _CLOSE_ON_EXEC | _THIS_FILE)
-        try:
-            _set(context, "size", size_bytes)
-            _call(_FSCONFIG, context, _RECONFIGURE, None, None, 0)
-        finally:
-            os.close(context)
-
-
-def _set(context: int, name: str, value: int) -> None:
-    _call(_FSCONFIG, context, _SET_STRING, name.encode(), str(value).encode(), 0)
-
-
-def _call(number: int, *arguments: int | bytes | None) -> int:
-    result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return result
+        set_again(self._root, {"size": str(size_bytes)})

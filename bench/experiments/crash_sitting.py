@@ -1,0 +1,148 @@
+"""All cuts of a plan, many fleets at once: *what the journal lacks → cuts, each in the journal when it is over*.
+
+Rules: one event loop; a lane works off cut after cut and keeps its fleet while the next one is of the same N and
+policy. What each cut throws its dice with depends on seed, crash and number alone, never on the lane. A cut that fails
+is tried again on a new fleet; a group whose cut failed too often is given up, with the reason. Source: README, "What
+crashes cost".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from random import Random
+
+from bench.analysis.crash import Crash, CutFacts
+from bench.errors import BenchError
+from bench.experiments.crash_cut import Cut, finish
+from bench.experiments.crash_place import CrashPlace
+from bench.experiments.crash_plan import CrashPlan, seconds_of
+from bench.experiments.journal import Journal
+from bench.topology.server import ServerBinary
+from lockcore.errors import LockcoreError
+
+TRIES = 3
+_LOOK_S = 0.05
+_THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
+_SHOW_S = 0.5
+_CUT_S = 90.0  # a cut that takes so long hangs
+
+
+class Sitting:
+    """One go at a plan. `failures`: in words, what was given up."""
+
+    def __init__(
+        self, plan: CrashPlan, run_id: str, server: ServerBinary, journal: Journal, show: Callable[[str], None]
+    ) -> None:
+        done = {(Crash(**piece["crash"]), piece["number"]) for piece in journal.pieces}
+        self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
+        self._waiting = [order for order in plan.orders if (order[1], order[2]) not in done]
+        self._waiting.reverse()  # the next one is at the end
+        self._began_s = self._shown_s = 0.0
+        self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
+        self._worked_s = 0.0
+        self._given_up: dict[Crash, str] = {}
+
+    @property
+    def failures(self) -> list[str]:
+        """What was given up, and why."""
+        return [f"{crash.key}: given up: {reason}" for crash, reason in self._given_up.items()]
+
+    def work(self, is_over: Callable[[], bool]) -> None:
+        """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
+        self._began_s = time.monotonic()
+        total, missing = len(self._plan.orders), len(self._waiting)
+        kept = f", {total - missing:,} of them done before" if total > missing else ""
+        self._show(f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{kept}; {self._remaining()}")
+        if missing and not is_over():
+            asyncio.run(self._lanes(is_over))
+
+    async def _lanes(self, is_over: Callable[[], bool]) -> None:
+        threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
+        asyncio.get_running_loop().set_default_executor(threads)
+        lanes = [asyncio.ensure_future(self._lane()) for _ in range(min(self._plan.concurrent, len(self._waiting)))]
+        try:
+            while not is_over() and not all(lane.done() for lane in lanes):
+                await asyncio.wait(lanes, timeout=_LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
+                if any(lane.done() and lane.exception() for lane in lanes):
+                    break
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            ended = await asyncio.gather(*lanes, return_exceptions=True)
+        for end in ended:
+            if isinstance(end, Exception):
+                raise end
+
+    async def _lane(self) -> None:
+        place = _Held()
+        try:
+            while self._waiting:
+                order, crash, number = self._waiting.pop()
+                facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
+                if facts is not None:
+                    self._journal.add(asdict(facts))
+                    self._note(crash)
+        finally:
+            place.close()
+
+    async def _tried(self, held: _Held, order: int, crash: Crash, number: int) -> CutFacts | None:
+        """The cut, tried a few times; None when it was given up."""
+        prefix = f"lockbench:{self._run_id}:{order}-{number}:"
+        for _ in range(TRIES):
+            dice = Random(f"{self._plan.seed} {crash.key} {number}")
+            try:
+                async with asyncio.timeout(_CUT_S):
+                    place = await held.of(crash, self._server)
+                    return await Cut(place, crash, number, prefix, dice, self._plan.locks_per_s).run()
+            except (BenchError, LockcoreError, OSError) as error:
+                reason = str(error) or type(error).__name__
+                await held.leave()
+        self._given_up[crash] = reason
+        return None
+
+    def _note(self, crash: Crash) -> None:
+        self._worked_s += seconds_of(crash)
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= _SHOW_S:
+            self._shown_s = now_s
+            done = len(self._journal.pieces)
+            self._show(f"{crash.key}: cut {done:,} of {len(self._plan.orders):,}, {self._remaining()}")
+
+    def _remaining(self) -> str:
+        """How long the rest will take: as planned at first, then as it has gone so far."""
+        left_s = (self._planned_s - self._worked_s) / self._plan.concurrent
+        passed_s = time.monotonic() - self._began_s
+        if self._worked_s > self._planned_s / 20:
+            left_s = passed_s * (self._planned_s - self._worked_s) / self._worked_s
+        minutes, seconds = divmod(round(left_s), 60)
+        return f"about {minutes} min {seconds:02} s left"
+
+
+class _Held:
+    """The place that a lane holds, if any."""
+
+    def __init__(self) -> None:
+        self._place: CrashPlace | None = None
+
+    async def of(self, crash: Crash, server: ServerBinary) -> CrashPlace:
+        """A place for `crash`: the one that is held, or a new one instead. Raises BenchError."""
+        if self._place is None or not self._place.is_of(crash):
+            await self.leave()
+            self._place = CrashPlace(crash.instances, crash.policy, server)
+            await finish(self._place.open)
+        return self._place
+
+    async def leave(self) -> None:
+        """Let go of it."""
+        if self._place is not None:
+            await finish(self._place.close)
+            self._place = None
+
+    def close(self) -> None:
+        """End what is held, at once."""
+        if self._place is not None:
+            self._place.close()

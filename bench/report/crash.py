@@ -1,0 +1,252 @@
+"""What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*.
+
+Rules: verdict first; counts are added up here, nothing else is computed; what nobody may lose stands in one line, what
+is lost in tables. Fits 100 columns. Source: the sections of bench.experiments.crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.report.figures import MISSING, count
+from bench.report.junit import Case, Suite
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
+
+Result = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+_VERDICTS = {
+    "pass": ("AS EXPECTED", GOOD),
+    "inconclusive": ("NOT AS EXPECTED", DOUBTFUL),
+    "violated": ("VIOLATED", BAD),
+}
+_CASES = {"as expected": "pass", "not shown": "inconclusive", "violated": "violated"}
+_KINDS = {
+    "shutdown": "SHUTDOWN",
+    "kill": "kill -9",
+    "kill-slow-fsync": "kill -9, slow fsync",
+    "power-cut": "power cut",
+    "power-cut-torn": "power cut, torn tail",
+}
+_LOST = ("N", "policy", "crash", "of", "cuts", "lost/cut\nmedian", "\nmax", "of those\nat stake", "window s\nmedian")
+_LOST_HEAD = (*_LOST, "\nmax", "fsync in\nflight")
+_TWICE = ("N", "policy", "crash", "of", "restart", "trusted,\nmargin 0", "\n1", "\n2", "abstain-\ning")
+_TWICE_HEAD = (*_TWICE, "no lock s\ntrusted", "\nabst.")
+_WORDS = frozenset({1, 2, 4})
+
+
+def crash_sheet(result: Result, place: str = "") -> Sheet:
+    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
+    verdict, style = _VERDICTS[result["verdict"]["status"]]
+    if result["interrupted"]:
+        verdict, style = f"INTERRUPTED, {verdict.lower()} so far", DOUBTFUL if style == GOOD else style
+    return Sheet(
+        verdict, style, _headline(result), _conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
+    )
+
+
+def _headline(result: Result) -> str:
+    groups = result["groups"]
+    told = []
+    if always := [row for row in groups if row["policy"] == "always"]:
+        told.append(f"always lost {count(_sum(always, 'lost_total'))} in {count(_sum(always, 'cuts'))} cuts")
+    if cut := [row for row in groups if row["policy"] == "everysec" and row["kind"] == "power-cut"]:
+        most, window = max(row["lost_per_cut"]["max"] for row in cut), _most(row["lost_window_s"]["max"] for row in cut)
+        told.append(f"everysec up to {count(most)} locks, {_seconds(window)} s, at a power cut")
+    if delayed := [row for row in result["rows"] if row["restart"] == "delayed"]:
+        cuts = _sum([row for row in groups if row["restart"] == "delayed"], "cuts")
+        told.append(f"delayed restart: {count(_sum(delayed, 'double_grants'))} double grants in {count(cuts)} cuts")
+    return " · ".join(told) or "nothing finished"
+
+
+def _conditions(result: Result) -> str:
+    conditions, server = result["conditions"], result["fleet"]["server"]
+    return " · ".join(
+        (
+            "quick" if conditions["quick"] else "full",
+            f"{count(conditions['finished_cuts'])} cuts, {conditions['cuts_per_cell']} per cell, at random phases",
+            f"TTL {conditions['ttl_ms'] / 1000:g} s",
+            f"{conditions['locks_per_s']} locks/s per fleet",
+            f"{server['name']} {server['version']}",
+            f"{conditions['usable_cores']} cores",
+            f"seed {result['seed']}",
+            f"{result['duration_s']:.0f} s",
+        )
+    )
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _parts(result: Result) -> Iterator[Part]:
+    at_once = [row for row in result["groups"] if row["restart"] == "at-once"]
+    if losing := [row for row in at_once if _may_lose(row)]:
+        about = "acknowledged locks that a crashed instance, back at once, did not know"
+        yield Part("lost", about, _LOST_HEAD, tuple(map(_lost, losing)), _WORDS)
+    if keeping := [row for row in at_once if not _may_lose(row)]:
+        yield Part("kept", "what must lose nothing", _LOST_HEAD, tuple(map(_lost, keeping)), _WORDS)
+    told: dict[tuple[Any, ...], list[Row]] = {}
+    for row in result["rows"]:
+        if row["restart"] == "delayed" or _may_lose(row):
+            told.setdefault((*_named(row), row["restart"]), []).append(row)
+    if told:
+        about = "locks granted to a second client while the first lease was valid, of those asked for"
+        yield Part("granted twice", about, _TWICE_HEAD, tuple(map(_twice, told.values())), _WORDS)
+
+
+def _may_lose(row: Row) -> bool:
+    return row["expected_loss"] not in ("none", "none-unless-in-flight")
+
+
+def _named(row: Row) -> tuple[str, ...]:
+    return str(row["instances"]), row["policy"], _KINDS[row["kind"]], str(row["crashed"])
+
+
+def _lost(row: Row) -> tuple[str, ...]:
+    in_flight, window = row["fsync_in_flight"], row["lost_window_s"]
+    apart = f", {in_flight['lost_per_cut_max']} lost" if in_flight["apart"] and in_flight["cuts"] else ""
+    return (
+        *_named(row),
+        count(row["cuts"]),
+        _number(row["lost_per_cut"]["median"]),
+        _number(row["lost_per_cut"]["max"]),
+        MISSING if row["lost_share"] is None else f"{row['lost_share']:.0%}",
+        _seconds(window["median"]),
+        _seconds(window["max"]),
+        f"{in_flight['cuts']}/{row['cuts']}{apart}" + _mark(row),
+    )
+
+
+def _twice(rows: Sequence[Row]) -> tuple[str, ...]:
+    trusting = {row["margin"]: row for row in rows if not row["abstention"]}
+    abstaining = [row for row in rows if row["abstention"]]
+    any_row = rows[0]
+    margins = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(3)]
+    return (
+        *_named(any_row),
+        any_row["restart"],
+        *margins,
+        _doubled(abstaining) if abstaining else MISSING,
+        _seconds(_most(row["unavailable_s"]["max"] for row in trusting.values())),
+        _seconds(_most(row["unavailable_s"]["max"] for row in abstaining)),
+    )
+
+
+def _doubled(rows: Sequence[Row]) -> str:
+    text = f"{_sum(rows, 'double_grants')}/{_sum(rows, 'asked')}"
+    return text + ("" if all(row["verdict"] == "as expected" for row in rows) else " !")
+
+
+def _mark(row: Row) -> str:
+    return "" if row["verdict"] == "as expected" else " !"
+
+
+# -- sentences -------------------------------------------------------------------------------------------------------
+
+
+def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
+    for reason in result["verdict"]["reasons"]:
+        yield "because", reason
+    rows = result["rows"]
+    for name, chosen in (
+        ("always", [row for row in rows if row["policy"] == "always"]),
+        ("delayed", [row for row in rows if row["restart"] == "delayed"]),
+        ("abstaining", [row for row in rows if row["abstention"]]),
+        ("margin ≥ 1", [row for row in rows if _is_one_of_odd(row) and row["margin"] and not row["abstention"]]),
+    ):
+        if chosen:
+            yield name, _safe(name, chosen)
+    if memory := [row for row in rows if _is_one_of_odd(row) and not row["margin"] and row["policy"] == "none"]:
+        doubled = [row for row in memory if row["restart"] == "at-once" and not row["abstention"]]
+        yield (
+            "margin 0",
+            (
+                f"one restart without persistence, odd N, trusted at once: {count(_sum(doubled, 'double_grants'))} of "
+                f"{count(_sum(doubled, 'asked'))} locks granted twice"
+            ),
+        )
+    yield (
+        "power cut",
+        (
+            "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: "
+            "`no` loses less on most machines"
+        ),
+    )
+    yield (
+        "in flight",
+        (
+            "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by "
+            "the shim's ledger (an fsync running, just over, or asked for)"
+        ),
+    )
+    yield "lost", f"at L locks/s a crash loses about L × window; here L = {result['conditions']['locks_per_s']}"
+    yield "no lock", "from the crash to the next grant of a free lock, with the client's reconnecting (max over cuts)"
+    yield "shim", _checked(result["cross_check"])
+    for one in result["skipped"]:
+        yield "skipped", f"{one['policy']} × {_KINDS[one['kind']]}: {one['reason']}"
+    for warning in result["warnings"]:
+        yield "warning", warning
+    if place:
+        yield "result", place
+
+
+def _is_one_of_odd(row: Row) -> bool:
+    return bool(row["crashed"] == 1 and row["instances"] % 2)
+
+
+def _safe(name: str, rows: Sequence[Row]) -> str:
+    doubled, asked = _sum(rows, "double_grants"), _sum(rows, "asked")
+    cuts = sum({(*_named(row), row["restart"]): row["cuts"] for row in rows}.values())
+    bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if not doubled and cuts >= 3 else ""
+    about = {
+        "always": f"{count(_sum([row for row in rows if not row['abstention']], 'lost_total'))} locks lost, ",
+        "delayed": "restarted after the longest TTL: ",
+        "abstaining": "the clients let a restarted instance abstain for the longest TTL: ",
+        "margin ≥ 1": "one restart, odd N, trusted at once: ",
+    }[name]
+    return f"{about}{count(doubled)} of {count(asked)} locks granted twice in {count(cuts)} cuts{bound}"
+
+
+def _checked(checked: Row) -> str:
+    if checked["status"] == "skipped":
+        return f"not checked against a real file system: {checked['reason']}"
+    told = ", ".join(
+        f"{row['policy']} lost {row['lost']} of {row['acknowledged']} (the shim says {row['lost_by_shim']})"
+        for row in checked["rows"]
+    )
+    same = "agrees with" if checked["status"] == "agrees" else "DIFFERS from"
+    return f"{same} ext4 shut down hard: {told}"
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------
+
+
+def _sum(rows: Iterable[Row], name: str) -> int:
+    return sum(row[name] for row in rows)
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _number(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def crash_suite(result: Result) -> Suite:
+    """Every cell as a JUnit case."""
+    cases = [
+        Case(
+            f"N={row['instances']} {row['policy']} {row['kind']} of {row['crashed']} {row['restart']} margin "
+            f"{row['margin']}{' abstaining' if row['abstention'] else ''}",
+            _CASES[row["verdict"]],
+            row["reason"] or f"lost {row['lost_total']}, granted twice {row['double_grants']} of {row['asked']}",
+        )
+        for row in result["rows"]
+    ]
+    return Suite("crash", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
