@@ -45,6 +45,7 @@ class Conductor:
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
         self._environment, self._runner = environment, runner
         self._begun = self._finishing = self._failed = False
+        self._plan: Plan | None = None  # of the run: a form may change Locust's options while it lasts
         self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
         events: Any = environment.events
@@ -62,15 +63,14 @@ class Conductor:
         self._latencies, self._finished = {}, set()
         environment = self._environment
         setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
+        self._plan = None
         with suppress(BenchError):  # the workers will say it
-            environment.stop_timeout = environment.stop_timeout or self._plan().grace_s
-
-    def _plan(self) -> Plan:
-        return plan_of(self._environment.parsed_options or Namespace())
+            self._plan = plan_of(environment.parsed_options or Namespace())
+            environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
 
     def _begin(self, **_: object) -> None:
         """All users run."""
-        if self._begun or self._failed:
+        if self._begun or self._failed or self._plan is None:
             return
         self._begun = True
         runner, origin_ns = self._runner, time.time_ns()
@@ -81,7 +81,7 @@ class Conductor:
                 runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": part, "parts": len(clients)}, client)
         else:
             runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
-        end_ns = self._plan().window_ns[1]
+        end_ns = self._plan.window_ns[1]
         if end_ns is not None:
             left_s = (origin_ns + end_ns - time.time_ns()) / NS_PER_S + TAIL_S
             gevent.spawn_later(max(left_s, 0.0), runner.quit)
@@ -114,7 +114,7 @@ class Conductor:
                 options.json_file = None
 
     def _grace_s(self) -> float:
-        return 0.0 if self._failed else self._environment.stop_timeout or self._plan().grace_s
+        return 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
 
     def _note_finished(self, msg: Any, **_: object) -> None:
         if msg.node_id in self._finished:
@@ -131,7 +131,7 @@ class Conductor:
             merged = Histogram.merged(parts)
             shown = [(f"p{percent:g}", merged.percentile(percent)) for percent in PERCENTILES]
             figures = [f"{label} {value / NS_PER_MS:.3g}" for label, value in (*shown, ("max", merged.max_ns)) if value]
-            if merged.count and self._plan().workdir is None:
+            if merged.count and self._plan is not None and self._plan.workdir is None:
                 shown_ms = "  ".join(figures)
                 logger.info("%s in ms: %s of %d by %d worker(s)", name, shown_ms, merged.count, len(parts))
 
