@@ -62,9 +62,10 @@ class Finished:
     unstored: str = ""
 
 
-def run_scenario(order: Order, show: Show) -> Finished:
+def run_scenario(order: Order, show: Show, *, environ: Mapping[str, str] = os.environ) -> Finished:
     """Run `order`, showing its progress, and return its result, which is written by then if it can be.
 
+    `environ`: where telemetry goes.
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
     faults = _faults(order.scenario)
@@ -73,7 +74,7 @@ def run_scenario(order: Order, show: Show) -> Finished:
         Interrupts() as interrupts,
         open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers,
     ):
-        return run_on(servers, order, interrupts, show)
+        return run_on(servers, order, interrupts, show, environ=environ)
 
 
 def run_on(
