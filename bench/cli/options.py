@@ -18,9 +18,19 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def scenario_options(command: Command) -> Command:
     """Give a click command one option per scenario key."""
-    for key in reversed(KEYS):
-        command = _option(key)(command)
-    return command
+    return scenario_options_without()(command)
+
+
+def scenario_options_without(*names: str) -> Callable[[Command], Command]:
+    """Give a click command one option per scenario key, but for these keys, which it takes in a way of its own."""
+
+    def decorate(command: Command) -> Command:
+        for key in reversed(KEYS):
+            if key.name not in names:
+                command = _option(key)(command)
+        return command
+
+    return decorate
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, object]:

@@ -1,0 +1,105 @@
+"""What `compare` and `gate` are given: *words of a command line → sides to run, or series of stored results*.
+
+    results/a             a stored result, or a folder of several
+    mine.toml             a scenario, run now
+    git:main · main       the lock library of a git revision, run now
+    lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
+
+Rules: what exists as a path is a path. Runs made only to be compared are short: 2 s each unless a duration was asked
+for; a scenario whose faults come later keeps its own. Source: README, "Gate your CI".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.errors import UsageError
+from bench.experiments.pairs import Side
+from bench.experiments.revision import checked_out, commit_of, installed
+from bench.experiments.stored import read_series
+from bench.measure.result import Result
+from bench.scenario import Scenario
+
+WINDOW_MS, WARMUP_MS = 2000.0, 300.0
+Load = Callable[[Path | None], Scenario]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One side as it was named. `kind`: stored, scenario, revision, library, here, or missing."""
+
+    text: str
+    kind: str
+    where: Path = Path()
+    commit: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables."""
+        return f"{self.text} ({self.commit[:9]})" if self.kind == "revision" else self.text
+
+
+def read_given(text: str, repository: Path) -> Given:
+    """Return what `text` names."""
+    prefix, _, rest = text.partition(":")
+    if prefix == "lib" and rest:
+        return Given(text, "library", Path(rest))
+    if prefix != "git" and text:
+        path = Path(text)
+        if path.suffix == ".toml" and path.exists():
+            return Given(text, "scenario", path)
+        if path.exists():
+            return Given(text, "stored", path)
+    revision = rest if prefix == "git" else text
+    commit = commit_of(revision, repository) if revision else None
+    return Given(text, "revision", repository, commit) if commit else Given(text, "missing")
+
+
+def is_stored(given: list[Given]) -> bool:
+    """Return whether all are stored results. Raises UsageError for a mixture: only runs made in turn compare well."""
+    stored = [one for one in given if one.kind == "stored"]
+    if stored and len(stored) < len(given):
+        other = next(one for one in given if one.kind != "stored")
+        raise UsageError(
+            f"{stored[0].text} was stored and {other.text} would be run now: a run of another hour is no fair "
+            "comparison. Give two results, or let both be run (two scenarios, or two revisions)"
+        )
+    return bool(stored)
+
+
+def stored_series(given: list[Given]) -> list[list[Result]]:
+    """Return the results of each. Raises UsageError for a place without results."""
+    return [read_series(one.where) for one in given]
+
+
+@contextlib.contextmanager
+def opened(given: list[Given], load: Load, options: Mapping[str, object]) -> Iterator[list[Side]]:
+    """Yield the sides to run; checkouts last as long as the context. `load`: a scenario file, or None, → Scenario.
+
+    Raises BenchError.
+    """
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(_opened(one, load, options)) for one in given]
+
+
+@contextlib.contextmanager
+def _opened(given: Given, load: Load, options: Mapping[str, object]) -> Iterator[Side]:
+    scenario = shortened(load(given.where if given.kind == "scenario" else None), options)
+    if given.kind == "revision":
+        with checked_out(given.commit, given.where) as folders:
+            yield Side(given.label, scenario, folders)
+    else:
+        yield Side(given.label, scenario, installed(given.where) if given.kind == "library" else ())
+
+
+def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
+    """Return the scenario with a short window, unless `options` give a duration or its faults come after it."""
+    latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
+    if "duration" not in options and latest_ms < WINDOW_MS:
+        scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
+    if "warmup" not in options:
+        scenario = replace(scenario, warmup_ms=min(scenario.warmup_ms, WARMUP_MS))
+    return scenario

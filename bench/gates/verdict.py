@@ -1,0 +1,89 @@
+"""The verdict of a comparison: *run entries, judged metrics, exact costs, thresholds → one word and its reasons*.
+
+Rules
+- Violated before invalid before an unanswerable threshold before fail before inconclusive. That one metric got worse
+  stays proven when another one is unclear.
+- Without a finished pair, and with an INVALID run, nothing passes.
+- A comparison is inconclusive only if none of its metrics says anything.
+
+Source: README's exit codes (130 > 2 > 3 > 5 > 4 > 1 > 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Entry = Mapping[str, Any]
+ORDER = ("violated", "invalid", "inconclusive", "fail")
+
+
+def judge_comparison(
+    kind: str,
+    runs: Sequence[Entry],
+    metrics: Sequence[Entry],
+    *,
+    labels: Sequence[str],
+    exact: Entry | None = None,
+    thresholds: Sequence[Entry] = (),
+) -> dict[str, Any]:
+    """Return the section `verdict`: `status` (pass, fail, inconclusive, invalid, violated) and `reasons`.
+
+    `kind`: gate or compare; `metrics`: those that count, as `Judged.to_json` returns them.
+    """
+    found = {
+        "violated": _first(runs, labels, "violated"),
+        "invalid": _first(runs, labels, "invalid"),
+        "inconclusive": [f"{one['expression']}: {one['reason']}" for one in thresholds if _is(one, "inconclusive")],
+        "fail": [
+            *(_worse(entry) for entry in metrics if entry["verdict"] == "fail"),
+            *(exact or {}).get("failures", ()),
+            *(f"{one['expression']} does not hold" for one in thresholds if _is(one, "fail")),
+        ],
+    }
+    undecided = _undecided(kind, runs, metrics)
+    status = next((name for name in ORDER if found[name]), "inconclusive" if undecided else "pass")
+    return {"status": status, "reasons": [reason for name in ORDER for reason in found[name]] + undecided}
+
+
+def combine_thresholds(runs: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return one entry for each threshold over all runs of one side: the run in the middle speaks, of safety the
+    worst."""
+    combined = []
+    for entries in zip(*(run["thresholds"] for run in runs), strict=True):
+        known = sorted((one for one in entries if not _is(one, "inconclusive")), key=lambda one: float(one["value"]))
+        failed = [one for one in known if _is(one, "fail")]
+        if len(known) * 2 < len(entries):
+            chosen = next(one for one in entries if _is(one, "inconclusive"))
+        elif failed and entries[0]["path"].startswith("safety."):
+            chosen = failed[-1]
+        else:
+            chosen = known[(len(known) - 1) // 2]
+        combined.append(dict(chosen))
+    return combined
+
+
+def _undecided(kind: str, runs: Sequence[Entry], metrics: Sequence[Entry]) -> list[str]:
+    if not runs:
+        return ["there is no finished pair"]
+    unclear = [f"{entry['metric']}: {entry['reason']}" for entry in metrics if entry["verdict"] == "inconclusive"]
+    some_say_something = kind == "compare" and len(unclear) < len(metrics)
+    return [] if some_say_something else unclear
+
+
+def _first(runs: Sequence[Entry], labels: Sequence[str], status: str) -> list[str]:
+    """One sentence about the runs with this status, if there are any."""
+    bad = [run for run in runs if run["status"] == status]
+    if not bad:
+        return []
+    why = "; ".join(bad[0]["reasons"])
+    return [f"{len(bad)} of {len(runs)} runs {status}, first one of {labels[bad[0]['side']]}: {why}"]
+
+
+def _worse(entry: Entry) -> str:
+    change = entry["ratio"] - 1
+    return f"{entry['metric']} got worse: {change:+.1%} ({entry['label']})"
+
+
+def _is(entry: Entry, status: str) -> bool:
+    return bool(entry["status"] == status)
