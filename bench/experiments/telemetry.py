@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -78,15 +79,17 @@ def open_telemetry(
 class _Faults:
     """The faults of the run, once there are any."""
 
-    timeline: Timeline | None = None
+    def __init__(self) -> None:
+        self.timeline: Timeline | None = None
+        self._asked_ns = 0
 
     def now(self) -> Sequence[tuple[str, str, bool]]:
-        """Kind, target and whether it is in force."""
-        if self.timeline is None:
-            return ()
+        """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
+        asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
+        events = self.timeline.events if self.timeline is not None else ()
         return [
-            (event.order.kind, event.order.target, bool(event.begun_ns and not event.ended_ns))
-            for event in self.timeline.events
+            (event.order.kind, event.order.target, bool(event.begun_ns and (event.ended_ns or asked_ns) >= asked_ns))
+            for event in events
         ]
 
 

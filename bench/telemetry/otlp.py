@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,10 +81,11 @@ class Otlp:
             self._traces.put(spans)
 
     def close(self, within_s: float) -> None:
-        """Send what is queued, for at most about `within_s` (s) each, and give up the rest."""
+        """Send what is queued, for at most `within_s` (s), and give up the rest."""
+        deadline_s = time.monotonic() + within_s
         for line in (self._metrics, self._traces):
             if line is not None:
-                line.close(within_s)
+                line.close(max(deadline_s - time.monotonic(), 0.0))
         for exporter in self._exporters:
             with contextlib.suppress(Exception):  # whatever it is, the run is over
                 exporter.shutdown()

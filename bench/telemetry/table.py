@@ -120,7 +120,7 @@ _LOAD = (
     _counter("redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"),
     _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", at.WORKER),
     _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", at.WORKER),
-    _gauge("redlock.fault.active", "{fault}", "1 while an injected fault is in force", at.FAULT, at.FAULT_TARGET),
+    _gauge("redlock.fault.active", "{fault}", "1 if the fault was in force in the last interval", at.FAULT, at.FAULT_TARGET),
     _gauge("redlock.run.active", "{run}", "1 for the phase the run is in, 0 for the others", at.PHASE),
     _gauge(
         "redlock.run.info", "{run}", "1; what the run is, in its attributes",
@@ -154,8 +154,20 @@ INSTRUMENTS: tuple[Instrument, ...] = (*_LOCK, *_SAFETY, *_LOAD, *_SERVERS)
 BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in INSTRUMENTS}
 
 
+MARKS = ("<!-- instruments -->\n", "<!-- /instruments -->\n")
+
+
+def with_table(readme: str) -> str:
+    """`readme` with the table of instruments between its two marks renewed. Raises ValueError when it has none."""
+    before, begin, rest = readme.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not (begin and end):
+        raise ValueError(f"no {MARKS[0].strip()} … {MARKS[1].strip()} to put the table between")
+    return before + begin + "\n" + readme_table() + "\n" + end + after
+
+
 def readme_table() -> str:
-    """The table of instruments in Markdown, as README holds it between its two marks."""
+    """The table of instruments in Markdown."""
     lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
     for one in INSTRUMENTS:
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"

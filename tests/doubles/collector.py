@@ -1,0 +1,180 @@
+"""An OTLP receiver: *what an exporter posts → decoded metrics and spans, to be asked for by name*.
+
+Speaks http/protobuf (`Collector`) and gRPC (`GrpcCollector`). `answer_with` changes what it says from now on; `stall`
+makes it take requests and say nothing until `go_on`.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+Attributes = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Received:
+    """What has come in. A metric's points are those of the newest request that has it."""
+
+    requests: int = 0
+    resource: Attributes = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)  # name -> opentelemetry.proto Metric
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    spans: list[Any] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_metrics(self, request: Any) -> None:
+        with self.lock:
+            self.requests += 1
+            for of_resource in request.resource_metrics:
+                self.resource = attributes_of(of_resource.resource)
+                for scope in of_resource.scope_metrics:
+                    for metric in scope.metrics:
+                        self.metrics[metric.name] = metric
+                        self.history.setdefault(metric.name, []).append(metric)
+
+    def add_spans(self, request: Any) -> None:
+        with self.lock:
+            for of_resource in request.resource_spans:
+                for scope in of_resource.scope_spans:
+                    self.spans += scope.spans
+
+    def points(self, name: str, **wanted: Any) -> list[Any]:
+        """The newest points of a metric with these attributes (`_` for `.`)."""
+        metric = self.metrics[name]
+        points = getattr(metric, metric.WhichOneof("data")).data_points
+        return [
+            point
+            for point in points
+            if wanted.items() <= {key.replace(".", "_"): value for key, value in attributes_of(point).items()}.items()
+        ]
+
+    def total(self, name: str, **wanted: Any) -> float:
+        """The sum of values (of histograms: counts) over points with these attributes."""
+        return sum(number_of(point) for point in self.points(name, **wanted))
+
+
+def number_of(point: Any) -> float:
+    if hasattr(point, "bucket_counts"):
+        return int(point.count)
+    return int(point.as_int) if point.WhichOneof("value") == "as_int" else float(point.as_double)
+
+
+def attributes_of(thing: Any) -> Attributes:
+    """Attributes by name, as Python values."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in thing.attributes}
+
+
+class Collector:
+    """The http/protobuf receiver, on a free loopback port."""
+
+    def __init__(self) -> None:
+        self.received = Received()
+        self._status = 200
+        self._free = threading.Event()
+        self._free.set()
+        self.asked = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def answer_with(self, status: int) -> None:
+        self._status = status
+
+    def stall(self) -> None:
+        self._free.clear()
+
+    def go_on(self) -> None:
+        self._free.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector.asked.set()
+                collector._free.wait(60)
+                answer = collector._take(self.path, body) if collector._status == 200 else b""
+                try:
+                    self.send_response(collector._status)
+                    self.send_header("Content-Type", "application/x-protobuf")
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+                except OSError:
+                    pass  # it has given up waiting
+
+        return Handler
+
+    def _take(self, path: str, body: bytes) -> bytes:
+        if path.endswith("/v1/metrics"):
+            self.received.add_metrics(ExportMetricsServiceRequest.FromString(body))
+            return ExportMetricsServiceResponse().SerializeToString()
+        self.received.add_spans(ExportTraceServiceRequest.FromString(body))
+        return ExportTraceServiceResponse().SerializeToString()
+
+
+class GrpcCollector:
+    """The gRPC receiver, on a free loopback port."""
+
+    def __init__(self) -> None:
+        import grpc
+        from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
+
+        self.received = received = Received()
+
+        class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
+                received.add_metrics(request)
+                return ExportMetricsServiceResponse()
+
+        class Traces(trace_service_pb2_grpc.TraceServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - generated
+                received.add_spans(request)
+                return ExportTraceServiceResponse()
+
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), self._server)
+        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Traces(), self._server)
+        self._port = self._server.add_insecure_port("127.0.0.1:0")
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0)

@@ -1,0 +1,333 @@
+"""Telemetry of real runs: every signal of the tables, sums equal to the result, collectors that are down or slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bench.telemetry.spans import SPANS
+from bench.telemetry.table import BOUNDS, BY_NAME, COMMON, INSTRUMENTS, Kind
+from tests.doubles.collector import Collector, GrpcCollector, Received, attributes_of, number_of
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+PASSWORD = "hunter2-of-the-collector"
+CONTENDED = """
+instances = 3
+users = 12
+processes = 2
+resources = 4
+hold = "exp:2ms"
+duration = "3s"
+warmup = "500ms"
+wait = "60ms"
+ttl = "2s"
+fsync = "everysec"
+[[faults]]
+at = "1s"
+for = "800ms"
+kind = "stop"
+target = ["instance:2"]
+"""
+
+
+class Told(NamedTuple):
+    """A run's result and what the collector got of it."""
+
+    result: dict[str, Any]
+    received: Received
+
+
+def lockbench(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    env |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "OTEL_METRIC_EXPORT_INTERVAL": "500", **variables}
+    command = [sys.executable, "-m", "bench", "run", "--quiet", "--json", "--out", "result", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def short(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
+    done = lockbench(folder, "--instances", "1", "--users", "2", "--duration", "1s", "--warmup", "0", **variables)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(folder.glob("lockbench-*")) == []
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """One contended run over two load processes, with an instance that stops for a while."""
+    folder = tmp_path_factory.mktemp("telemetry")
+    (folder / "contended.toml").write_text(CONTENDED)
+    with Collector() as collector:
+        done = lockbench(folder, "contended.toml", OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint)
+        assert done.returncode in (0, 4), done.stderr  # a short run on a busy machine may be no valid measurement
+        yield Told(json.loads(done.stdout), collector.received)
+
+
+# -- metrics --------------------------------------------------------------------------------------------------------
+
+NOT_IN_A_PLAIN_RUN = {  # what only other commands, other recipes or open loop can show
+    "redlock.extend.duration", "redlock.crash.lost_locks", "redlock.crash.lost_window", "redlock.crash.double_grants",
+    "redlock.load.offered", "redis.aof.fsyncs", "redlock.instance.errors",
+}  # fmt: skip
+
+
+def test_every_metric_of_the_table_arrives_and_no_other(told: Told) -> None:
+    names = set(told.received.metrics)
+    assert names <= set(BY_NAME)
+    assert set(BY_NAME) - names <= NOT_IN_A_PLAIN_RUN
+
+
+@pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda one: one.name)
+def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Told, instrument: Any) -> None:
+    for metric in told.received.history.get(instrument.name, ()):
+        assert (metric.unit, metric.description) == (instrument.unit, instrument.meaning)
+        kind = metric.WhichOneof("data")
+        assert kind == {Kind.COUNTER: "sum", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}[instrument.kind]
+        allowed = {attribute.name: attribute.values for attribute in (*COMMON, *instrument.attributes)}
+        for point in getattr(metric, kind).data_points:
+            for name, value in attributes_of(point).items():
+                assert name in allowed
+                assert not allowed[name] or value in allowed[name]
+            assert {"redlock.recipe", "redlock.fsync"} <= set(attributes_of(point))
+            if kind == "histogram":
+                assert tuple(point.explicit_bounds) == BOUNDS
+                assert sum(point.bucket_counts) == point.count
+        if kind != "gauge":
+            assert getattr(metric, kind).aggregation_temporality == 2  # cumulative
+        if kind == "sum":
+            assert metric.sum.is_monotonic
+
+
+def test_sums_equal_the_totals_of_the_result_over_all_processes(told: Told) -> None:
+    result, received = told.result, told.received
+    assert sum(result["totals"].values()) > 100
+    for outcome, number in result["totals"].items():
+        assert received.total("redlock.acquire.outcomes", redlock_outcome=outcome) == number
+        assert received.total("redlock.acquire.duration", redlock_outcome=outcome) == number
+        assert received.total("redlock.acquire.attempts", redlock_outcome=outcome) == number
+    for outcome, number in result["releases"].items():
+        assert received.total("redlock.release.duration", redlock_outcome=outcome) == number
+    leases = result["totals"]["acquired"]
+    assert received.total("redlock.lease.validity") == leases
+    assert received.total("redlock.leases.gone") == result["releases"]["gone"]
+    assert received.total("redlock.votes") == 3 * sum(result["totals"].values())  # each round has one of each instance
+    assert received.total("redlock.votes", redlock_vote="refused") > 0
+
+
+EXPECTED = [  # metric, attributes, least, most: from what the scenario says
+    ("redlock.run.info", {}, 1, 1),
+    ("redlock.quorum.size", {}, 2, 2),
+    ("redlock.hold.duration", {}, 50, None),
+    ("redlock.handoff.duration", {}, 50, None),
+    ("redlock.scheduler.lag", {}, 200, None),  # every 10 ms in two processes
+    ("redlock.client.cpu", {"redlock_worker": 0}, 0.01, 60),
+    ("redlock.client.cpu", {"redlock_worker": 1}, 0.01, 60),
+    ("redlock.instance.voting", {}, 1, 3),
+    ("redlock.instance.commands", {}, 300, None),
+    ("redlock.safety.violations", {"redlock_violation_kind": "service_fault"}, 0, 0),
+    ("redlock.safety.violations", {"redlock_violation_kind": "granted_invalid"}, 0, 0),
+    ("redlock.telemetry.dropped", {"redlock_telemetry_item": "span"}, 0, 0),
+    ("redlock.telemetry.dropped", {"redlock_telemetry_item": "attempt"}, 0, 0),
+    ("redis.cpu.time", {}, 0.001, 300),
+    ("redis.uptime", {}, 3, 900),
+    ("redis.commands.processed", {}, 300, None),
+    ("redis.aof.size", {}, 1000, None),
+    ("db.client.operation.duration", {}, 30, None),
+    ("redlock.run.active", {}, 0, 0),  # it has ended
+    ("redlock.fault.active", {"redlock_fault_kind": "stop"}, 0, 0),
+]
+
+
+@pytest.mark.parametrize("name, attributes, least, most", EXPECTED)
+def test_signals_have_the_values_that_the_run_gave_them(
+    told: Told, name: str, attributes: dict[str, Any], least: float, most: float | None
+) -> None:
+    assert told.received.points(name, **attributes)
+    value = told.received.total(name, **attributes)
+    assert value >= least
+    assert most is None or value <= most
+
+
+def seen_over_time(received: Received, name: str, label: str, value: str) -> list[float]:
+    """A gauge's values in the order they came."""
+    return [
+        number_of(point)
+        for metric in received.history[name]
+        for point in metric.gauge.data_points
+        if attributes_of(point).get(label) == value
+    ]
+
+
+def test_a_fault_is_active_while_it_lasts_and_the_run_while_it_is_measured(told: Told) -> None:
+    fault = seen_over_time(told.received, "redlock.fault.active", "redlock.fault.kind", "stop")
+    assert 1.0 in fault
+    assert fault[0] == fault[-1] == 0.0
+    measuring = seen_over_time(told.received, "redlock.run.active", "redlock.run.phase", "measuring")
+    assert 1.0 in measuring
+    assert measuring[-1] == 0.0
+
+
+def test_callers_wait_and_hold_while_the_run_is_measured(told: Told) -> None:
+    held = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.leases.held"]]
+    waiting = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.callers.waiting"]]
+    assert 0.2 < max(held) <= 4.001  # four resources
+    assert 2 < max(waiting) <= 12.001
+
+
+def test_the_resource_names_the_run(told: Told) -> None:
+    resource = told.received.resource
+    assert resource["service.name"] == "lockbench"
+    assert resource["redlock.run.id"] == told.result["id"]
+    assert resource["redlock.fsync"] == "everysec"
+    assert resource["service.instance.id"]
+
+
+def test_counters_never_fall_and_start_when_the_run_did(told: Told) -> None:
+    for instrument in INSTRUMENTS:
+        if instrument.kind is Kind.GAUGE:
+            continue
+        latest: dict[str, float] = {}
+        for metric in told.received.history.get(instrument.name, ()):
+            for point in getattr(metric, metric.WhichOneof("data")).data_points:
+                key = json.dumps(attributes_of(point), sort_keys=True)
+                if instrument.name != "redlock.votes" or "undecided" not in key:  # a vote may still come
+                    assert number_of(point) >= latest.get(key, 0), instrument.name
+                latest[key] = number_of(point)
+                assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+
+
+# -- traces ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Told) -> None:
+    spans = told.received.spans
+    by_id = {(span.trace_id, span.span_id): span for span in spans}
+    assert {span.name for span in spans} == set(SPANS)
+    for span in spans:
+        parent, allowed = SPANS[span.name]
+        assert set(attributes_of(span)) <= set(allowed)
+        assert span.start_time_unix_nano <= span.end_time_unix_nano
+        if parent:
+            above = by_id[span.trace_id, span.parent_span_id]
+            assert above.name == parent
+            if span.name != "redlock.release":
+                assert above.start_time_unix_nano <= span.start_time_unix_nano
+        else:
+            assert not span.parent_span_id
+
+
+def test_an_observed_acquire_has_one_child_per_instance_and_attempt(told: Told) -> None:
+    spans = told.received.spans
+    children = Counter((span.trace_id, attributes_of(span)["redlock.attempt"]) for span in spans if span.name == "SET")
+    events = Counter(
+        (span.trace_id, attributes_of(event)["redlock.attempt"])
+        for span in spans
+        if span.name == "redlock.acquire"
+        for event in span.events
+    )
+    assert len(events) > 10
+    assert set(events.values()) == {1}
+    assert set(children) <= set(events)
+    assert max(children.values()) == 3  # fewer while the stopped instance was left out
+    full = [span for span in spans if span.name == "redlock.acquire" and len(span.events) > 1]
+    assert any(len(span.events) == attributes_of(span)["redlock.attempts"] for span in full)
+
+
+def test_reasons_errors_and_links_are_there(told: Told) -> None:
+    acquires = [span for span in told.received.spans if span.name == "redlock.acquire"]
+    reasons = {attributes_of(span)["redlock.trace.reason"] for span in acquires}
+    assert {"slow", "refused", "holder"} <= reasons
+    ids = {(span.trace_id, span.span_id) for span in acquires}
+    links = [link for span in acquires for link in span.links]
+    assert links
+    assert all((link.trace_id, link.span_id) in ids for link in links)
+    silent = [span for span in told.received.spans if attributes_of(span).get("redlock.vote") == "silent"]
+    assert silent
+    assert all(span.status.code == 2 and attributes_of(span)["error.type"] == "silent" for span in silent)
+
+
+def test_exemplars_lead_to_traces_that_have_arrived(told: Told) -> None:
+    traces = {span.trace_id for span in told.received.spans}
+    exemplars = [
+        exemplar
+        for metric in told.received.history["redlock.acquire.duration"]
+        for point in metric.histogram.data_points
+        for exemplar in point.exemplars
+    ]
+    assert exemplars
+    assert {exemplar.trace_id for exemplar in exemplars} <= traces
+
+
+def test_nothing_that_is_exported_names_a_resource_key_owner_or_password(told: Told) -> None:
+    texts = [str(metric) for metrics in told.received.history.values() for metric in metrics]
+    texts += [str(span) for span in told.received.spans]
+    for text in texts:
+        assert f"lockbench:{told.result['id']}" not in text
+        assert '"r1"' not in text
+
+
+# -- collectors -----------------------------------------------------------------------------------------------------
+
+
+def test_a_collector_that_is_down_costs_one_warning_and_shows_no_secret(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound, not listening: refused at once
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://ann:{PASSWORD}@127.0.0.1:{taken.getsockname()[1]}"
+        result, stderr = short(
+            tmp_path,
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_HEADERS=f"authorization={PASSWORD}",
+            OTEL_EXPORTER_OTLP_TIMEOUT="1",
+        )
+    (warning,) = [text for text in result["warnings"] if "telemetry" in text]
+    assert "took 0 of" in warning
+    assert PASSWORD not in json.dumps(result) + stderr
+
+
+def test_a_collector_that_never_answers_delays_the_end_by_seconds_and_is_reported(tmp_path: Path) -> None:
+    with Collector() as collector:
+        collector.stall()
+        result, _ = short(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
+        assert collector.asked.is_set()
+    assert any("took 0 of" in text for text in result["warnings"])
+    assert result["totals"]["acquired"] > 0
+
+
+def test_grpc_on_request(tmp_path: Path) -> None:
+    with GrpcCollector() as collector:
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            "OTEL_EXPORTER_OTLP_INSECURE": "true",
+        }
+        result, _ = short(tmp_path, **variables)
+    assert collector.received.total("redlock.acquire.outcomes") == sum(result["totals"].values())
+    assert collector.received.spans
+    assert [text for text in result["warnings"] if "telemetry" in text] == []
+
+
+def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "import bench.experiments.run, bench.workloads.locustfile, bench.cli.run\n"
+        "from bench.experiments.telemetry import open_telemetry\n"
+        "open_telemetry(None, '', None, None, {})\n"
+        "print('\\n'.join(sys.modules))\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    ours = ("opentelemetry.exporter", "opentelemetry.proto", "opentelemetry.sdk.trace", "prometheus_client", "grpc")
+    ours += ("bench.telemetry.otlp", "bench.telemetry.page", "bench.telemetry.exporter")
+    loaded = run.stdout.split()  # redis-py imports the metrics API by itself wherever it is installed
+    assert "bench.telemetry.settings" in loaded
+    assert [name for name in loaded if name.startswith(ours)] == []
