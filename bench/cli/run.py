@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bench.cli.folder import make_result_folder
 from bench.cli.outputs import Outputs
+from bench.cli.report import report_beside
 from bench.experiments.run import Finished, Order, run_scenario
 from bench.measure.result import masked_command
 from bench.report.junit import run_suite
@@ -56,7 +57,8 @@ def run_and_print(
 
 
 def _show(finished: Finished, output: RunOutput) -> None:
-    summary = summarise(finished.result, str(finished.path or ""))
+    page = report_beside(finished.result, finished.path)
+    summary = summarise(finished.result, f"{finished.path or ''}{f', {page.name}' if page else ''}")
     if output.as_json:
         print(json.dumps(finished.result, ensure_ascii=False), flush=True)
     elif not output.quiet or finished.path is None:

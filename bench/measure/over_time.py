@@ -1,7 +1,7 @@
 """A run as it went: *records → one row of figures per slice of time → the section `over_time`*.
 
 Rules
-- The measured window is cut into equal slices of 0.1 s or more, at most 120; slices of the same width reach back over
+- The measured window is cut into equal slices of 0.1 s or more, at most 60; slices of the same width reach back over
   the warm-up. A slice is known by its start, in seconds from the start of the window.
 - An operation belongs to a slice by its intended start, as it belongs to the window: the slices of the window add up to
   `outcomes`. `granted` counts leases by the moment of their grant: they add up to `rate.achieved_per_s`.
@@ -23,7 +23,7 @@ from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.timeline import Integers
 
-MOST_SLICES = 120
+MOST_SLICES = 60
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 _COARSE_BITS = 3  # 128 buckets per octave: 0.8 %
 _COARSE_BUCKETS = int(bucket_indices(np.array([HIGHEST_NS]))[0] >> _COARSE_BITS) + 1

@@ -30,7 +30,7 @@ _PARTS = {
     "load": "short loads, every operation judged",
     "claim": "what is claimed of Redlock and persistence",
 }
-_HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")
+HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")
 _CASES = {"as expected": "pass", "not shown": "inconclusive", "violated": "violated"}
 _STYLES = {"as expected": "green", "not shown": "bold yellow", "violated": "bold red"}
 
@@ -142,7 +142,7 @@ def print_safety(summary: SafetySummary, console: Console) -> None:
 def _part_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[Text | Padding]:
     """Two lines per row: its words in columns, its figure below."""
     shown = [(*row[:4], row[5]) for row in rows]
-    head = (*_HEAD[:4], _HEAD[5])
+    head = (*HEAD[:4], HEAD[5])
     widths = [max(len(row[place]) for row in [head, *shown]) + 1 for place in range(4)]
     yield Text(_columns(head, widths), style="dim")
     for row, cells in zip(rows, shown, strict=True):
@@ -159,7 +159,7 @@ def safety_markdown(summary: SafetySummary) -> str:
     """Return `summary` as a Markdown document."""
     parts = [f"## {summary.verdict}: {summary.headline}", summary.conditions]
     for name, about, rows in summary.parts:
-        table = [_HEAD, tuple("---" for _ in _HEAD), *rows]
+        table = [HEAD, tuple("---" for _ in HEAD), *rows]
         lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table)
         parts += [f"### {name}: {about}", "\n".join(lines)]
     parts.append("\n".join(f"- **{label}**: {text}" for label, text in summary.lines))

@@ -1,0 +1,49 @@
+"""Which page a result gets: *one or several results → Page*.
+
+Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures; results of
+different kinds stand one after the other in a table. Source: bench.report.kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UsageError
+from bench.report.html.figure import Figure, Page
+from bench.report.html.page import REPORT_NAME, write_page
+from bench.report.html.run_page import run_page
+from bench.report.html.several_page import several_page
+from bench.report.html.sheet_page import sheet_page
+from bench.report.kinds import kind_of, sheet_of
+
+Result = Mapping[str, Any]
+
+
+def page_of(result: Result, place: str = "") -> Page:
+    """Return the page of one result, stored at `place`."""
+    kind = kind_of(result)
+    if kind == "run":
+        return run_page(result, place)
+    return sheet_page(sheet_of(result, place), result, kind, _FIGURES.get(kind, _none)(result))
+
+
+def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:
+    """Return the page that shows several runs. Raises UsageError for results of other commands."""
+    for result, name in zip(results, names, strict=True):
+        if kind_of(result) != "run":
+            raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
+    return several_page(results, names)
+
+
+def write_report(result: Result, stored: Path) -> Path:
+    """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
+    return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
+
+
+def _none(_result: Result) -> Sequence[Figure]:
+    return ()
+
+
+_FIGURES: Mapping[str, Callable[[Result], Sequence[Figure]]] = {}

@@ -1,0 +1,190 @@
+"""Lines and areas over two axes: *series, scales → one SVG picture*.
+
+Rules: gaps stay gaps; every axis has its unit; faults are bands over the whole height with their name on top; lines
+differ by dash, not by colour alone. Source: figure.py, scale.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from bench.report.html import svg
+from bench.report.html.scale import Label, Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The size of a picture and the margins around its axes; `names`: whether these are named."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    names: bool = True
+
+    @property
+    def x_range(self) -> tuple[float, float]:
+        """From where to where the x axis goes."""
+        return self.left, self.width - self.right
+
+    @property
+    def y_range(self) -> tuple[float, float]:
+        """From the bottom to the top of the y axis."""
+        return self.height - self.bottom, self.top
+
+
+FULL = Frame(470.0, 262.0, left=60.0, right=12.0, top=26.0, bottom=44.0)
+SMALL = Frame(250.0, 130.0, left=54.0, right=10.0, top=8.0, bottom=22.0, names=False)
+X_RANGE, Y_RANGE = FULL.x_range, FULL.y_range
+_LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
+
+Value = float | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through (xs, ys); None in ys is a gap. `style`: class of page.css; `dots`: the points themselves, too."""
+
+    xs: Sequence[float]
+    ys: Sequence[Value]
+    style: str
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Steps between `edges` (one more than the others), from `lows` up to `highs`."""
+
+    edges: Sequence[float]
+    lows: Sequence[float]
+    highs: Sequence[float]
+    style: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of the x axis with a name."""
+
+    start: float
+    stop: float
+    text: str
+    style: str = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A point with its interval (low…high) at x."""
+
+    x: float
+    low: float
+    middle: float | None
+    high: float
+    style: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Both scales, what they measure (with the unit), and how their ticks are written."""
+
+    x: Scale
+    y: Scale
+    x_name: str
+    y_name: str
+    x_label: Label
+    y_label: Label
+
+
+Mark = Line | Area | Band | Interval
+
+
+def plot(axes: Axes, marks: Sequence[Mark], *, name: str, about: str, frame: Frame = FULL) -> str:
+    """Draw `marks` over `axes`, bands first. `name` and `about` are read out."""
+    bands = [mark for mark in marks if isinstance(mark, Band)]
+    others = [mark for mark in marks if not isinstance(mark, Band)]
+    parts = [_areas(axes, bands, frame), _grid(axes, frame), *(_mark(axes, mark) for mark in others)]
+    parts.append(_band_names(axes, bands, frame))
+    if frame.names:
+        parts.append(svg.label(axes.y_name, 4, 12, style="name"))
+        middle = sum(frame.x_range) / 2
+        parts.append(svg.label(axes.x_name, middle, frame.height - 6, anchor="middle", style="name"))
+    return svg.drawing(frame.width, frame.height, "".join(parts), name=name, about=about)
+
+
+def _grid(axes: Axes, frame: Frame) -> str:
+    (left, right), (bottom, _) = frame.x_range, frame.y_range
+    parts = []
+    for tick in axes.y.ticks:
+        at = axes.y(tick)
+        line = f"M{svg.number(left)} {svg.number(at)}H{svg.number(right)}"
+        parts.append(svg.element("path", d=line, class_="grid"))
+        parts.append(svg.label(axes.y_label(tick), left - 6, at + 4, anchor="end"))
+    free = 0.0
+    for place, tick in enumerate(axes.x.ticks):
+        at, text = axes.x(tick), axes.x_label(tick)
+        parts.append(svg.element("path", d=f"M{svg.number(at)} {svg.number(bottom)}v4", class_="axis"))
+        half = len(text) * _LETTER_PX / 2
+        middle = min(at, right - half + 4)
+        if middle - half >= free:
+            parts.append(svg.label(text, middle, bottom + 17, anchor="middle", style="odd" if place % 2 else ""))
+            free = middle + half + 6
+    line = f"M{svg.number(left)} {svg.number(bottom)}H{svg.number(right)}"
+    return "".join([*parts, svg.element("path", d=line, class_="axis")])
+
+
+def _areas(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
+    """The bands themselves, below everything else."""
+    bottom, top = frame.y_range
+    parts = []
+    for band in bands:
+        left, right = axes.x(band.start), axes.x(band.stop)
+        area = {"x": left, "y": top, "width": max(right - left, 1.5), "height": bottom - top}
+        parts.append(svg.element("rect", svg.element("title", escape(band.text)), class_=band.style, **area))
+    return "".join(parts)
+
+
+def _band_names(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
+    """Their edges and names, above everything else."""
+    (bottom, top), edge = frame.y_range, frame.x_range[1]
+    parts, free = [], 0.0
+    for band in sorted(bands, key=lambda band: band.start):
+        ends = "".join(
+            f"M{svg.number(axes.x(at))} {svg.number(top)}V{svg.number(bottom)}" for at in (band.start, band.stop)
+        )
+        parts.append(svg.element("path", d=ends, class_=f"{band.style}-edge"))
+        at = min(axes.x(band.start) + 3, edge - len(band.text) * _LETTER_PX)
+        if at >= free:
+            parts.append(svg.label(band.text, at, top + 12, style=f"over {band.style}-text"))
+            free = at + len(band.text) * _LETTER_PX
+    return "".join(parts)
+
+
+def _mark(axes: Axes, mark: Line | Area | Interval) -> str:
+    if isinstance(mark, Area):
+        edges = [axes.x(edge) for edge in mark.edges]
+        path = svg.staircase(edges, [axes.y(v) for v in mark.highs], [axes.y(v) for v in mark.lows])
+        return svg.element("path", d=path, class_=f"area {mark.style}")
+    if isinstance(mark, Interval):
+        return _interval(axes, mark)
+    points = [None if y is None else (axes.x(x), axes.y(y)) for x, y in zip(mark.xs, mark.ys, strict=True)]
+    path = svg.element("path", d=svg.polyline(points), class_=f"line {mark.style}")
+    shown = [point for place, point in enumerate(points) if point and (mark.dots or _alone(points, place))]
+    return path + "".join(svg.element("circle", cx=x, cy=y, r=2.2, class_=f"dot {mark.style}") for x, y in shown)
+
+
+def _alone(points: Sequence[tuple[float, float] | None], place: int) -> bool:
+    """Whether a point has no neighbour, so that no line shows it."""
+    around = points[max(place - 1, 0) : place] + points[place + 1 : place + 2]  # type: ignore[operator]
+    return not any(around)
+
+
+def _interval(axes: Axes, mark: Interval) -> str:
+    x, low, high = axes.x(mark.x), axes.y(mark.low), axes.y(mark.high)
+    whisker = f"M{svg.number(x)} {svg.number(low)}V{svg.number(high)}M{svg.number(x - 4)} {svg.number(low)}h8"
+    parts = [svg.element("path", d=f"{whisker}M{svg.number(x - 4)} {svg.number(high)}h8", class_=f"line {mark.style}")]
+    if mark.middle is not None:
+        parts.append(svg.element("circle", cx=x, cy=axes.y(mark.middle), r=3.5, class_=f"dot {mark.style}"))
+    return "".join(parts)

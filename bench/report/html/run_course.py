@@ -1,0 +1,200 @@
+"""A run over time: *the section `over_time` → latency, rate, outcomes, votes, each with the faults as bands*.
+
+Rules: every point is a figure of the result; a slice without samples is a gap. Source: bench/measure/over_time.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.report.figures import MISSING, count, latency, percent, share
+from bench.report.html.faults import fault_at, fault_bands, warmup_band
+from bench.report.html.figure import Cell, Column, Data, Figure, Key
+from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
+from bench.report.html.scale import Scale, duration_tick, exact, linear, logarithmic, number_tick, ratio_tick
+
+Result = Mapping[str, Any]
+OUTCOMES = {
+    "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
+}  # fmt: skip
+TIME = "s since the measured window began"
+
+
+def course_figures(result: Result) -> list[Figure]:
+    """The figures over time; none for a result of before there were any."""
+    if not result.get("over_time", {}).get("start_s"):
+        return []
+    course = _Course(result)
+    return [course.latency(), course.rate(), course.outcomes(), course.votes()]
+
+
+class _Course:
+    """What all figures of a run over time share."""
+
+    def __init__(self, result: Result) -> None:
+        self._result, self._over = result, result["over_time"]
+        self._starts: Sequence[float] = self._over["start_s"]
+        self._width: float = self._over["slice_s"]
+        self._end = self._starts[-1] + self._width
+        self._edges = [*self._starts, self._end]
+        self._middles = [start + self._width / 2 for start in self._starts]
+        self._faults = fault_bands(result, self._end)
+        self._bands: list[Band] = [*warmup_band(self._starts), *self._faults]
+        self._x = exact(self._edges[0], self._end, *X_RANGE)
+        self._slice = f"slices of {duration_tick(self._width)}"
+
+    def latency(self) -> Figure:
+        """Percentiles of acquire, slice by slice."""
+        series: dict[str, list[float | None]] = self._over["acquire"]
+        known = [value for values in series.values() for value in values if value]
+        y = logarithmic(known, *Y_RANGE)
+        styles = {"p50_s": "c1", "p90_s": "c3", "p99_s": "c2", "max_s": "c5"}
+        drawn = {name: style for name, style in styles.items() if any(value is not None for value in series[name])}
+        lines = [
+            Line(self._middles, [value or None for value in series[name]], style)
+            for name, style in [*drawn.items()][::-1]
+        ]
+        keys = tuple(
+            Key(style, {"max_s": "slowest"}.get(name, name.removesuffix("_s"))) for name, style in drawn.items()
+        )
+        about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
+        axes = self._axes(y, "latency (log scale)", duration_tick)
+        columns = [Column(name, "s", name.removesuffix("_s")) for name in series]
+        return self._figure(
+            "latency-over-time",
+            self._slowest(),
+            about,
+            axes=axes,
+            marks=lines,
+            keys=keys,
+            columns=columns,
+            series=series.values(),
+        )
+
+    def _slowest(self) -> str:
+        whole = self._result["latency_s"]["acquire"]["max"]
+        most = [
+            (v, at)
+            for v, at in zip(self._over["acquire"]["max_s"], self._starts, strict=True)
+            if v is not None and at >= 0
+        ]
+        if whole is None or not most:
+            return "No lease was acquired in the measured window"
+        at = max(most)[1]
+        return (
+            f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{fault_at(self._faults, at)}"
+        )
+
+    def rate(self) -> Figure:
+        """Leases granted per second; in open loop beside what was offered and what was due."""
+        rate, offered = self._result["rate"], self._result["rate"]["offered_per_s"]
+        begun = [sum(numbers) for numbers in zip(*self._over["outcomes"].values(), strict=True)]
+        granted = [number / self._width for number in self._over["granted"]]
+        marks: list[Mark] = [Line(self._middles, granted, "c1")]
+        keys = [Key("c1", "leases granted")]
+        title = f"{count(rate['achieved_per_s'])} leases/s in closed loop"
+        highest = [*granted, offered or 0]
+        if offered:
+            due = [number / self._width for number in begun]
+            marks = [Line([0.0, self._end], [offered, offered], "c2"), Line(self._middles, due, "c3"), *marks]
+            keys += [Key("c3", "acquires due"), Key("c2", "offered")]
+            highest += due
+            held = "sustained" if rate["sustained"] else "not sustained"
+            title = f"{count(rate['achieved_per_s'])} leases/s of {count(offered)}/s offered: {held}"
+        columns = [Column("granted", "count", "leases granted"), Column("due", "count", "acquires due")]
+        axes = self._axes(linear(highest, *Y_RANGE), "per second", number_tick)
+        about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
+        return self._figure(
+            "rate",
+            title,
+            about,
+            axes=axes,
+            marks=marks,
+            keys=tuple(keys),
+            columns=columns,
+            series=[self._over["granted"], begun],
+        )
+
+    def outcomes(self) -> Figure:
+        """How acquires ended, as shares."""
+        shares = {k: v for k, v in self._result["outcome_shares"].items() if v}
+        said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items())
+        counts: dict[str, list[int]] = self._over["outcomes"]
+        happened = [name for name in OUTCOMES if any(counts.get(name, ()))]
+        title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
+        about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
+        areas = self._stack([counts[name] for name in happened], [OUTCOMES[name] for name in happened])
+        keys = tuple(Key(OUTCOMES[name], name.replace("_", " "), area=True) for name in happened)
+        columns = [Column(name, "count", name.replace("_", " ")) for name in counts]
+        return self._figure(
+            "outcomes",
+            title,
+            about,
+            axes=self._shares(),
+            marks=areas,
+            keys=keys,
+            columns=columns,
+            series=counts.values(),
+        )
+
+    def votes(self) -> Figure:
+        """Vote margins as shares, and split votes."""
+        margins: dict[str, list[int]] = dict(sorted(self._over["margin"].items(), key=lambda item: -int(item[0])))
+        whole = self._result["votes"]["margin"]
+        total = sum(whole.values())
+        said = ", ".join(
+            f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int, reverse=True)
+        )
+        split = self._result["split_votes"]
+        ratio = percent(split["ratio"]) if split["ratio"] else MISSING
+        rounds = f"{count(split['count'])} split votes" + (f" ({ratio} of the rounds)" if split["count"] else "")
+        title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
+        styles = [("good", "c1", "c3", "c4", "c5")[min(place, 4)] for place in range(len(margins))]
+        styles = ["bad" if int(margin) < 0 else style for margin, style in zip(margins, styles, strict=True)]
+        areas = self._stack([*margins.values()], styles)
+        keys = tuple(Key(style, f"margin {margin}", area=True) for margin, style in zip(margins, styles, strict=True))
+        about = f"Share of leases by granted votes beyond the quorum when the round closed, {self._slice}"
+        columns = [
+            *(Column(f"margin_{m}", "count", f"margin {m}") for m in margins),
+            Column("split_votes", "count", "split votes"),
+        ]
+        series = [*margins.values(), self._over["split_votes"]]
+        return self._figure(
+            "votes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns, series=series
+        )
+
+    # -- how they are drawn -------------------------------------------------------------------------------------------
+
+    def _axes(self, y: Scale, y_name: str, y_label: Any) -> Axes:
+        return Axes(self._x, y, TIME, y_name, lambda value: f"{value:g}", y_label)
+
+    def _shares(self) -> Axes:
+        return self._axes(Scale(0.0, 1.0, *Y_RANGE, (0.0, 0.25, 0.5, 0.75, 1.0)), "share", ratio_tick)
+
+    def _stack(self, series: Sequence[Sequence[int]], styles: Sequence[str]) -> list[Mark]:
+        """Areas on top of each other; together they fill every slice that has anything."""
+        sums = [sum(column) or 1 for column in zip(*series, strict=True)]
+        low, marks = [0.0] * len(sums), list[Mark]()
+        for values, style in zip(series, styles, strict=True):
+            high = [base + value / whole for base, value, whole in zip(low, values, sums, strict=True)]
+            marks.append(Area(self._edges, low, high, style))
+            low = high
+        return marks
+
+    def _figure(
+        self,
+        name: str,
+        title: str,
+        about: str,
+        *,
+        axes: Axes,
+        marks: Sequence[Mark],
+        keys: tuple[Key, ...],
+        columns: Sequence[Column],
+        series: Iterable[Sequence[Cell]],
+    ) -> Figure:
+        picture = plot(axes, [*self._bands, *marks], name=title, about=about)
+        rows = [list(row) for row in zip(self._starts, *series, strict=True)]
+        data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
+        return Figure(name, title, about, picture, data, keys)

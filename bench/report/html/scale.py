@@ -1,0 +1,121 @@
+"""Values to pixels: *a range of figures → a scale with ticks that people can read*.
+
+Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten); a logarithmic scale shows whole decades, and
+the steps between them where there are few. A range without width is widened, never divided by. Pixels are SVG units.
+Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+STEPS = (1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps low…high to start_px…end_px; `ticks` are the values to label."""
+
+    low: float
+    high: float
+    start_px: float
+    end_px: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; what lies outside is put on the edge."""
+        low, high, at = self.low, self.high, min(max(value, self.low), self.high)
+        if self.log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(at)
+        return self.start_px + (self.end_px - self.start_px) * (at - low) / (high - low)
+
+
+def linear(values: Iterable[float], start_px: float, end_px: float, *, most: int = 5, zero: bool = True) -> Scale:
+    """A linear scale over `values` with about `most` ticks; `zero`: it begins at 0."""
+    known = [*values]
+    low, high = (0.0 if zero else min(known, default=0.0)), max(known, default=1.0)
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    step = _nice((high - low) / most)
+    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    return Scale(low, high, start_px, end_px, _steps(low, high, step))
+
+
+def exact(low: float, high: float, start_px: float, end_px: float, *, most: int = 6) -> Scale:
+    """A linear scale that ends exactly at `low` and `high` (time on a run), with round ticks between them."""
+    if high <= low:
+        high = low + 1.0
+    step = _nice((high - low) / most)
+    return Scale(low, high, start_px, end_px, _steps(math.ceil(low / step - 1e-9) * step, high, step))
+
+
+def logarithmic(values: Iterable[float], start_px: float, end_px: float) -> Scale:
+    """A logarithmic scale over the positive `values`."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = _round_down(min(known)), _round_up(max(known))
+    if high <= low:
+        high = low * 10
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = STEPS if math.log10(high / low) < 2.1 else STEPS[:1]
+    ticks = (step * 10.0**decade for decade in decades for step in steps)
+    return Scale(low, high, start_px, end_px, tuple(t for t in ticks if low * 0.999 <= t <= high * 1.001), log=True)
+
+
+def percentiles(count: int, start_px: float, end_px: float) -> Scale:
+    """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples reach."""
+    nines = max(math.ceil(math.log10(max(count, 10))), 1)
+    ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
+    return Scale(1.0, 10.0**nines, start_px, end_px, ticks, log=True)
+
+
+def percentile_text(value: float) -> str:
+    """The label of such a tick: 100 → 99 %."""
+    share = 100 * (1 - 1 / value)
+    return f"{share:.{max(round(math.log10(value)) - 2, 0)}f} %"
+
+
+def duration_tick(seconds: float) -> str:
+    """A time as a tick's label, in the unit that needs fewest digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= size * 0.999:
+            return f"{seconds / size:,.3g} {unit}"
+    return "0" if not seconds else f"{seconds * 1e9:.3g} ns"
+
+
+def number_tick(value: float) -> str:
+    """A count or rate as a tick's label: 12,000 → 12k."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size * 9.99:
+            return f"{value / size:g}{unit}"
+    return f"{value:,g}"
+
+
+def ratio_tick(value: float) -> str:
+    """A share as a tick's label."""
+    return f"{value * 100:g} %"
+
+
+Label = Callable[[float], str]
+
+
+def _nice(step: float) -> float:
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((nice * power for nice in (*STEPS, 10.0) if nice * power >= step * 0.999), 10 * power)
+
+
+def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
+    count = math.floor((last - first) / step + 1e-6)
+    return tuple(round(first + index * step, 12) for index in range(count + 1))
+
+
+def _round_down(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(step * power for step in STEPS if step * power <= value * 1.000001)
+
+
+def _round_up(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return min(step * power for step in (*STEPS, 10.0) if step * power >= value * 0.999999)

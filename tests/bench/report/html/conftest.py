@@ -1,0 +1,108 @@
+"""A whole result from operations made by dice: folded, judged and assembled as a run's is, without servers."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.experiments.verdict import judge_run
+from bench.measure.environment import describe_environment
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import Fold
+from bench.measure.histogram import Histogram
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.result import assemble
+from bench.safety.holders import Holders
+from bench.safety.judge import Judge
+
+S, MS = 1_000_000_000, 1_000_000
+WINDOW = Window(100 * S, 106 * S)
+SAMPLE = Path(__file__).parents[1] / "sample.json"
+
+
+def operations(count, *, resources=20, seed=1):
+    """Cycles of a correct lock, some of them refused, from 1 s before the window to its end."""
+    dice = np.random.default_rng(seed)
+    records = np.zeros(count, RECORD_DTYPE)
+    start = WINDOW.start_ns - S + np.sort(dice.integers(0, 7 * S - 60 * MS, count))
+    took = dice.lognormal(np.log(0.6 * MS), 0.7, count).astype(np.int64)
+    resource = np.arange(count) % resources
+    won = dice.random(count) < 0.97
+    granted = np.where(won, start + took, 0)
+    held = np.minimum(dice.integers(1 * MS, 9 * MS, count), np.roll(start, -resources) - start - took - 10)
+    sent = np.where(won, granted + np.maximum(held, 1), 0)
+    records["resource"], records["caller"] = resource, np.arange(count) % 16
+    records["start_ns"] = records["intended_ns"] = records["attempt_ns"] = start
+    records["ended_ns"], records["granted_ns"] = start + took, granted
+    records["valid_until_ns"] = np.where(won, start + 10 * S, 0)
+    records["work_end_ns"], records["release_sent_ns"] = sent, sent
+    records["release_replied_ns"] = np.where(won, sent + took // 2, 0)
+    code, released = OUTCOME_CODES["acquired"], OUTCOME_CODES["released"] << 8
+    records["outcome"] = np.where(won, code | released, OUTCOME_CODES["contended"])
+    granted_votes = dice.choice([5, 5, 5, 4, 3], count)
+    records["votes"] = np.where(won, granted_votes | (5 - granted_votes) << 24, 2 | 3 << 8)
+    records["attempts"], records["owner"] = 1, np.arange(count) + 1
+    records["sequence"] = np.arange(count) + 1
+    return records
+
+
+def broken(records, at=700):
+    """The same with one lease granted in the middle of another of its resource."""
+    mates = np.flatnonzero((records["resource"] == records["resource"][at]) & (records["granted_ns"] > 0))
+    first, second = next((a, b) for a, b in pairwise(mates) if a >= at)
+    records["release_sent_ns"][first] = records["work_end_ns"][first] = records["granted_ns"][second] + 2 * MS
+    records["release_replied_ns"][first] = records["release_sent_ns"][first] + MS
+    return records
+
+
+def fault(kind, target, begun_s, ended_s):
+    return {
+        "kind": kind, "target": target, "params": {}, "phase": "fixed", "at_s": begun_s, "for_s": ended_s - begun_s,
+        "begun_s": begun_s, "ended_s": ended_s, "begun_ns": 1, "in_force_ns": 2, "ended_ns": 3, "skipped": None,
+        "failed": None, "detail": {},
+    }  # fmt: skip
+
+
+def result_of(records, *, faults=(), rate=None):
+    sample = json.loads(SAMPLE.read_text("utf-8"))
+    fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), WINDOW), Judge(10_000)
+    fold.add(records)
+    oracle.add(records)
+    holders = Holders(fold.slices)
+    holders.add(records, oracle.violated_resources)
+    values = fold.sections().values
+    replies = [Histogram.of(np.random.default_rng(n).integers(100_000, 900_000, 2_000)) for n in range(5)]
+    values["histograms"] |= {f"reply_{n}": histogram.encode() for n, histogram in enumerate(replies)}
+    instances = [
+        {**entry, "commands": 1000, "leaked_keys": 0, "reply_s": {**entry["reply_s"], "count": 2_000, "max": 0.0009}}
+        for entry in sample["instances"]
+    ]
+    safety = {**oracle.report().to_json(), "holders": holders.section()}
+    return assemble(
+        {
+            **{key: sample[key] for key in ("id", "seed", "started_at", "interrupted", "fleet")},
+            **values,
+            "command": ["lockbench", "run", "hot key.toml"],
+            "scenario": {**sample["scenario"], "rate_per_s": rate, "hold": {"kind": "exp", "ms": 5.0, "sigma": 0.0}},
+            "duration_s": WINDOW.duration_s,
+            "environment": describe_environment(),
+            "instances": instances,
+            "safety": safety,
+            "faults": list(faults),
+            "thresholds": [],
+            "warnings": [],
+            "verdict": judge_run(values, safety, (), ()),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def safe():
+    return result_of(operations(12_000), faults=[fault("stop", f"instance:{n}", 2.0, 3.5) for n in (1, 2)])
+
+
+@pytest.fixture(scope="module")
+def violated():
+    return result_of(broken(operations(4_000)), rate=700.0)

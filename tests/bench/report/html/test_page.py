@@ -1,0 +1,203 @@
+"""The page says what the result says, to the digit, needs nothing but itself, and survives any result."""
+
+import copy
+import html
+import json
+import re
+
+import pytest
+
+from bench.errors import UsageError
+from bench.report.figures import count, latency, percent
+from bench.report.html.page import render
+from bench.report.html.pages import page_of, page_of_several, write_report
+from bench.report.summary import summarise
+
+MOST_BYTES = 500_000
+FIGURES = {
+    "percentiles",
+    "latency-over-time",
+    "rate",
+    "outcomes",
+    "votes",
+    "holders",
+    *(f"instance-{n}" for n in range(5)),
+}
+
+
+def text_of(page: str) -> str:
+    """What a reader sees of a document, without scripts, styles and markup."""
+    bare = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
+
+
+def data_of(page: str) -> dict:
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
+
+
+def figures_of(page: str) -> set[str]:
+    return set(re.findall(r'data-figure="([^"]+)"', page))
+
+
+def test_the_verdict_and_its_reasons_stand_first(violated):
+    text = text_of(render(page_of(violated)))
+    assert text.index("VIOLATED") < text.index("because 1 × service fault") < text.index("How long it took")
+
+
+def test_figures_are_those_of_the_result_to_the_digit(safe):
+    text = text_of(render(page_of(safe, "here/result.json")))
+    acquire, rate = safe["latency_s"]["acquire"], safe["rate"]
+    for wanted in (
+        f"half took at most {latency(acquire['p50'])}, 99 % {latency(acquire['p99'])}",
+        f"the slowest {latency(acquire['max'])}",
+        f"{count(rate['achieved_per_s'])} leases/s in closed loop",
+        f"acquired {percent(safe['outcome_shares']['acquired'])}",
+        f"in {count(safe['safety']['contested_leases'])} contested leases",
+        "here/result.json",
+        "Again: lockbench run 'hot key.toml'",
+    ):
+        assert wanted in text
+    for row in summarise(safe).rows:
+        assert " ".join(row.cells) in text
+
+
+def test_every_picture_is_there_and_has_its_data(safe):
+    page = render(page_of(safe))
+    assert figures_of(page) == FIGURES == set(data_of(page))
+    for name, data in data_of(page).items():
+        assert data["rows"], name
+        assert all(len(row) == len(data["columns"]) for row in data["rows"]), name
+        assert not data["cursor"] or len(data["cursor"]) == len(data["rows"]), name
+
+
+def test_the_data_of_the_pictures_are_the_figures_of_the_result(safe):
+    data, over = data_of(render(page_of(safe))), safe["over_time"]
+    assert [row[1] for row in data["rate"]["rows"]] == over["granted"]
+    assert [row[3] for row in data["latency-over-time"]["rows"]] == over["acquire"]["p99_s"]
+    assert [row[0] for row in data["outcomes"]["rows"]] == over["start_s"]
+    curve = {row[0]: row[1] for row in data["percentiles"]["rows"]}
+    assert curve["90.0000 %"] == safe["latency_s"]["acquire"]["p90"]
+    assert curve["99.0000 %"] == safe["latency_s"]["acquire"]["p99"]
+    assert data["percentiles"]["rows"][-1][1] == safe["latency_s"]["acquire"]["max"]
+
+
+def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
+    page = render(page_of(safe))
+    assert page.count('class="fault"') == 4, "one band, of both instances, in each picture over time"
+    assert "stop #1, #2" in page
+    assert "stop instance:2 2.000 s 3.500 s" in text_of(page)
+
+
+def test_a_violation_is_told_with_its_operations(violated):
+    page = render(page_of(violated))
+    drawn = data_of(page)["holders"]["drawn"]
+    assert sum(row[-1] for lane in drawn["lanes"] for row in lane["rows"]) == 2
+    (mark,) = drawn["marks"]
+    assert mark["resource"] == drawn["lanes"][0]["resource"]
+    assert "1. two leases valid at once unexplained" in text_of(page)
+
+
+def test_open_loop_shows_what_was_offered(violated):
+    assert "/s of 700/s offered" in text_of(render(page_of(violated)))
+
+
+def test_nothing_is_fetched_and_nothing_is_large(safe):
+    page = render(page_of(safe))
+    assert len(page.encode()) < MOST_BYTES
+    assert not re.search(r"""\b(?:src|href|action)\s*=\s*["']?(?!["'#]|data:,)""", page.split("<script", 1)[0])
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", page)
+    assert "default-src 'none'" in page
+
+
+def test_what_a_result_says_cannot_become_markup(safe):
+    nasty = "</script><img src=x onerror=alert(1)>"
+    result = copy.deepcopy(safe)
+    result["warnings"] = [nasty]
+    result["instances"][0]["address"] = nasty
+    result["scenario"]["recipe"] = nasty
+    result["faults"][0]["kind"] = nasty
+    page = render(page_of(result))
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+    assert nasty in text_of(page)
+
+
+def test_a_result_of_before_there_was_over_time_still_has_a_page(safe):
+    old = copy.deepcopy(safe)
+    del old["over_time"], old["safety"]["holders"]
+    old["histograms"] = {name: text for name, text in old["histograms"].items() if not name.startswith("reply_")}
+    assert figures_of(render(page_of(old))) == {"percentiles"}
+
+
+def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
+    from bench.measure.histogram import Histogram
+
+    empty = copy.deepcopy(safe)
+    nothing = {
+        "count": 0,
+        "mean": None,
+        "p50": None,
+        "p90": None,
+        "p99": None,
+        "p999": None,
+        "p9999": None,
+        "max": None,
+    }
+    empty["latency_s"] = dict.fromkeys(empty["latency_s"], nothing)
+    empty["histograms"] = dict.fromkeys(empty["histograms"], Histogram().encode())
+    empty["outcomes"] = dict.fromkeys(empty["outcomes"], 0)
+    empty["outcome_shares"] = dict.fromkeys(empty["outcomes"])
+    empty["votes"]["margin"], empty["safety"]["holders"] = {}, []
+    empty["rate"]["achieved_per_s"] = 0.0
+    empty["verdict"] = {"status": "inconclusive", "reasons": ["no lease was granted in the measured window"]}
+    over = empty["over_time"]
+    zero, none = [0] * len(over["start_s"]), [None] * len(over["start_s"])
+    over |= {"granted": zero, "outcomes": dict.fromkeys(over["outcomes"], zero), "margin": {}, "split_votes": zero}
+    over["acquire"] = dict.fromkeys(over["acquire"], none)
+    assert "No lease was acquired" in text_of(render(page_of(empty)))
+
+
+def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
+    page = render(page_of_several([safe, violated], ["one", "two"]))
+    text = text_of(page)
+    assert figures_of(page) == {"percentiles", "rates"}
+    assert "A: one B: two verdict PASS VIOLATED" in text
+    assert "rate_per_s – 700" in text
+    assert "seed" not in text.split("What differs")[1].split("In pictures")[0]
+
+
+def test_equal_runs_differ_in_nothing(safe):
+    assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
+
+
+def test_only_runs_stand_side_by_side(safe):
+    other = {"command": ["lockbench", "safety"], "counts": {}, "rows": []}
+    with pytest.raises(UsageError, match="b is a result of lockbench safety; only runs"):
+        page_of_several([safe, other], ["a", "b"])
+
+
+def test_a_kind_nobody_knows_has_its_verdict_and_its_rows(safe):
+    unknown = {
+        "command": ["lockbench", "sorcery"], "verdict": {"status": "fail", "reasons": ["it rained"]}, "duration_s": 3.0,
+        "warnings": ["<b>wet</b>"],
+        "spells": [{"name": "a", "cost": {"gold": 1.5}}, {"name": "b", "cost": {"gold": None}}],
+    }  # fmt: skip
+    text = text_of(render(page_of(unknown)))
+    assert "FAIL" in text
+    assert "because it rained" in text
+    assert "spells 2 rows name cost gold a 1.5 b –" in text
+
+
+def test_split_votes_have_the_tables_of_the_terminal(request):
+    result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
+    text = text_of(render(page_of(result)))
+    assert "calibration" in text
+    assert "contention" in text
+
+
+def test_the_page_is_written_beside_the_result_and_again(safe, tmp_path):
+    stored = tmp_path / "result.json"
+    for _ in range(2):
+        assert write_report(safe, stored) == tmp_path / "report.html"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
