@@ -1,5 +1,5 @@
 # Every target bootstraps .venv by itself: `make run` on a bare machine is enough. Nothing is fetched once installed.
-#   make run · test · test-long · lint · bench
+#   make run · test · test-long · lint · bench · bench-gate
 # PYTHON=/path/to/python3.12 chooses an interpreter; else the first python3 that really runs and is >= 3.11 (pyenv leaves
 # shims of versions that are not installed, so a name on PATH proves nothing).
 
@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run test test-long lint bench clean
+.PHONY: help run test test-long lint bench bench-gate clean
 
 help:
 	@echo "make run        five servers, Locust, 20 s of load, one verdict"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-long  what takes hours"
 	@echo "make lint       ruff, mypy --strict, import contracts"
 	@echo "make bench      how close lockcore comes to the ceiling"
+	@echo "make bench-gate an alarm if the pure parts got much slower than the stored baseline"
 	@echo "ARGS='…' is passed on, e.g. make test ARGS='-k scenario'"
 
 # A virtual environment knows its own path, so one that was moved or copied is built anew.
@@ -74,6 +75,10 @@ lint: .venv/.dev
 
 bench: .venv/.run
 	$(PY) -m bench.cli.speed $(ARGS)
+
+# A coarse alarm over the pure parts, for this CPU model and Python; a lock is gated by `lockbench gate`.
+bench-gate: .venv/.dev
+	$(PY) -m tests.speed.alarm $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
