@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,10 @@ FLEETS_PER_CORE, MOST_FLEETS = 7, 16
 
 @click.command(epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores.")
 @click.option("--instances", metavar="N,…", default=INSTANCES, help=f"fleets of so many servers  [{INSTANCES}]")
+@click.option("--policy", "policies", metavar="P,…", help="only these: none, no, everysec, always")
+@click.option(
+    "--kind", "kinds", metavar="K,…", help="only these: shutdown, kill, kill-slow-fsync, power-cut, power-cut-torn"
+)
 @click.option("--cuts", metavar="C", type=click.IntRange(1, 10_000), help="cuts per cell  [40; quick 20]")
 @click.option(
     "--rate",
@@ -78,6 +83,7 @@ def crash(**values: Any) -> int:
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
     """Return what the options ask for, or what was begun in --resume. Raises UsageError."""
+    from bench.analysis.crash import KINDS, POLICIES
     from bench.experiments.crash_plan import FULL_CUTS, QUICK_CUTS, CrashPlan, full_crashes, quick_crashes
     from bench.experiments.journal import is_unfinished, read_journal
 
@@ -90,7 +96,12 @@ def plan_of(values: dict[str, Any]) -> CrashPlan:
         return CrashPlan.from_json(read_journal(values["resume"])[0], fleets)
     instances = _instances(values["instances"])
     quick = values["quick"]
-    crashes = tuple((quick_crashes if quick else full_crashes)(instances))
+    policies, kinds = _chosen("policy", values["policies"], POLICIES), _chosen("kind", values["kinds"], KINDS)
+    every = (quick_crashes if quick else full_crashes)(instances)
+    crashes = tuple(crash for crash in every if crash.policy in policies and crash.kind in kinds)
+    if not crashes:
+        more = "; leave --quick out for more of them" if quick else ""
+        raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
     cuts = values["cuts"] or (QUICK_CUTS if quick else FULL_CUTS)
     return CrashPlan(crashes, cuts, values["rate"], fleets, values["seed"], quick)
 
@@ -103,6 +114,14 @@ def _instances(text: str) -> tuple[int, ...]:
                 f"option --instances: {count!r} is no number of servers, 1 to {MOST_INSTANCES} (write them like 1,3,5)"
             )
     return tuple(sorted({int(count) for count in counts}))
+
+
+def _chosen(option: str, text: str | None, names: Sequence[str]) -> Sequence[str]:
+    chosen = [part.strip() for part in text.split(",")] if text else names
+    for name in chosen:
+        if name not in names:
+            raise UsageError(f"option --{option}: {name!r} is none of {', '.join(names)}")
+    return chosen
 
 
 def _done(plan: CrashPlan, values: dict[str, Any]) -> Done:

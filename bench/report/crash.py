@@ -25,15 +25,28 @@ _CASES = {"as expected": "pass", "not shown": "inconclusive", "violated": "viola
 _KINDS = {
     "shutdown": "SHUTDOWN",
     "kill": "kill -9",
-    "kill-slow-fsync": "kill -9, slow fsync",
+    "kill-slow-fsync": "kill -9, slow",
     "power-cut": "power cut",
-    "power-cut-torn": "power cut, torn tail",
+    "power-cut-torn": "power cut, torn",
 }
-_LOST = ("N", "policy", "crash", "of", "cuts", "lost/cut\nmedian", "\nmax", "of those\nat stake", "window s\nmedian")
-_LOST_HEAD = (*_LOST, "\nmax", "fsync in\nflight")
-_TWICE = ("N", "policy", "crash", "of", "restart", "trusted,\nmargin 0", "\n1", "\n2", "abstain-\ning")
-_TWICE_HEAD = (*_TWICE, "no lock s\ntrusted", "\nabst.")
-_WORDS = frozenset({1, 2, 4})
+_LOST_HEAD = (
+    *(
+        "N",
+        "policy",
+        "crash",
+        "of",
+        "cuts",
+        "lost/cut\nmedian",
+        "\nmax",
+        "of all\nat stake",
+        "window s\nmedian",
+        "\nmax",
+    ),
+    "fsync in\nflight",
+)
+_AT_ONCE_HEAD = ("abstain-\ning", "no lock s\ntrusted", "\nabstain.")
+_DELAYED_HEAD = ("back\ns", "no lock\ns")
+_WORDS = frozenset({1, 2})
 
 
 def crash_sheet(result: Result, place: str = "") -> Sheet:
@@ -86,13 +99,31 @@ def _parts(result: Result) -> Iterator[Part]:
         yield Part("lost", about, _LOST_HEAD, tuple(map(_lost, losing)), _WORDS)
     if keeping := [row for row in at_once if not _may_lose(row)]:
         yield Part("kept", "what must lose nothing", _LOST_HEAD, tuple(map(_lost, keeping)), _WORDS)
-    told: dict[tuple[Any, ...], list[Row]] = {}
-    for row in result["rows"]:
-        if row["restart"] == "delayed" or _may_lose(row):
-            told.setdefault((*_named(row), row["restart"]), []).append(row)
-    if told:
-        about = "locks granted to a second client while the first lease was valid, of those asked for"
-        yield Part("granted twice", about, _TWICE_HEAD, tuple(map(_twice, told.values())), _WORDS)
+    about = "restarted {}: leases that two clients held, of those asked for"
+    if at_once := _by_crash(row for row in result["rows"] if row["restart"] == "at-once"):
+        telling = [rows for rows in at_once if any(map(_tells, rows))]
+        yield _twice_part("granted twice", about.format("at once"), _AT_ONCE_HEAD, telling)
+    if delayed := _by_crash(row for row in result["rows"] if row["restart"] == "delayed"):
+        yield _twice_part("delayed", about.format("after the longest TTL"), _DELAYED_HEAD, delayed)
+
+
+def _by_crash(rows: Iterable[Row]) -> list[list[Row]]:
+    told: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        told.setdefault(_named(row), []).append(row)
+    return list(told.values())
+
+
+def _tells(row: Row) -> bool:
+    """Whether there is more to say of a row than that nothing may be lost, and was not."""
+    return _may_lose(row) or row["double_grants"] > 0 or row["verdict"] != "as expected"
+
+
+def _twice_part(name: str, about: str, head: tuple[str, ...], groups: Sequence[Sequence[Row]]) -> Part:
+    margins = 1 + max((row["margin"] for rows in groups for row in rows), default=0)
+    trusted = ("trusted,\nmargin 0", *(f"\n{margin}" for margin in range(1, margins)))
+    rows = tuple(_twice(rows, margins) for rows in groups)
+    return Part(name, about, ("N", "policy", "crash", "of", *trusted, *head), rows, _WORDS)
 
 
 def _may_lose(row: Row) -> bool:
@@ -118,19 +149,14 @@ def _lost(row: Row) -> tuple[str, ...]:
     )
 
 
-def _twice(rows: Sequence[Row]) -> tuple[str, ...]:
+def _twice(rows: Sequence[Row], margins: int) -> tuple[str, ...]:
     trusting = {row["margin"]: row for row in rows if not row["abstention"]}
     abstaining = [row for row in rows if row["abstention"]]
-    any_row = rows[0]
-    margins = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(3)]
-    return (
-        *_named(any_row),
-        any_row["restart"],
-        *margins,
-        _doubled(abstaining) if abstaining else MISSING,
-        _seconds(_most(row["unavailable_s"]["max"] for row in trusting.values())),
-        _seconds(_most(row["unavailable_s"]["max"] for row in abstaining)),
-    )
+    held = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(margins)]
+    waits = [_seconds(_most(row["unavailable_s"]["max"] for row in some)) for some in (trusting.values(), abstaining)]
+    if rows[0]["restart"] == "delayed":
+        return (*_named(rows[0]), *held, _seconds(_most(row["back_s"]["max"] for row in rows)), waits[0])
+    return (*_named(rows[0]), *held, _doubled(abstaining), *waits)
 
 
 def _doubled(rows: Sequence[Row]) -> str:
@@ -181,10 +207,19 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "lost", f"at L locks/s a crash loses about L × window; here L = {result['conditions']['locks_per_s']}"
-    yield "no lock", "from the crash to the next grant of a free lock, with the client's reconnecting (max over cuts)"
+    yield (
+        "no lock",
+        (
+            "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
+            "back-off that doubles (up to 2 s), which adds to the time that the servers were away"
+        ),
+    )
     yield "shim", _checked(result["cross_check"])
+    reasons: dict[tuple[str, str], list[str]] = {}
     for one in result["skipped"]:
-        yield "skipped", f"{one['policy']} × {_KINDS[one['kind']]}: {one['reason']}"
+        reasons.setdefault((one["policy"], one["reason"]), []).append(_KINDS[one["kind"]])
+    for (policy, reason), kinds in reasons.items():
+        yield "skipped", f"{policy} × {' · '.join(kinds)}: {reason}"
     for warning in result["warnings"]:
         yield "warning", warning
     if place:
