@@ -120,7 +120,7 @@ _LOAD = (
     _counter("redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"),
     _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", at.WORKER),
     _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", at.WORKER),
-    _gauge("redlock.fault.active", "{fault}", "1 if the fault was in force in the last interval", at.FAULT, at.FAULT_TARGET),
+    _gauge("redlock.fault.active", "{fault}", "1 if it was in force in the last interval", at.FAULT, at.FAULT_TARGET),
     _gauge("redlock.run.active", "{run}", "1 for the phase the run is in, 0 for the others", at.PHASE),
     _gauge(
         "redlock.run.info", "{run}", "1; what the run is, in its attributes",

@@ -1,0 +1,86 @@
+"""Observed attempts from the load process to the exporter: complete rows, bounded, paced by the rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.telemetry import attempts
+from bench.telemetry.attempts import KEPT, MOST, AttemptLog, AttemptTail, attempts_path, checksum
+from lockcore import AttemptRecord, Outcome, Tally, Vote
+
+
+def record(number: int = 1, started_ns: int = 100, resource: str = "r7") -> AttemptRecord:
+    return AttemptRecord(
+        resource=resource, attempt=number, acquire_ns=100, started_ns=started_ns, decided_ns=started_ns + 50,
+        closed_ns=started_ns + 60, outcome=Outcome.SPLIT_VOTE, tally=Tally(), validity_ns=0, margin=-1,
+        votes=(Vote.GRANTED, Vote.SILENT, Vote.ABSENT), sent_ns=(started_ns + 1, started_ns + 1, 0),
+        replied_ns=(started_ns + 9, 0, 0),
+    )  # fmt: skip
+
+
+def log_in(folder: Path, paces: list[int] | None = None) -> AttemptLog:
+    return AttemptLog(attempts_path(folder, 4), 3, (paces if paces is not None else []).append)
+
+
+def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: Path) -> None:
+    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    log.observe(record(2, 300))
+    log.flush()
+    (attempt,) = tail.new_attempts()
+    assert (attempt.process, attempt.resource, attempt.number) == (4, checksum("r7"), 2)
+    assert (attempt.acquire_ns, attempt.started_ns, attempt.decided_ns, attempt.closed_ns) == (100, 300, 350, 360)
+    assert (attempt.outcome, attempt.margin) == ("split_vote", -1)
+    assert [(ask.vote, ask.sent_ns, ask.replied_ns) for ask in attempt.asks] == [
+        ("granted", 301, 309), ("silent", 301, 0), ("absent", 0, 0),
+    ]  # fmt: skip
+    assert b"r7" not in next(tmp_path.iterdir()).read_bytes()
+
+
+def test_the_tail_hands_out_each_attempt_once_and_never_half_a_row(tmp_path: Path) -> None:
+    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    for number in range(5):
+        log.observe(record(number))
+        log.flush()
+    path = next(tmp_path.iterdir())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert len(list(tail.new_attempts())) == 4
+    path.write_bytes(whole)
+    assert len(list(tail.new_attempts())) == 1
+    assert list(tail.new_attempts()) == []
+
+
+def test_more_than_can_be_kept_is_dropped_and_counted(tmp_path: Path) -> None:
+    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    for _ in range(KEPT + 7):
+        log.observe(record(2))
+    log.flush()
+    log.observe(record(2))
+    log.flush()
+    assert len(list(tail.new_attempts())) == KEPT + 1
+    assert tail.dropped == 7
+
+
+def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+    log = AttemptLog(tmp_path / "gone" / "attempts-0-1.bin", 3, lambda _: None)
+    log.observe(record())
+    log.flush()
+
+
+@pytest.mark.parametrize("per_s, every", [(10, 1), (900, 1), (8_000, 8), (500_000, MOST)])
+def test_about_a_thousand_acquires_a_second_are_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_s: int, every: int
+) -> None:
+    now_s, paces = [0.0], [1]
+    monkeypatch.setattr(attempts.time, "monotonic", lambda: now_s[0])
+    log = log_in(tmp_path, paces)
+    for _ in range(6):  # seconds
+        done = 0
+        while done < per_s:
+            done += paces[-1]
+            log.observe(record())
+        now_s[0] += 1
+        log.flush()
+    assert paces[-1] == every
