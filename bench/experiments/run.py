@@ -62,10 +62,9 @@ class Finished:
     unstored: str = ""
 
 
-def run_scenario(order: Order, show: Show, *, environ: Mapping[str, str] = os.environ) -> Finished:
+def run_scenario(order: Order, show: Show) -> Finished:
     """Run `order`, showing its progress, and return its result, which is written by then if it can be.
 
-    `environ`: where telemetry goes.
     Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
     faults = _faults(order.scenario)
@@ -74,7 +73,7 @@ def run_scenario(order: Order, show: Show, *, environ: Mapping[str, str] = os.en
         Interrupts() as interrupts,
         open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers,
     ):
-        return run_on(servers, order, interrupts, show, environ=environ)
+        return run_on(servers, order, interrupts, show)
 
 
 def run_on(
