@@ -8,20 +8,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.recipes.registry import RECIPES, WITHDRAWN, RecipeEntry
+from bench.errors import UsageError
+from bench.recipes.entry import RecipeEntry
+from bench.recipes.plugins import PluginEntry
+from bench.recipes.registry import WITHDRAWN, all_recipes
 
 
 def print_recipes(*, as_json: bool) -> int:
     """Print every recipe: its name, on how many instances it locks, whether it excludes, what it gets wrong."""
     if as_json:
-        print(json.dumps([_facts(entry) for entry in RECIPES.values()], indent=2, ensure_ascii=False))
+        print(json.dumps([_facts(entry) for entry in all_recipes().values()], indent=2, ensure_ascii=False))
         return 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("recipe", "instances", "safe", "what it gets wrong"):
         table.add_column(head, overflow="fold", no_wrap=head != "what it gets wrong")
-    for entry in RECIPES.values():
-        about = entry.about
-        table.add_row(entry.name, about.instances, "yes" if about.safe else "NO", about.flaw)
+    for entry in all_recipes().values():
+        table.add_row(*_row(entry))
     for name, why in WITHDRAWN.items():
         table.add_row(name, "–", "NO", why)
     Console(highlight=False).print(table)
@@ -32,10 +34,24 @@ def print_recipes(*, as_json: bool) -> int:
     return 0
 
 
+def _row(entry: RecipeEntry) -> tuple[str, str, str, str]:
+    try:
+        about = entry.about
+    except UsageError as error:  # of another package, and broken
+        return (entry.name, "–", "?", str(error))
+    origin = f" (from {entry.package})" if isinstance(entry, PluginEntry) else ""
+    return (entry.name, about.instances, "yes" if about.safe else "NO", about.flaw + origin)
+
+
 def _facts(entry: RecipeEntry) -> dict[str, Any]:
-    about = entry.about
+    package = entry.package if isinstance(entry, PluginEntry) else None
+    try:
+        about = entry.about
+    except UsageError as error:
+        return {"name": entry.name, "package": package, "broken": str(error)}
     return {
         "name": entry.name,
+        "package": package,
         "how": about.how,
         "flaw": about.flaw,
         "safe": about.safe,

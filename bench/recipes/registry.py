@@ -1,62 +1,17 @@
 """Every lock under test by name: *name → what it is known for, and its class when it is asked for*.
 
 Rules: a recipe is imported only when it is asked for. What is known of it stands in its class (`about`). Add a recipe
-here and as one file beside this one. Source: the table in the README of this folder.
+here and as one file beside this one, or offer it from a package of your own (`plugins.py`); our names come first.
+Source: the table in the README of this folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Mapping
 
 from bench.errors import UsageError
-from bench.recipes.about import About
-from bench.recipes.pause import require_points
-from bench.recipes.protected import Protected
-from bench.recipes.protocol import Recipe, RecipeClass, RecipeSettings
-from bench.scenario.model import Pause
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeEntry:
-    """A recipe that can be asked for; `module` stands in this folder."""
-
-    name: str
-    module: str
-    class_name: str
-
-    @property
-    def recipe(self) -> type[RecipeClass]:
-        """Its class."""
-        found: type[RecipeClass] = getattr(import_module(f"{__package__}.{self.module}"), self.class_name)
-        return found
-
-    @property
-    def about(self) -> About:
-        """What is known of it."""
-        return self.recipe.about
-
-    def require(self, instances: int, pauses: Sequence[Pause]) -> None:
-        """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it does not have."""
-        about = self.about
-        if not about.least <= instances <= (about.most or instances):
-            noun, given = (
-                "instance" if about.most == 1 else "instances",
-                "1 was" if instances == 1 else f"{instances} were",
-            )
-            raise UsageError(
-                f"the recipe {self.name} locks on {about.instances} {noun}, and {given} given; "
-                f"use --instances {about.usual}, or one --target for each"
-            )
-        require_points(self.name, about.all_points, pauses)
-
-    def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
-        """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
-        self.require(len(targets), settings.pause)
-        recipe = self.recipe.connect(targets, settings)
-        return Protected(recipe, targets[0], settings) if settings.fencing else recipe
-
+from bench.recipes.entry import RecipeEntry
+from bench.recipes.plugins import plugin_recipes
 
 RECIPES: dict[str, RecipeEntry] = {
     entry.name: entry
@@ -86,11 +41,18 @@ RECIPES: dict[str, RecipeEntry] = {
 WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 
 
+def all_recipes() -> Mapping[str, RecipeEntry]:
+    """Our own recipes, then those of other packages."""
+    return {**RECIPES, **{name: entry for name, entry in plugin_recipes().items() if name not in RECIPES}}
+
+
 def find_recipe(name: str) -> RecipeEntry:
     """The entry of `name`. Raises UsageError with the names there are."""
     if name in WITHDRAWN:
-        raise UsageError(f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(RECIPES)}")
-    try:
+        raise UsageError(f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}")
+    if name in RECIPES:
         return RECIPES[name]
+    try:
+        return all_recipes()[name]
     except KeyError:
-        raise UsageError(f"there is no recipe {name!r}; the recipes are {', '.join(RECIPES)}") from None
+        raise UsageError(f"there is no recipe {name!r}; the recipes are {', '.join(all_recipes())}") from None

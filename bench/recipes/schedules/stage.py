@@ -23,9 +23,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.recipes.entry import RecipeEntry
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
-from bench.recipes.registry import RecipeEntry
 from bench.recipes.schedules.gate import PATIENCE_S, Gate
 from bench.safety.judge import judge
 from bench.safety.report import Circumstances, SafetyReport

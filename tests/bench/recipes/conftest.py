@@ -10,7 +10,8 @@ import pytest
 from redis import Redis
 
 from bench.recipes.protocol import Recipe, RecipeSettings
-from bench.recipes.registry import RECIPES, RecipeEntry
+from bench.recipes.entry import RecipeEntry
+from bench.recipes.registry import RECIPES
 from bench.recipes.replication import replicate
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST, KeptPort

@@ -1,0 +1,147 @@
+"""What is built from here: a wheel that is whole, a lock that needs little, a recipe that comes from elsewhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("lockcore", "bench", "dashboards")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+HEAVY = ("locust", "opentelemetry", "numpy", "scipy", "click", "rich", "jinja2", "gevent", "hdrh", "psutil")
+
+
+def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def built(source: Path, into: Path) -> Path:
+    """The wheel of `source`, built without an isolated environment, hence without a network."""
+    done = run(*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", into, source, cwd=into)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Our own, from a copy: building leaves traces beside the sources."""
+    copy = tmp_path_factory.mktemp("source") / "lockbench"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    return built(copy, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory, wheel):
+    """An environment with nothing in it but the wheel, redis-py and hiredis: its Python."""
+    place = tmp_path_factory.mktemp("empty")
+    assert run(sys.executable, "-m", "venv", "--without-pip", place / "env", cwd=place).returncode == 0
+    python = place / "env" / "bin" / "python"
+    installed = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place)
+    assert installed.returncode == 0, installed.stderr
+    (site,) = (place / "env" / "lib").glob("python*/site-packages")
+    for package in ("redis", "hiredis"):
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        (site / package).symlink_to(Path(spec.origin).parent)
+    return python
+
+
+def test_the_wheel_holds_every_file_that_is_not_python(wheel):
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    kinds = {".lua", ".toml", ".c", ".json", ".j2", ".css", ".js", ".yaml", ".yml", ".typed"}
+    data = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in kinds and "__pycache__" not in path.parts
+    }
+    assert data - inside == set()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= data
+
+
+def test_the_wheel_holds_the_licence_and_no_tests(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("LICENSE") for name in names)
+    assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
+
+
+def test_the_lock_alone_needs_redis_py_and_hiredis_only(empty, tmp_path):
+    code = (
+        "import importlib.util as u, sys, lockcore, lockcore.errors\n"
+        f"assert not [name for name in {HEAVY!r} if u.find_spec(name)], 'the environment is not empty'\n"
+        "assert lockcore.Redlock and lockcore.AsyncRedlock\n"
+        "try: lockcore.Redlock.connect(['redis://127.0.0.1:1'], connect_timeout_s=0.2)\n"
+        "except lockcore.errors.LockcoreError as error: print(type(error).__name__)\n"
+    )
+    done = run(empty, "-c", code, cwd=tmp_path, PYTHONPATH="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("Error")
+
+
+def test_the_command_without_its_extra_says_which(empty, tmp_path):
+    done = run(empty.with_name("lockbench"), "doctor", cwd=tmp_path, PYTHONPATH="")
+    assert done.returncode == 3
+    assert done.stderr == "lockbench: the package click is missing; install lockbench with its extra: [run]\n"
+
+
+def test_the_wheel_promises_what_pyproject_says(wheel):
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    text = zipfile.ZipFile(wheel).read(name).decode()
+    extras = {line.partition(": ")[2] for line in text.splitlines() if line.startswith("Provides-Extra")}
+    assert {"embedded", "load", "telemetry", "report", "dev", "run"} <= extras
+    base = [line for line in text.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
+    assert sorted(line.split()[1].partition("<")[0].partition(">")[0] for line in base) == ["hiredis", "redis"]
+
+
+@pytest.fixture(scope="module")
+def plugged(tmp_path_factory):
+    """A folder of installed packages with the example plug-in in it."""
+    copy = tmp_path_factory.mktemp("plugin") / "source"
+    shutil.copytree(ROOT / "tests" / "plugins" / "redis-py-lock", copy)
+    site = tmp_path_factory.mktemp("site")
+    done = run(*PIP, "install", "--no-deps", "--no-index", "--no-build-isolation", "--target", site, copy, cwd=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return site
+
+
+def test_the_example_plug_in_shows_its_recipe_once_installed(plugged, tmp_path):
+    listed = run(sys.executable, "-m", "bench", "recipes", cwd=tmp_path, PYTHONPATH=f"{plugged}:{ROOT}", COLUMNS="200")
+    assert "redis-py-lock" in listed.stdout, listed.stderr
+    assert "(from lockbench-redis-py-lock 1.0)" in listed.stdout
+    without = run(sys.executable, "-m", "bench", "recipes", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert "redis-py-lock" not in without.stdout
+
+
+@pytest.mark.integration
+def test_the_example_plug_in_is_loaded_and_judged_like_any_other(plugged, tmp_path):
+    load = ("--users", "4", "--resources", "1", "--hold", "2ms", "--duration", "1s", "--warmup", "200ms")
+    command = (sys.executable, "-m", "bench", "run", "--recipe", "redis-py-lock", *load, "--out", "r")
+    done = run(*command, cwd=tmp_path, PYTHONPATH=f"{plugged}:{ROOT}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "redis-py-lock · closed loop · 4 users · 1 resources" in done.stdout
+    assert " 0 violations in " in done.stdout
+
+
+def test_the_version_is_the_one_that_is_installed(tmp_path):
+    done = run(sys.executable, "-m", "bench", "--version", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    try:
+        version = importlib.metadata.version("lockbench")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed)"
+    assert done.stdout == f"lockbench {version}\n"
