@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,15 +18,16 @@ from bench.errors import BenchError
 from bench.experiments.faults import Timeline
 from bench.experiments.servers import Servers
 from bench.scenario import Scenario
+from bench.telemetry.run import Run, address_of
 from bench.telemetry.settings import settings_of
 from bench.topology.probe import info_snapshot
+from lockcore.clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from bench.telemetry.exporter import Exporter
-    from bench.telemetry.surroundings import Info, Run
+    from bench.telemetry.surroundings import Info
 
 ASK_EVERY_S = 2.0
-PATCHED_WITHIN_NS = 2_000_000_000  # the workers patch votes once a second
 
 
 class RunTelemetry:
@@ -132,8 +132,6 @@ class _Asked:
 
 
 def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
-    from bench.telemetry.surroundings import Run, address_of
-
     policies = {fact.fsync for fact in servers.facts if fact.fsync}
     return Run(
         id=run_id,
@@ -143,15 +141,7 @@ def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
         users=scenario.users,
         processes=scenario.processes,
         rate_per_s=scenario.rate_per_s,
-        warmup_ns=int(scenario.warmup_ms * 1e6),
-        duration_ns=int(scenario.duration_ms * 1e6),
-        settle_ns=PATCHED_WITHIN_NS + int(2e6 * scenario.instance_timeout_ms),
-        version=_version(),
+        instance_timeout_ms=scenario.instance_timeout_ms,
+        warmup_ns=int(scenario.warmup_ms * NS_PER_MS),
+        duration_ns=int(scenario.duration_ms * NS_PER_MS),
     )
-
-
-def _version() -> str:
-    try:
-        return metadata.version("lockbench")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -25,7 +25,8 @@ class RecipeSettings:
 
     `pause` stretches pause points, drawn from `seed` and `process` (which worker this is); `gate` is told of every pass
     of a point and lets the caller go on. `skew_ms`: how far this client's wall clock is ahead. `folder`: one that all
-    processes of the run share. `fencing`: leases carry fencing tokens, if the recipe can.
+    processes of the run share. `fencing`: leases carry fencing tokens, if the recipe can. `attempts`: the folder that
+    observed attempts go to, for telemetry.
     """
 
     key_prefix: str = ""
@@ -42,6 +43,7 @@ class RecipeSettings:
     skew_ms: int = 0
     folder: Path | None = None
     fencing: bool = False
+    attempts: Path | None = None
 
 
 class Acquire(Protocol):

@@ -7,7 +7,6 @@ process patched by gevent on its gevent shell, else on threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Self
 
@@ -16,7 +15,6 @@ from bench.recipes.about import About
 from bench.recipes.pause import Reach, pass_by, reach_of
 from bench.recipes.protocol import Acquire, RecipeSettings, Release
 from bench.telemetry.attempts import AttemptLog, attempts_path
-from bench.telemetry.settings import is_wanted
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock
 from lockcore.errors import InstanceError
 
@@ -90,8 +88,8 @@ class RedlockRecipe:
             raise UsageError(str(error)) from error
         except InstanceError as error:
             raise EnvironmentNotReadyError(f"{error}; start it, or name other instances with --target") from error
-        if settings.folder is not None and is_wanted(os.environ):
-            path = attempts_path(settings.folder, settings.process)
+        if settings.attempts is not None:
+            path = attempts_path(settings.attempts, settings.process)
             reply_times.log = AttemptLog(path, len(targets), lock.observe_every)
         return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))
 

@@ -32,12 +32,12 @@ from bench.telemetry.counts import Counts, HandoffWindow, busy
 from bench.telemetry.otlp import Otlp, open_otlp
 from bench.telemetry.page import Page, open_page
 from bench.telemetry.points import Point, Snapshot, point
+from bench.telemetry.run import Run, version
 from bench.telemetry.settings import Settings
 from bench.telemetry.spans import Spans
 from bench.telemetry.surroundings import (
     Info,
     Replies,
-    Run,
     instance_points,
     phase_of,
     phase_points,
@@ -47,6 +47,7 @@ from bench.telemetry.surroundings import (
 )
 from bench.telemetry.tracing import Tracing
 
+LOOK_S = 1.0  # at most between two looks: files do not stay for ever
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 ALL_TIME = Window(0, 1 << 62)
 Fault = tuple[str, str, bool]  # kind, target, in force
@@ -88,7 +89,7 @@ class Exporter:
         self._looked_ns = self._before_ns = time.monotonic_ns()
         self._last: Records | None = None
         self._stop = threading.Event()
-        self._failure = ""
+        self._failure, self._written = "", 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     @property
@@ -128,9 +129,13 @@ class Exporter:
     def _follow(self) -> None:
         with suppress(OSError):  # of this thread alone: the load goes first
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        while not self._stop.wait(self._settings.interval_s):
+        offered_s = time.monotonic()
+        while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
             try:
                 self._look(time.monotonic_ns())
+                if time.monotonic() - offered_s < self._settings.interval_s - LOOK_S / 2:
+                    continue
+                offered_s = time.monotonic()
                 notes = read_workers(self._folder)
                 self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.violations())
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
@@ -141,6 +146,8 @@ class Exporter:
         """Read what is new in the folder."""
         records = self._fresh.new_records()
         leases = self._counts.leases
+        if len(records):
+            self._written = max(self._written, int(records["sequence"].max()))
         self._counts.add(records)
         self._handoffs.add(records, now_ns, self._counts)
         self._counts.add_votes(self._settled.new_records(now_ns - self._run.settle_ns))
@@ -165,10 +172,16 @@ class Exporter:
         self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
 
     def _count_all(self) -> None:
-        """The whole history once more, by resources: what late patches and far-apart hand-offs have changed."""
+        """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.
+
+        A worker that nobody follows forgets its oldest files; then what was counted while they were there stays.
+        """
         counts, parts = Counts(self._run.quorum), history_parts(self._folder)
         for part in range(parts):
-            records = read_history(self._folder, part, parts).records
+            history = read_history(self._folder, part, parts)
+            if history.missing_segments:
+                return
+            records = history.records
             counts.add(records)
             counts.add_votes(records)
             counts.add_handoffs(records, ALL_TIME)
@@ -221,7 +234,8 @@ class Exporter:
 
     def _dropped(self) -> dict[str, int]:
         dropped = dict(self._otlp.dropped) if self._otlp else {"export": 0, "span": 0}
-        return {**dropped, "attempt": self._attempts.dropped}
+        missed = max(self._written - self._counts.operations, 0) if self._run.processes == 1 else 0
+        return {**dropped, "attempt": self._attempts.dropped, "record": missed}
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -249,6 +263,8 @@ class Exporter:
                 f"telemetry: {self._settings.endpoint} took {metrics} of {metrics + dropped['export']} metric exports "
                 f"and {spans} of {spans + dropped['span']} spans{reason}"
             )
+        if dropped["record"]:
+            said.append(f"telemetry: {dropped['record']} operations were forgotten before they were counted")
         if dropped["attempt"]:
             said.append(f"telemetry: {dropped['attempt']} observed attempts were too many to keep")
         return said
@@ -262,8 +278,8 @@ def open_exporter(settings: Settings, run: Run, folder: Path, sources: Sources |
 def _resource(settings: Settings, run: Run) -> dict[str, str]:
     return {
         "service.name": settings.service_name or "lockbench",
-        "service.instance.id": run.id,
-        "service.version": run.version,
+        "service.instance.id": run.instance or run.id,
+        "service.version": version(),
         "redlock.run.id": run.id,
         "redlock.recipe": run.recipe,
         "redlock.fsync": run.fsync,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,38 +18,10 @@ from bench.telemetry.attempts import Attempt
 from bench.telemetry.attributes import CPU_STATES, PHASES
 from bench.telemetry.buckets import Buckets
 from bench.telemetry.points import Point, point
+from bench.telemetry.run import Address, Run, version
 
-Address = tuple[str, int]
 Info = Mapping[str, Any] | None  # one instance's INFO; None: it did not say
 _CLIENT_ERRORS = ("errored", "silent")
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What the run is. `addresses`: host and port of each instance (port 0: a unix socket); `fsync`: see POLICIES."""
-
-    id: str
-    recipe: str
-    fsync: str
-    addresses: Sequence[Address]
-    users: int
-    processes: int
-    rate_per_s: float | None
-    warmup_ns: int
-    duration_ns: int | None
-    settle_ns: int  # after an operation's end: its votes are patched no more
-    version: str
-
-    @property
-    def quorum(self) -> int:
-        """Votes that win."""
-        return len(self.addresses) // 2 + 1
-
-
-def address_of(text: str) -> Address:
-    """Host and port of `host:port` or `[host]:port`; anything else is a unix socket's path, with port 0."""
-    host, colon, port = text.rpartition(":")
-    return (host.strip("[]"), int(port)) if colon and port.isdigit() else (text, 0)
 
 
 def run_points(run: Run) -> Iterator[Point]:
@@ -58,7 +29,7 @@ def run_points(run: Run) -> Iterator[Point]:
     yield point(
         "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
         redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
-        service_version=run.version,
+        service_version=version(),
     )  # fmt: skip
     yield point("redlock.quorum.size", run.quorum)
     if run.rate_per_s is not None:

@@ -39,9 +39,11 @@ from bench.measure.record import Recorder
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
+from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
 from bench.workloads.contention import CALLERS_PER_WORKER, Contention
+from bench.workloads.export import ExportBeside, export_beside
 from bench.workloads.gear import Gear, PackedVotes
 from bench.workloads.note import note_path, status_facts, write_note
 from bench.workloads.pacer import Pacer
@@ -97,6 +99,7 @@ class Worker:
         self._ending = Event()
         self._prober, self._housekeeper = gevent.spawn(self._probe), gevent.spawn(self._housekeep)
         self._finished = False
+        self.exporting: ExportBeside | None = None
 
     @classmethod
     def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke) -> Worker:
@@ -104,14 +107,19 @@ class Worker:
 
         Raises UsageError or EnvironmentNotReadyError with one sentence; nothing is left open then.
         """
-        recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, replace(plan.recipe_settings, process=index))
         workdir = plan.workdir or Path(tempfile.mkdtemp(prefix="lockbench-"))
+        settings = replace(plan.recipe_settings, process=index, attempts=workdir if is_wanted(os.environ) else None)
+        recipe: Recipe | None = None
         try:
+            recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, settings)
             if not plan.allow_missing:
                 _require_all(recipe)
             worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke)
+            if plan.workdir is None:  # by itself: nobody follows the history and exports what it says
+                worker.exporting = export_beside(plan, index, workdir, recipe)
         except BaseException:
-            recipe.close()
+            if recipe is not None:
+                recipe.close()
             if plan.workdir is None:
                 shutil.rmtree(workdir, ignore_errors=True)
             raise
@@ -205,6 +213,8 @@ class Worker:
             if alarm is not None:
                 alarm.close()
         if self.plan.workdir is None:
+            if self.exporting is not None:
+                self.exporting.finish()
             shutil.rmtree(self._workdir, ignore_errors=True)
 
     def _settle_votes(self) -> None:

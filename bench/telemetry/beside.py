@@ -1,0 +1,56 @@
+"""An exporter in a process of its own: *a worker's folder, what it runs on stdin → OTLP, until stdin says so*.
+
+Rules: the first line is the order (JSON); the line `finish` exports the rest, and an end of file without it, the
+worker's death, ends at once. What there is to say goes to stderr, one line each. Source: bench.workloads.export.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.telemetry.exporter import open_exporter
+from bench.telemetry.run import Run
+from bench.telemetry.settings import Settings, settings_of
+
+
+def main(folder: Path) -> int:
+    """Export until told to end. Returns an exit code."""
+    order = json.loads(sys.stdin.readline() or "{}")
+    try:
+        settings = settings_of(os.environ)
+        if not order or settings is None:
+            return 0
+        exporter = open_exporter(_own_port(settings, order["worker"]), _run(order), folder)
+    except BenchError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    exporter.start()
+    if sys.stdin.readline().strip() == "finish":
+        sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
+    else:
+        exporter.abort()
+    return 0
+
+
+def _run(order: dict[str, Any]) -> Run:
+    run = order["run"]
+    addresses = [(host, port) for host, port in run["addresses"]]
+    return Run(**{**run, "addresses": addresses, "instance": f"{run['id']}-{order['worker']}-{os.getppid()}"})
+
+
+def _own_port(settings: Settings, worker: int) -> Settings:
+    """Each worker of a host has a page of its own, on consecutive ports."""
+    if settings.page is None:
+        return settings
+    host, port = settings.page
+    return replace(settings, page=(host, port + worker if port else 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
