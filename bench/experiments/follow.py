@@ -82,7 +82,7 @@ def follow(
         exit_code = load.wait(LOOK_S)
         now_ns = time.monotonic_ns()
         course.clock.append((now_ns, time.time_ns() - now_ns))
-        show(follower.look(now_ns))
+        show(follower.look(now_ns, faults.active()))
         if exit_code is not None:
             break
         if not asked_ns:

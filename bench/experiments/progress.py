@@ -1,7 +1,8 @@
 """How a run is doing right now: *the growing history and the workers' own notes → one `Progress`*.
 
 Rules: only reads what the workers write anyway, so watching costs the load nothing; an interval's percentiles are those
-of the operations that ended since the last look. Source: the run's folder protocol (bench/measure, bench/workloads).
+of the operations that ended since the last look, and so is what the live oracle judges.
+Source: the run's folder protocol (bench/measure, bench/workloads).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from bench.measure import workers
 from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, HistoryTail, Records
+from bench.safety.live import LiveJudge, LiveVerdict
+from bench.topology.faults.injection import FaultOrder
 
 NS = 1_000_000_000
 
@@ -47,18 +50,25 @@ class Progress:
     cpu_ratio: float | None  # of the busiest worker's core, in the last interval
     lag_p99_s: float | None  # of the workers' schedulers, since they began
     late_starts: int
+    safety: LiveVerdict = field(default_factory=LiveVerdict)
+    faults: tuple[str, ...] = ()  # kind and target of those that are there now
 
 
 @dataclass(slots=True)
 class Follower:
-    """Looks at a run's folder again and again. `processes` is how many workers are expected."""
+    """Looks at a run's folder again and again. `processes` is how many workers are expected, `ttl_ms` the longest TTL.
+
+    `live.verdict` is what the oracle knows by the last look; any thread may read it.
+    """
 
     workdir: Path
     processes: int
     warmup_s: float
     duration_s: float
     began_ns: int
+    ttl_ms: float = 10_000.0
     spawned_ns: int | None = None
+    live: LiveJudge = field(init=False)
     _tail: HistoryTail = field(init=False)
     _looked_ns: int = field(init=False)
     _counts: np.ndarray[Any, Any] = field(init=False)
@@ -66,7 +76,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         """Start at the beginning of the history."""
-        self._tail = HistoryTail(self.workdir)
+        self._tail, self.live = HistoryTail(self.workdir), LiveJudge(self.ttl_ms)
         self._looked_ns = self.began_ns
         self._counts = np.zeros(len(OUTCOMES), np.int64)
 
@@ -88,8 +98,8 @@ class Follower:
         if self.spawned_ns is None and len(notes) >= self.processes:
             self.spawned_ns = max(int(note["spawned_ns"]) for note in notes)
 
-    def look(self, now_ns: int) -> Progress:
-        """Return what happened since the last look, at the monotonic time `now_ns`."""
+    def look(self, now_ns: int, faults: Sequence[FaultOrder] = ()) -> Progress:
+        """Return what happened since the last look, at the monotonic time `now_ns`. `faults`: those there are now."""
         notes = workers.read_workers(self.workdir)
         self._note_spawned(notes)
         records = self._tail.new_records()
@@ -109,6 +119,8 @@ class Follower:
             cpu_ratio=self._busiest(notes, now_ns),
             lag_p99_s=_seconds(workers.scheduler_lag(notes).percentile(99)),
             late_starts=workers.total(notes, "late_starts"),
+            safety=self.live.add(records),
+            faults=tuple(f"{fault.kind} {fault.target}" for fault in faults),
         )
 
     def _count(self, records: Records) -> tuple[int, Histogram]:

@@ -158,6 +158,7 @@ def _load(
         warmup_s=scenario.warmup_ms / 1000,
         duration_s=scenario.duration_ms / 1000,
         began_ns=time.monotonic_ns(),
+        ttl_ms=scenario.ttl_ms,
     )
     timeline = timeline_of(follower)
     load = start()

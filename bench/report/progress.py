@@ -103,7 +103,7 @@ def _lines(progress: Progress) -> list[list[Text]]:
             Text(f"{count(progress.acquires_per_s)} acquires/s", "bold"),
         ],
         [Text(f"p50 {latency(progress.p50_s)}"), Text(f"p99 {latency(progress.p99_s)}"), *_outcomes(progress)],
-        [*_generator(progress), *_troubles(progress)],
+        [*_safety(progress), *_faults(progress), *_generator(progress), *_troubles(progress)],
     ]
 
 
@@ -111,6 +111,23 @@ def _outcomes(progress: Progress) -> Iterator[Text]:
     for name, number in progress.outcomes.items():
         if name != "none":
             yield Text(f"{name.replace('_', ' ')} {count(number)}", "" if name == "acquired" else "yellow")
+
+
+def _safety(progress: Progress) -> Iterator[Text]:
+    """What the live oracle knows: violations at once, SAFE never before the end."""
+    safety = progress.safety
+    if safety.violations:
+        seen = ", ".join(f"{count(number)} × {kind.replace('_', ' ')}" for kind, number in safety.violations.items())
+        yield Text(f"VIOLATED {seen}", "bold red")
+    elif safety.verdict == "UNKNOWN":
+        yield Text("safety not known before the end", "yellow")
+    elif safety.leases:
+        yield Text("0 violations", "green")
+
+
+def _faults(progress: Progress) -> Iterator[Text]:
+    for fault in progress.faults:
+        yield Text(f"fault {fault}", "yellow")
 
 
 def _generator(progress: Progress) -> Iterator[Text]:

@@ -27,6 +27,7 @@ _ROWS = (  # section of latency_s, its name, what to know about it
     ("handoff", "hand-off", "release sent → next grant"),
     ("hold", "hold", ""),
 )
+MOST_FAULTS = 3  # of a kind, by their times
 MOST_INSTANCES = 9  # with more, only those with trouble get a line of their own
 GOOD, WARNING, BAD, PLAIN = "green", "yellow", "red", ""
 
@@ -136,6 +137,7 @@ def _lines(result: Result, place: str) -> Iterator[Line]:
     yield _attempts(result)
     yield from _cost(result["cost"])
     yield _safety(result["safety"])
+    yield from _faults(result["faults"])
     yield _generator(result["generator"])
     yield from _instances(result["instances"], result["scenario"])
     for warning in result["warnings"]:
@@ -188,7 +190,8 @@ def _safety(safety: Mapping[str, Any]) -> Line:
     leases, bound, reason = safety["contested_leases"], safety["upper_bound_95"], safety["reason"]
     overstays = _overstays(safety)
     if safety["verdict"] == "VIOLATED":
-        return Line("safety", f"violated in {count(leases)} contested leases: {reason}{overstays}", BAD)
+        text = f"violated in {count(leases)} contested leases: {reason}{_blamed(safety)}{overstays}"
+        return Line("safety", text, BAD)
     if safety["verdict"] == "UNKNOWN":
         return Line("safety", f"unknown: {reason}{overstays}", WARNING)
     if bound is None:
@@ -200,6 +203,32 @@ def _safety(safety: Mapping[str, Any]) -> Line:
 def _overstays(safety: Mapping[str, Any]) -> str:
     number = safety["client_overstays"]
     return f" · {count(number)} client overstays (work outlived its lease)" if number else ""
+
+
+def _blamed(safety: Mapping[str, Any]) -> str:
+    """What the violations are put down to: the number is exact for those that nothing explains."""
+    causes = dict.fromkeys(example["blame"] for example in safety["examples"] if example["blame"])
+    unexplained = safety["unexplained"]
+    told = [cause for cause in causes if cause != "unexplained"]
+    told += [f"{count(unexplained)} unexplained"] if unexplained else []
+    return f" · cause: {', '.join(told)}" if told else ""
+
+
+def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    """When each was there; those that never began stand among the warnings."""
+    begun: dict[str, list[str]] = {}
+    for fault in faults:
+        if fault["begun_s"] is not None:
+            end = "" if fault["ended_s"] is None else f"–{fault['ended_s']:.2f}"
+            target = str(fault["target"]).replace("instance:", "#").replace(":", " ")
+            begun.setdefault(fault["kind"], []).append(f"{target} {fault['begun_s']:.2f}{end} s")
+    kinds = [
+        f"{kind} {', '.join(times[:MOST_FAULTS])}"
+        + (f" and {len(times) - MOST_FAULTS} more" * (len(times) > MOST_FAULTS))
+        for kind, times in begun.items()
+    ]
+    if kinds:
+        yield Line("faults", " · ".join(kinds))
 
 
 def _generator(generator: Mapping[str, Any]) -> Line:

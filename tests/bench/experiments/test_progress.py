@@ -11,6 +11,7 @@ import pytest
 from bench.experiments import progress as module
 from bench.experiments.progress import Follower, cpu_seconds
 from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.topology.faults.injection import FaultOrder
 
 MS, S = 1_000_000, 1_000_000_000
 
@@ -90,3 +91,24 @@ def test_an_instance_in_trouble_is_told_with_the_errors_of_all_workers(tmp_path:
     write_note(tmp_path, 1, instances=[well, {"index": 1, "address": "h:2", "state": "down", "errors": {"closed": 3}}])
     (trouble,) = follower.look(11 * S).troubles
     assert (trouble.index, trouble.address, trouble.state, trouble.errors) == (1, "h:2", "down", 5)
+
+
+def test_a_violation_is_seen_at_the_next_look_and_stays_seen(tmp_path: Path, follower: Follower) -> None:
+    recorder = Recorder(tmp_path, 0)
+    held = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    for caller, granted_ns, sent_ns in ((1, 10 * S, 10 * S + 50 * MS), (2, 10 * S + MS, 10 * S + 60 * MS)):
+        until_ns = granted_ns + S
+        recorder.write(
+            granted_ns, granted_ns, granted_ns, granted_ns, until_ns, sent_ns, sent_ns, sent_ns + 1, granted_ns,
+            0, caller, held, 5, 1, caller,
+        )  # fmt: skip
+        if caller == 1:
+            assert follower.look(11 * S).safety.verdict is None
+    assert follower.look(12 * S).safety.violations == {"service_fault": 1}
+    assert follower.look(13 * S).safety.violations == {"service_fault": 1}
+    assert follower.live.verdict.verdict == "VIOLATED", "for telemetry, too"
+    recorder.close()
+
+
+def test_faults_that_are_there_are_named(follower: Follower) -> None:
+    assert follower.look(11 * S, [FaultOrder("stop", "instance", 1)]).faults == ("stop instance:1",)

@@ -10,6 +10,7 @@ import pytest
 
 from bench.experiments.progress import InstanceTrouble, Progress
 from bench.report.progress import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line
+from bench.safety.live import LiveVerdict
 
 
 def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -> Progress:
@@ -46,6 +47,22 @@ def test_the_line_tells_time_rate_latency_outcomes_and_health() -> None:
 
 def test_a_run_without_a_failure_says_so() -> None:
     assert "  acquired 45,000  generator" in progress_line(progress(outcomes={"none": 3, "acquired": 45_000}))
+
+
+def test_the_line_tells_what_the_live_oracle_knows() -> None:
+    assert "  safety" not in progress_line(progress())
+    assert "  0 violations  " in progress_line(progress(safety=LiveVerdict(12_345, {"service_fault": 0})))
+    counts = {"service_fault": 3, "foreign_delete": 1, "granted_invalid": 0, "client_overstay": 9}
+    assert "  VIOLATED 3 × service fault, 1 × foreign delete  " in progress_line(
+        progress(safety=LiveVerdict(500, counts))
+    )
+    unknown = LiveVerdict(500, {}, "ZeroDivisionError: division by zero")
+    assert "safety not known before the end" in progress_line(progress(safety=unknown))
+
+
+def test_the_line_names_the_faults_that_are_there() -> None:
+    faults = ("stop instance:1", "drop instance:2")
+    assert "  fault stop instance:1  fault drop instance:2  " in progress_line(progress(faults=faults))
 
 
 def test_the_line_names_the_instance_that_is_in_trouble() -> None:

@@ -177,3 +177,20 @@ def test_markdown_says_the_same_and_its_tables_hold(result: Result) -> None:
     assert columns == {10, 3}
     for line in summary.lines:
         assert line.text.replace("|", "\\|") in text
+
+
+def test_a_violation_comes_with_its_cause(result: Result) -> None:
+    CASES["violated"](result)
+    result["safety"]["examples"] = [{"blame": "injected fault"}, {"blame": None}, {"blame": "unexplained"}]
+    result["safety"]["unexplained"] = 2
+    assert " · cause: injected fault, 2 unexplained" in " ".join(text_of(result, 400).split())
+
+
+def test_faults_that_were_there_are_told_with_their_times(result: Result) -> None:
+    begun = {"kind": "stop", "target": "instance:1", "begun_s": 1.0, "ended_s": 1.254}
+    never = {"kind": "drop", "target": "instance:0", "begun_s": None, "ended_s": None}
+    worker = {"kind": "kill", "target": "worker:0", "begun_s": 2.0, "ended_s": None}
+    result["faults"] = [begun, never, worker, *(begun | {"target": f"instance:{index}"} for index in (2, 3, 4))]
+    text = text_of(result, 400)
+    assert "faults     stop #1 1.00–1.25 s, #2 1.00–1.25 s, #3 1.00–1.25 s and 1 more · kill worker 0 2.00 s" in text
+    assert "drop" not in text

@@ -1,0 +1,100 @@
+"""The live verdict: what the oracle finds at the end is seen while it happens, and nothing that is not there."""
+
+import numpy as np
+import pytest
+
+from bench.measure.record import RECORD_DTYPE, History
+from bench.safety import live as live_module
+from bench.safety.judge import judge
+from bench.safety.live import MOST_KEPT, LiveJudge
+
+TTL_MS = 100
+NOTHING = {"service_fault": 0, "foreign_delete": 0, "granted_invalid": 0, "client_overstay": 0}
+LIVE = ("service_fault", "foreign_delete", "granted_invalid", "client_overstay")
+
+
+def looks_of(records, every_ns=50_000_000):
+    """The records as they would come, in the order in which they were written, a look every `every_ns`."""
+    ended = np.maximum(records["ended_ns"], records["release_replied_ns"])
+    look = ended // every_ns
+    for number in np.unique(look):
+        yield records[look == number]
+
+
+def seen_live(records, ttl_ms=TTL_MS, **how):
+    oracle = LiveJudge(ttl_ms)
+    for look in looks_of(records, **how):
+        oracle.add(look)
+    return oracle.verdict
+
+
+def test_every_history_file_is_seen_live_as_at_the_end(told):
+    document, history = told
+    expected = {kind: document["expected"][f"{kind}s" if kind != "granted_invalid" else kind] for kind in LIVE}
+    verdict = seen_live(history.records, document["ttl_ms"], every_ns=1_000_000)
+    assert {kind: verdict.counts.get(kind, 0) for kind in LIVE} == expected, document["claim"]
+    assert verdict.verdict == ("VIOLATED" if document["expected"]["verdict"] == "VIOLATED" else None)
+
+
+def test_a_legal_history_gives_no_alarm_however_it_is_cut(legal):
+    records = legal(40_000, 50)
+    for every_ns in (3_000_000, 50_000_000, 10**12):
+        verdict = seen_live(records, every_ns=every_ns)
+        assert (dict(verdict.counts), verdict.leases, verdict.verdict) == (NOTHING, 40_000, None)
+
+
+def test_two_leases_at_once_are_seen_at_the_next_look_even_if_they_end_in_different_ones(history):
+    one = {"caller": 1, "outcome": "acquired", "release": "released", "start": 0, "granted": 1, "valid_until": 98}
+    first = one | {"work_end": 10, "release_sent": 10, "release_replied": 11}
+    second = one | {"caller": 2, "granted": 5, "work_end": 90, "release_sent": 90, "release_replied": 91}
+    records = history([first, second]).records
+    oracle = LiveJudge(TTL_MS)
+    assert oracle.add(records[:1]).verdict is None
+    assert oracle.add(records[:0]).verdict is None
+    found = oracle.add(records[1:])
+    assert (found.verdict, found.violations) == ("VIOLATED", {"service_fault": 1})
+    assert oracle.add(records[:0]).violations == {"service_fault": 1}, "what was seen stays seen, once"
+
+
+def test_random_histories_are_counted_as_at_the_end(legal):
+    records = legal(20_000, 20)
+    dice = np.random.default_rng(3)
+    for row in dice.choice(len(records) - 20, 40, replace=False):
+        records["granted_ns"][row + 20] = records["release_sent_ns"][row] - 1
+    report = judge(History(records, 0, 0), TTL_MS)
+    assert seen_live(records).counts["service_fault"] == report.service_faults >= 35
+
+
+def test_a_blind_rule_would_be_noticed(legal, monkeypatch):
+    """The negative control: with the rule blinded the planted fault is not seen, so it is the rule that sees it."""
+    records = legal(1000, 10)
+    records["granted_ns"][20] = records["release_sent_ns"][10] - 1
+    assert seen_live(records).violations == {"service_fault": 1}
+    none = np.empty(0, np.int64)
+    monkeypatch.setattr(live_module.rules, "service_faults", lambda _leases: (none, none))
+    assert seen_live(records).verdict is None
+
+
+def test_only_so_much_is_kept(legal):
+    oracle = LiveJudge(10_000_000)
+    oracle.add(legal(3 * MOST_KEPT, 50))
+    assert len(oracle._kept) == MOST_KEPT
+
+
+def test_a_checker_that_fails_is_unknown_and_what_it_saw_stays(history, monkeypatch):
+    oracle = LiveJudge(TTL_MS)
+    bad = {"caller": 1, "outcome": "acquired", "start": 0, "granted": 5, "valid_until": 5}
+    assert oracle.add(history([bad]).records).violations == {"granted_invalid": 1}
+    monkeypatch.setattr(live_module, "order_leases", lambda *_: 1 / 0)
+    clean = LiveJudge(TTL_MS)
+    assert clean.add(history([bad]).records).verdict == "UNKNOWN"
+    assert "ZeroDivisionError" in (clean.verdict.failure or "")
+    assert oracle.add(history([bad]).records).verdict == "VIOLATED"
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_look_without_leases_changes_nothing(count, history):
+    refused = [{"caller": 1, "outcome": "contended", "start": 0, "ended": 1}] * count
+    records = history(refused).records if count else np.empty(0, RECORD_DTYPE)
+    oracle = LiveJudge(TTL_MS)
+    assert oracle.add(records).leases == 0
