@@ -1,0 +1,102 @@
+"""Visits of fsync cells made by hand: as many locks, fsyncs and milliseconds as a test says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.measure.histogram import Histogram
+
+
+def load(
+    granted: int = 1000,
+    *,
+    rate: float | None = None,
+    due: int | None = None,
+    ms: float = 1.0,
+    fsyncs: int | None = 100,
+    cpu: float = 0.5,
+    **more: Any,
+) -> dict[str, Any]:
+    """One load of one second: `granted` locks, each after `ms`."""
+    histogram = Histogram()
+    histogram.add(np.full(granted, int(ms * 1e6), np.int64))
+    return {
+        "seconds": 1.0,
+        "granted": granted,
+        "due": due,
+        "histogram": histogram.encode(),
+        "max_ns": histogram.max_ns,
+        "sum_ns": histogram.sum_ns,
+        "leases": granted,
+        "denied": {},
+        "release_failures": 0,
+        "cpu_ratio": cpu,
+        "cpu_wait_ratio": 0.0,
+        "littles_law_ratio": 1.0 if rate is None else None,
+        "lateness_p99_ns": None if rate is None else 1000,
+        "waitaof": None,
+        "rate_per_s": rate,
+        "fsyncs": fsyncs,
+        "latency_events": {},
+        "rewrite": None,
+        "elapsed_s": 1.0,
+        "server_cpu_s": 0.1,
+        "busiest_server_ratio": 0.1,
+        "aof_delayed_fsync": 0,
+        "aof_rewrites": 0,
+    } | more
+
+
+def visit(
+    policy: str,
+    granted: int = 1000,
+    *,
+    instances: int = 1,
+    shape: tuple[int, int] = (1, 1),
+    ms: float = 2.0,
+    rewrite: str = "off",
+    disk_s: float | None = 0.0001,
+    **more: Any,
+) -> dict[str, Any]:
+    """One visit: a maximum of `granted` locks per second, open loops that keep up, `ms` added to every fsync."""
+    cell = {
+        "policy": policy,
+        "instances": instances,
+        "clients": shape[0],
+        "pipeline": shape[1],
+        "injected_ms": 0.0 if policy == "none" else ms,
+        "rewrite": rewrite,
+    }
+    loads = {"max": load(granted, **more)}
+    for share in (0.5, 0.8):
+        due = int(share * granted)
+        loads[f"{share:.0%}"] = load(due, rate=share * granted, due=due, **more)
+    disk = None if disk_s is None else {"count": 100, "p50_s": disk_s, "p99_s": 2 * disk_s, "max_s": 3 * disk_s}
+    return {"repeat": 0, "cell": cell, "disk": disk, "loads": loads}
+
+
+def cut(
+    policy: str, restart: str, *, instances: int = 3, grants: int = 0, lost: int = 0, **more: Any
+) -> dict[str, Any]:
+    """A row of a crash result: 40 power cuts of all instances."""
+    return {
+        "instances": instances,
+        "quorum": instances // 2 + 1,
+        "policy": policy,
+        "kind": "power-cut",
+        "crashed": instances,
+        "restart": restart,
+        "margin": 0,
+        "abstention": False,
+        "cuts": 40,
+        "asked": 400,
+        "lost_per_cut": {"median": lost / 2, "max": lost},
+        "lost_window_s": {"median": 0.4 if lost else None, "max": 0.9 if lost else None},
+        "double_grants": grants,
+        "unavailable_s": {
+            "median": 2.0 if restart == "delayed" else 0.1,
+            "max": 2.2 if restart == "delayed" else 0.2,
+        },
+    } | more
