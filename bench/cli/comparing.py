@@ -139,9 +139,12 @@ def answered(
 
 def say_time(order: PairsOrder, *, quiet: bool) -> None:
     """Say on stderr what is going to be run and how long that takes."""
+    from bench.experiments.pairs import BOTH_WAYS
+
     if quiet:
         return
     first, minutes = order.sides[0].scenario, order.about_s / 60
     about = f"{minutes:.0f} minutes" if minutes >= 2 else f"{order.about_s:.0f} s"
-    runs = f"{order.pairs} rounds of {len(order.sides)} runs, each {duration_text(first.duration_ms)}"
+    rounds = "1 round" if order.pairs == 1 else f"{order.pairs} rounds"
+    runs = f"{rounds} of {BOTH_WAYS * len(order.sides)} runs, each {duration_text(first.duration_ms)}"
     print(f"{runs} after {duration_text(first.warmup_ms)} of warm-up: about {about} in all", file=sys.stderr)

@@ -1,7 +1,9 @@
-"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of one short run per side*.
+"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs, two per side*.
 
 Rules
-- A round holds one run of every side, in random order, one right after the other; all runs of a round have one seed.
+- A round runs every side there and back: in random order, then in the reverse (ABBA or BAAB), one right after the
+  other, so that what drifts on the machine moves all sides alike. A side's value is the geometric mean of its two
+  runs. All runs of a round have one seed.
 - Sides whose servers are alike share one fleet for the whole time. Where a scenario has faults every run gets servers
   of its own, as a fault may outlive it.
 - A round with an INVALID run is repeated, at most one round in eight; then it stays and the answer is inconclusive.
@@ -19,6 +21,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
 from bench.errors import BenchError
@@ -39,6 +42,7 @@ RECORDED = (
 )
 OVERHEAD_S, FLEET_S = 1.6, 1.2  # what a run and what a fleet take besides the measured time, about
 REPEATED_SHARE = 8
+BOTH_WAYS = 2
 Say = Callable[[str], None]
 Run = dict[str, Any]
 
@@ -74,7 +78,7 @@ class PairsOrder:
         """How long all of it will take, about."""
         runs = sum((side.scenario.warmup_ms + side.scenario.duration_ms) / 1000 + OVERHEAD_S for side in self.sides)
         fresh = FLEET_S * len(self.sides) if _needs_fresh(self.sides) else 0.0
-        return self.pairs * (runs + fresh)
+        return self.pairs * BOTH_WAYS * (runs + fresh)
 
 
 @dataclass(slots=True)
@@ -97,8 +101,17 @@ class Rounds:
         return len({run["pair"] for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
-        """One figure of a side, round by round."""
-        return [run["figures"].get(metric.name) for run in self.runs if run["side"] == side]
+        """One figure of a side, round by round: the geometric mean over its runs, None if one has no value."""
+        rounds: dict[int, list[float | None]] = {}
+        for run in self.runs:
+            if run["side"] == side:
+                rounds.setdefault(run["pair"], []).append(run["figures"].get(metric.name))
+        return [_middle(found) for found in rounds.values()]
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value]
+    return geometric_mean(known) if len(known) == len(values) else None
 
 
 def run_pairs(order: PairsOrder, say: Say) -> Rounds:
@@ -111,10 +124,10 @@ def run_pairs(order: PairsOrder, say: Say) -> Rounds:
         fleets = _Fleets(order, stack)
         while done.finished < order.pairs:
             number = done.finished
-            turn = draw.sample(range(len(order.sides)), len(order.sides))
+            there = draw.sample(range(len(order.sides)), len(order.sides))
             say(f"pair {number + 1} of {order.pairs}: {_left(number, order, began_s)}")
             try:
-                runs = [_run(fleets, side, number, interrupts, done.results) for side in turn]
+                runs = [_run(fleets, side, number, interrupts, done.results) for side in (*there, *reversed(there))]
             except (BenchError, KeyboardInterrupt) as error:
                 if not done.runs:
                     raise

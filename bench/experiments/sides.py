@@ -5,7 +5,7 @@
     git:main · main       the lock library of a git revision, run now
     lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
 
-Rules: what exists as a path is a path. Runs made only to be compared are short: 2 s each unless a duration was asked
+Rules: what exists as a path is a path. Runs made only to be compared are short: 1 s each unless a duration was asked
 for; a scenario whose faults come later keeps its own. Source: README, "Gate your CI".
 """
 
@@ -23,7 +23,7 @@ from bench.experiments.stored import read_series
 from bench.measure.result import Result
 from bench.scenario import Scenario
 
-WINDOW_MS, WARMUP_MS = 2000.0, 300.0
+WINDOW_MS, WARMUP_MS = 1000.0, 300.0
 Load = Callable[[Path | None], Scenario]
 
 

@@ -38,7 +38,8 @@ def summarise_comparison(result: Result, place: str = "") -> Sheet:
 
 def _headline(result: Result) -> str:
     labels = [side["label"] for side in result["sides"]]
-    pairs = f"{result['finished_pairs']} pairs" if result["paired"] else "stored runs, not paired"
+    finished = result["finished_pairs"]
+    pairs = f"{finished} pair{'' if finished == 1 else 's'}" if result["paired"] else "stored runs, not paired"
     if result["kind"] == "compare":
         names = [label for index, label in enumerate(labels) if index not in _again(result)]
         return f"{' · '.join(names)}   {pairs}"
@@ -63,7 +64,7 @@ def _conditions(result: Result) -> str:
             f"{count(scenario['users'])} users",
             f"{count(scenario['resources'])} resources",
             *([f"hold {hold.removeprefix('fixed:')}"] if hold != "0" else []),
-            f"{duration_text(scenario['duration_ms'])} each" + (", in random order" if result["paired"] else ""),
+            f"{duration_text(scenario['duration_ms'])} each" + (", there and back" if result["paired"] else ""),
         ]
     return " · ".join(parts)
 

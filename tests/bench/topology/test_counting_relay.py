@@ -1,0 +1,105 @@
+"""The relay counts what a client says, exactly: commands, bytes, connections, and round trips by who waits for whom."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bench.topology.counting_relay import CountingRelay, Counts
+
+PING, PONG = b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"
+
+
+class Echo:
+    """A server that answers every PING at once."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self.listener.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    @staticmethod
+    def _answer(client: socket.socket) -> None:
+        with client:
+            while chunk := client.recv(65_536):
+                client.sendall(PONG * chunk.count(b"PING"))
+
+
+@pytest.fixture
+def relay() -> Iterator[CountingRelay]:
+    servers = [Echo(), Echo(), Echo()]
+    with CountingRelay([server.port for server in servers]) as relay:
+        yield relay
+    for server in servers:
+        server.listener.close()
+
+
+def connected(relay: CountingRelay) -> list[socket.socket]:
+    return [socket.create_connection(("127.0.0.1", port), timeout=30) for port in relay.ports]
+
+
+def read(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += sock.recv(count - len(data))
+    return data
+
+
+def close(sockets: list[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
+
+
+def test_asking_all_at_once_is_one_round_trip(relay: CountingRelay) -> None:
+    sockets = connected(relay)
+    for sock in sockets:
+        sock.sendall(PING)
+    assert [read(sock, len(PONG)) for sock in sockets] == [PONG] * 3
+    assert relay.settled() == Counts(3, 3, 3 * len(PING), 3 * len(PONG), 1)
+    close(sockets)
+
+
+def test_asking_one_after_the_other_is_as_many(relay: CountingRelay) -> None:
+    sockets = connected(relay)
+    before = relay.settled()
+    for sock in sockets:
+        sock.sendall(PING)
+        read(sock, len(PONG))
+    assert relay.settled().since(before) == Counts(0, 3, 3 * len(PING), 3 * len(PONG), 3)
+    close(sockets)
+
+
+def test_pipelined_and_torn_commands_are_counted_one_by_one(relay: CountingRelay) -> None:
+    sockets = connected(relay)
+    sockets[0].sendall(PING * 5 + PING[:7])
+    sockets[0].sendall(PING[7:])
+    read(sockets[0], 6 * len(PONG))
+    assert relay.settled().commands == 6
+    close(sockets)
+
+
+def test_a_connection_per_request_shows(relay: CountingRelay) -> None:
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", relay.ports[0]), timeout=30) as sock:
+            sock.sendall(PING)
+            read(sock, len(PONG))
+    assert relay.settled().connections == 4
+
+
+def test_a_relay_ends_with_its_connections(relay: CountingRelay) -> None:
+    sockets = connected(relay)
+    relay.settled()
+    relay.close()
+    assert sockets[0].recv(1) == b""
+    close(sockets)

@@ -1,0 +1,178 @@
+"""`lockbench compare` and `gate` from end to end: real pairs, real files, and nothing passes that was not measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bench.cli.commands import execute
+from bench.experiments.exact_costs import costs_of
+from bench.experiments.pairs import Side
+from bench.measure.result import schema
+from bench.scenario import load
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SCENARIO = 'users = 8\nresources = 50\ninstances = 3\nduration = "300ms"\nwarmup = "100ms"\n'
+DELAYED = 'pause = ["after-grant:20ms:1.0"]\n'
+Done = subprocess.CompletedProcess[str]
+
+
+def lockbench(folder: Path, *arguments: str) -> Done:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def read(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema("comparison")).validate(document)
+    return document
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "base.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "same.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "slow.toml").write_text(SCENARIO + DELAYED, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["gate", "--candidate", "same.toml"], 4, "no baseline was named"),
+        (
+            ["gate", "--baseline", "results/gone", "--candidate", "same.toml"],
+            4,
+            "the baseline results/gone is no result",
+        ),
+        (["gate", "--baseline", "", "--candidate", "same.toml"], 4, "nothing to compare with, so nothing passes"),
+        (["gate", "--baseline", "base.toml"], 2, "name what is to be judged with --candidate"),
+        (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], 2, "the candidate gone.toml is no result"),
+        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"], 2, "5 can never decide"),
+        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"], 2, "is not a share"),
+        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"], 2, "no metric spead"),
+        (["compare", "base.toml"], 2, "name at least two things"),
+        (["compare", "base.toml", "gone.toml"], 2, "gone.toml is no result, scenario or revision"),
+        (["compare", "--recipe", "redlock", "--recipe", "redlok"], 2, "there is no recipe 'redlok'"),
+        (["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"], 2, "did you mean acquire.p99"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_anything_starts(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    assert execute(arguments) == code
+    assert said in capsys.readouterr().err
+    assert not (folder / "results").exists()
+
+
+def test_recipes_are_compared_with_the_noise_beside_them(folder: Path) -> None:
+    load_options = ["--users", "4", "--duration", "300ms", "--warmup", "100ms", "--instances", "3"]
+    recipes = ["--recipe", "redlock", "--recipe", "redlock-sequential"]
+    files = ["--junit", "junit.xml", "--markdown", "mine.md", "--out", "result", "--json"]
+    done = lockbench(folder, "compare", *recipes, "--pairs", "1", *load_options, *files)
+    assert done.returncode == 4, "one pair never decides" + done.stderr
+    assert "1 round of 6 runs" in done.stderr
+    result = read(folder / "result")
+    assert json.loads(done.stdout) == result
+    assert [side["label"] for side in result["sides"]] == ["redlock", "redlock-sequential", "redlock again"]
+    assert [run["side"] for run in result["runs"]] == [run["side"] for run in reversed(result["runs"])]
+    assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
+    assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
+    assert "1 pair is too few" in (folder / "mine.md").read_text(encoding="utf-8")
+    assert "<testcase" in (folder / "junit.xml").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
+    words = ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--out", "result"]
+    with (folder / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench", *words],
+            cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=stderr, text=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while "pair 2 of 24" not in (folder / "stderr").read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    result = read(folder / "result")
+    assert (result["interrupted"], result["finished_pairs"], len(result["runs"])) == (True, 1, 4)
+    assert "cut short" in stdout
+    assert "1 pair" in stdout
+
+
+def store_runs(folder: Path, name: str, *more: str) -> None:
+    done = lockbench(folder, "run", "base.toml", "--quiet", "--out", name, *more)
+    assert done.returncode in (0, 4), done.stderr
+
+
+def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(folder: Path) -> None:
+    store_runs(folder, "one")
+    store_runs(folder, "two", "--users", "9")
+    unlike = lockbench(folder, "compare", "one", "two")
+    assert unlike.returncode == 2
+    assert "users 8 → 9" in unlike.stderr
+    declared = lockbench(folder, "compare", "one", "two", "--variable", "users", "--out", "compared")
+    assert declared.returncode == 4
+    assert read(folder / "compared")["differs"] == ["users 8 → 9"]
+    alone = lockbench(folder, "gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
+    assert alone.returncode == 4
+    assert "1 run is too few" in alone.stdout
+    document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
+    document["generator"] |= {"verdict": "INVALID", "reason": "planted"}
+    document["verdict"] = {"status": "invalid", "reasons": ["planted"]}
+    for number in range(6):
+        place = folder / "bad" / str(number)
+        place.mkdir(parents=True)
+        (place / "result.json").write_text(json.dumps(document), encoding="utf-8")
+    invalid = lockbench(folder, "gate", "--baseline", "bad", "--candidate", "bad", "--out", "invalid")
+    assert invalid.returncode == 4
+    assert invalid.stdout.startswith("INVALID")
+
+
+def test_costs_are_counted_exactly_and_each_time_the_same() -> None:
+    scenario = load(None, {"instances": "3"})
+    first, again = (costs_of(Side("x", scenario), None) for _ in range(2))
+    assert first == again
+    assert (first.commands, first.round_trips, first.connections, first.connections_at_start) == (6, 2, 0, 3)
+
+
+def test_one_after_the_other_is_as_many_round_trips_as_instances() -> None:
+    costs = costs_of(Side("x", load(None, {"instances": "3", "recipe": "redlock-sequential"})), None)
+    assert (costs.commands, costs.round_trips) == (6, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_equal_scenarios_never_fail(folder: Path, seed: str) -> None:
+    done = lockbench(folder, "gate", "--baseline", "base.toml", "--candidate", "same.toml", "--seed", seed)
+    assert done.returncode in (0, 4), done.stdout
+    assert "all the same: commands 6" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_injected_delay_fails(folder: Path) -> None:
+    done = lockbench(folder, "gate", "--baseline", "base.toml", "--candidate", "slow.toml")
+    assert done.returncode == 1, done.stdout
+    assert "got worse" in done.stdout
