@@ -19,6 +19,7 @@ from bench.cli.compare import compare
 from bench.cli.crash import crash
 from bench.cli.fsync import fsync, planner
 from bench.cli.gate import gate
+from bench.cli.observe import observe
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.report import report
@@ -163,3 +164,4 @@ lockbench.add_command(compare)
 lockbench.add_command(gate)
 lockbench.add_command(fsync)
 lockbench.add_command(planner)
+lockbench.add_command(observe)

@@ -2,7 +2,7 @@
 
 Rules: the run is that of `lockbench run`, its result and exit code too; what watches it never decides them. The panels
 are asked when Prometheus has seen the run's last word. What was measured is kept whatever happens to the panels.
-Source: observe_watch.py, observe_panels.py; panels.schema.json.
+Source: observe_watch.py, observe_panels.py; bench/measure/panels.schema.json.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,58 +19,36 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.follow import Show
 from bench.experiments.observe_panels import Span, ask_boards, read_boards
 from bench.experiments.observe_query import Prometheus
-from bench.experiments.observe_watch import SCRAPE_S, Watch, open_watch
+from bench.experiments.observe_watch import SCRAPE_S, Watch
 from bench.experiments.run import Finished, Order, run_scenario
 from bench.measure.result import SCHEMA_VERSION
 
 PANELS_NAME = "panels.json"
 LAST_WORD_S = 10.0
-Say = Callable[[str], None]
 Panels = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The run, and its panels; `panels` None = there are none, `why` says the reason. `warnings`: of the watching."""
+    """The run, and its panels; `panels` None = there are none, `why` says the reason."""
 
     finished: Finished
     panels: Panels | None
     path: Path | None
     why: str = ""
-    warnings: tuple[str, ...] = ()
 
 
-def observe(
-    order: Order,
-    show: Show,
-    say: Say,
-    *,
-    prometheus: str | None = None,
-    collector: str | None = None,
-    stay: Callable[[Observed], None] | None = None,
-) -> Observed:
-    """Run `order` with Prometheus around it and store its panels beside its result.
-
-    `say` is told where Prometheus is; `stay` is called with what was observed while Prometheus still runs.
-    Raises as run_scenario does, and EnvironmentNotReadyError when Prometheus cannot be had.
-    """
-    with open_watch(prometheus, collector, say) as watch:
-        start_s = time.time()
-        finished = run_scenario(order, show)
-        observed = _observed(order, finished, watch, start_s)
-        if stay is not None:
-            stay(observed)
-        return observed
-
-
-def _observed(order: Order, finished: Finished, watch: Watch, start_s: float) -> Observed:
+def observe(order: Order, show: Show, watch: Watch) -> Observed:
+    """Run `order` with `watch` around it and store its panels beside its result. Raises as run_scenario does."""
+    start_s = time.time()
+    finished = run_scenario(order, show)
     try:
         end_s = _last_word_s(watch.prometheus, order.run_id, start_s)
         panels = _panels(order, watch, Span(order.run_id, start_s, end_s, SCRAPE_S))
         path = write_panels(panels, order.folder) if order.folder else None
     except BenchError as error:
-        return Observed(finished, None, None, str(error), tuple(watch.warnings))
-    return Observed(finished, panels, path, warnings=tuple(watch.warnings))
+        return Observed(finished, None, None, str(error))
+    return Observed(finished, panels, path)
 
 
 def _last_word_s(prometheus: Prometheus, run: str, start_s: float) -> float:

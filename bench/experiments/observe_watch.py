@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -56,8 +56,8 @@ class Watch:
 
 
 @contextlib.contextmanager
-def open_watch(prometheus: str | None, collector: str | None, say: Callable[[str], None]) -> Iterator[Watch]:
-    """Start Prometheus, and a collector if one is found, and tell by `say` where they are; end both on leaving.
+def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
+    """Start Prometheus, and a collector if one is found; end both on leaving.
 
     Until then this process's variables ask for telemetry that goes there: OpenTelemetry's exporters read only those.
     `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do without.
@@ -73,9 +73,6 @@ def open_watch(prometheus: str | None, collector: str | None, say: Callable[[str
         client = Prometheus(f"http://{HOST}:{ports[0]}")
         _await(guard, _PROMETHEUS, f"{client.url}/-/ready", "Prometheus")
         _await_first_look(client)
-        say(f"Prometheus  {client.url}  (for as long as this runs)")
-        if found:
-            say(f"collector   {found}, OTLP at http://{HOST}:{ports[3]}")
         stack.enter_context(_variables(_wanted(os.environ, ports, collector=bool(found))))
         yield Watch(client, found, warnings)
 
