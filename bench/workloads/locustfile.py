@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import locust
+from gevent import get_hub
 from locust.runners import STATE_INIT, MasterRunner, WorkerRunner
 
 if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that is not installed, from any folder
@@ -44,6 +45,7 @@ def _add_options(parser: Any) -> None:
 
 
 def _connect(environment: Any, runner: Any, web_ui: Any, **_: object) -> None:
+    get_hub().loop.update_now()  # else Locust's run time counts from before all imports
     headless = web_ui is None and not isinstance(runner, WorkerRunner)
     interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
