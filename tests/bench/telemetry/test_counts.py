@@ -1,0 +1,142 @@
+"""What records add up to: equal to the fold of bench.measure, whatever the order and the parts they come in."""
+
+import numpy as np
+import pytest
+
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.telemetry.counts import Counts, HandoffWindow, busy
+from bench.telemetry.exporter import ALL_TIME
+from bench.telemetry.points import Exemplar, point
+
+MS = 1_000_000
+S = 1_000 * MS
+NAMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
+
+
+def history(number: int, seed: int) -> np.ndarray:
+    """A made-up contended history of ten resources over two seconds."""
+    rng = np.random.default_rng(seed)
+    records = np.zeros(number, RECORD_DTYPE)
+    start = np.sort(rng.integers(10 * S, 12 * S, number))
+    won = rng.random(number) < 0.7
+    codes = np.where(won, OUTCOME_CODES["acquired"], rng.choice([OUTCOME_CODES[name] for name in NAMES[1:]], number))
+    ended = start + rng.integers(10_000, 50 * MS, number)
+    records["intended_ns"], records["start_ns"], records["attempt_ns"] = start - 5_000, start, start + 1_000
+    records["ended_ns"] = ended
+    for name, value in (("granted_ns", ended), ("valid_until_ns", ended + S), ("release_sent_ns", ended + 3 * MS)):
+        records[name] = np.where(won, value, 0)
+    records["release_replied_ns"] = np.where(won, ended + 4 * MS, 0)
+    released = rng.choice([OUTCOME_CODES["released"], OUTCOME_CODES["gone"], OUTCOME_CODES["unreachable"]], number)
+    records["outcome"] = codes | np.where(won, released, 0) << 8
+    records["votes"] = np.where(won, 3 | 2 << 8, 2 | 2 << 8 | 1 << 24)
+    records["attempts"] = rng.integers(1, 9, number) | rng.integers(0, 2, number) << 32
+    records["resource"] = rng.integers(0, 10, number)
+    records["sequence"] = np.arange(1, number + 1)
+    return records
+
+
+def values_of(counts: Counts) -> dict[tuple[str, str], float]:
+    """Numbers, and counts of histograms, by metric and attribute."""
+    return {
+        (one.instrument.name, " ".join(str(value) for _, value in one.attributes)): getattr(
+            one.value, "count", one.value
+        )
+        for one in counts.points({})
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_equal_the_fold_of_the_same_operations(seed: int) -> None:
+    records = history(3_000, seed)
+    facts = Facts(instances=5, users=9)
+    expected = fold(records, Window(0, 1 << 62), facts).values
+    counts = Counts(facts.quorum)
+    for part in np.array_split(records, 7):
+        counts.add(part)
+        counts.add_votes(part)
+    counts.add_handoffs(records, ALL_TIME)
+    values = values_of(counts)
+    for name, number in expected["totals"].items():
+        assert values["redlock.acquire.outcomes", name] == number
+        assert values["redlock.acquire.duration", name] == number
+    for name, number in expected["releases"].items():
+        assert values["redlock.release.duration", name] == number
+    for kind in ("granted", "refused", "errored", "silent", "absent", "undecided"):
+        assert values["redlock.votes", kind] == expected["votes"][kind]
+    assert values["redlock.vote.margin", ""] == sum(expected["votes"]["margin"].values())
+    assert values["redlock.split_votes", ""] == expected["split_votes"]["count"]
+    assert values["redlock.handoff.duration", ""] == expected["latency_s"]["handoff"]["count"]
+    assert values["redlock.hold.duration", ""] == expected["latency_s"]["hold"]["count"]
+    assert values["redlock.leases.gone", ""] == expected["releases"]["gone"]
+    assert counts.operations == len(records)
+
+
+def test_sums_are_those_of_the_durations(records) -> None:
+    counts = Counts(3)
+    counts.add(records({"start": 10, "ended": 14}, {"start": 20, "ended": 21, "outcome": "contended"}))
+    durations = [one for one in counts.points({}) if one.instrument.name == "redlock.acquire.duration"]
+    assert [one.value.sum for one in durations] == [0.004, 0.001, 0, 0, 0]
+
+
+def test_a_split_vote_costs_from_the_first_attempt_to_the_one_that_won(records) -> None:
+    counts = Counts(3)
+    counts.add(
+        records(
+            {"start": 10, "attempt": 17, "ended": 18, "attempts": 3, "split": 2},
+            {"start": 10, "attempt": 90, "ended": 91, "attempts": 3},
+        )
+    )
+    (dead,) = [one for one in counts.points({}) if one.instrument.name == "redlock.split_vote.dead_time"]
+    assert (dead.value.count, dead.value.sum) == (1, 0.007)
+
+
+def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
+    """Holder after holder on one resource, each asking before the last has released."""
+    chain = [
+        {"start": 100 * number, "ended": 100 * number + 150, "release_sent": 100 * number + 240,
+         "release_replied": 100 * number + 241}
+        for number in range(100)
+    ]  # fmt: skip
+    whole = records(*chain)
+    at_once, growing = Counts(3), Counts(3)
+    at_once.add_handoffs(whole, ALL_TIME)
+    window, seen = HandoffWindow(), 0
+    for second in range(1, 16):
+        known = whole[seen:][whole["release_replied_ns"][seen:] <= second * S]
+        seen += len(known)
+        window.add(known, second * S, growing)
+    name = ("redlock.handoff.duration", "")
+    assert values_of(at_once)[name] == 99
+    assert values_of(growing)[name] == 99
+
+
+def test_busy_is_how_many_were_at_it_on_average(records) -> None:
+    both = records({"start": 0, "ended": 500, "release_sent": 900}, {"start": 500, "ended": 1_000})
+    window = Window(0, S)
+    assert busy(both, "granted_ns", "release_sent_ns", window) == pytest.approx(0.4)
+    assert busy(both[:1], "start_ns", "ended_ns", window) == 0  # a start at 0 has not happened
+    assert busy(both[1:], "start_ns", "ended_ns", window) == pytest.approx(0.5)
+
+
+def test_exemplars_go_to_the_outcome_they_are_of(records) -> None:
+    counts = Counts(3)
+    counts.add(records({"start": 10, "ended": 14}))
+    exemplar = Exemplar(0.004, 1, 2, 3)
+    found = {one.attributes: one.exemplars for one in counts.points({"acquired": [exemplar]}) if one.exemplars}
+    assert found == {(("redlock.outcome", "acquired"),): (exemplar,)}
+
+
+@pytest.mark.parametrize(
+    "name, value, attributes",
+    [
+        ("redlock.acquire.time", 1, {}),
+        ("redlock.votes", 1, {"redlock_vote": "perhaps"}),
+        ("redlock.votes", 1, {"redlock_vote": "granted", "resource": "r1"}),
+        ("redlock.hold.duration", 1, {}),
+    ],
+)
+def test_what_is_not_in_the_table_cannot_be_exported(name: str, value: float, attributes: dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        point(name, value, **attributes)

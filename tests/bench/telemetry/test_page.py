@@ -1,0 +1,90 @@
+"""The metrics page: what Prometheus reads, with OTLP's names; it stays until it was read once more."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.telemetry.buckets import Buckets
+from bench.telemetry.page import Page, open_page
+from bench.telemetry.points import Exemplar, Snapshot, point
+
+RESOURCE = {"service.name": "lockbench", "redlock.run.id": "ab12"}
+COMMON = (("redlock.recipe", "redlock"), ("redlock.fsync", "always"))
+OPEN_METRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+
+
+def read(page: Page, headers: dict[str, str] | None = None) -> str:
+    with urllib.request.urlopen(urllib.request.Request(page.address, headers=headers or {}), timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.fixture
+def page():
+    page = open_page(("127.0.0.1", 0), RESOURCE)
+    yield page
+    page.close(0)
+
+
+def snapshot() -> Snapshot:
+    buckets = Buckets()
+    buckets.add(np.array([400_000, 2_000_000, 200 * 10**9]))
+    took = replace(
+        point("redlock.acquire.duration", buckets, redlock_outcome="acquired"),
+        exemplars=(Exemplar(0.002, 10**18, 10, 11),),
+    )
+    outcomes = point("redlock.acquire.outcomes", 3, redlock_outcome="acquired")
+    return Snapshot(1, 2, COMMON, [took, outcomes, point("redlock.load.offered", 12.5)])
+
+
+LABELS = 'redlock_fsync="always",redlock_outcome="acquired",redlock_recipe="redlock",redlock_run_id="ab12"'
+
+
+def test_series_have_the_names_buckets_and_labels_that_otlp_leads_to(page: Page) -> None:
+    page.offer(snapshot())
+    text = read(page)
+    assert f'redlock_acquire_duration_seconds_bucket{{le="1e-05",{LABELS}}} 0.0' in text
+    assert f'redlock_acquire_duration_seconds_bucket{{le="0.00047",{LABELS}}} 1.0' in text
+    assert f'redlock_acquire_duration_seconds_bucket{{le="0.0022",{LABELS}}} 2.0' in text
+    assert f'redlock_acquire_duration_seconds_bucket{{le="100.0",{LABELS}}} 2.0' in text
+    assert f'redlock_acquire_duration_seconds_bucket{{le="+Inf",{LABELS}}} 3.0' in text
+    assert f"redlock_acquire_duration_seconds_count{{{LABELS}}} 3.0" in text
+    assert f"redlock_acquire_duration_seconds_sum{{{LABELS}}} 200.0024" in text
+    assert f"redlock_acquire_outcomes_total{{{LABELS}}} 3.0" in text
+    assert "# TYPE redlock_acquire_outcomes_total counter" in text
+    assert 'redlock_load_offered_per_second{redlock_fsync="always"' in text
+    assert 'target_info{redlock_run_id="ab12",service_name="lockbench"} 1.0' in text
+
+
+def test_exemplars_are_there_for_who_asks_for_open_metrics(page: Page) -> None:
+    page.offer(snapshot())
+    assert f'# {{span_id="{11:016x}",trace_id="{10:032x}"}} 0.002' in read(page, OPEN_METRICS)
+
+
+def test_before_the_first_snapshot_there_is_a_page_without_metrics(page: Page) -> None:
+    assert "redlock_acquire" not in read(page)
+
+
+def test_whoever_scraped_before_gets_the_last_snapshot() -> None:
+    page = open_page(("127.0.0.1", 0), RESOURCE)
+    read(page)
+    time.sleep(0.2)  # the period of these scrapes
+    read(page)
+    page.offer(snapshot())
+    closing = threading.Thread(target=page.close)
+    closing.start()
+    assert "redlock_acquire_outcomes_total" in read(page)
+    closing.join(30)
+    assert not closing.is_alive()
+
+
+def test_a_port_that_is_taken_is_one_sentence(page: Page) -> None:
+    port = int(page.address.rpartition(":")[2].partition("/")[0])
+    with pytest.raises(EnvironmentNotReadyError, match="choose another --metrics-port"):
+        open_page(("127.0.0.1", port), RESOURCE)

@@ -1,0 +1,194 @@
+"""Which operations are traced, and what their spans say: real times, right parents, links to the holder."""
+
+import random
+from itertools import count
+
+import numpy as np
+import pytest
+
+from bench.telemetry.attempts import Ask, Attempt, checksum
+from bench.telemetry.choose import PER_REASON, choose
+from bench.telemetry.spans import SPANS, Span, Spans
+from bench.telemetry.tracing import DELAY, Tracing
+
+MS = 1_000_000
+ADDRESSES = [("10.0.0.1", 7001), ("10.0.0.2", 7002), ("10.0.0.3", 7003)]
+NONE_SEEN = np.zeros(10_000, bool)
+
+
+def reasons_of(records, one_in=0, observed=None):
+    seen = NONE_SEEN[: len(records)] if observed is None else observed
+    return [(int(one.record["sequence"][0]), one.reason) for one in choose(records, seen, one_in, lambda _: 0)]
+
+
+def test_slow_failed_refused_split_and_lost_operations_are_chosen(records) -> None:
+    odd = [
+        {"start": 1, "ended": 2, "outcome": "unreachable"},
+        {"start": 1, "ended": 2, "outcome": "too_late"},
+        {"start": 1, "ended": 2, "outcome": "contended"},
+        {"start": 1, "ended": 2, "attempts": 2, "split": 1},
+        {"start": 1, "ended": 2, "release_sent": 3, "release_replied": 4, "release": "gone"},
+        {"start": 1, "ended": 500},
+    ]
+    usual = [{"start": 1, "ended": 2 + number / 1000} for number in range(100)]
+    chosen = dict(reasons_of(records(*odd, *usual)))
+    assert [chosen[number] for number in range(1, 7)] == [
+        "failed", "failed", "refused", "split vote", "release", "slow",
+    ]  # fmt: skip
+    assert len(chosen) == 6 + PER_REASON // 2 - 1
+
+
+def test_no_reason_chooses_more_than_its_share_and_one_operation_is_chosen_once(records) -> None:
+    many = records(*[{"start": 1, "ended": 2, "outcome": "contended"} for _ in range(200)])
+    chosen = reasons_of(many)
+    assert len(chosen) == len(dict(chosen)) == PER_REASON
+
+
+def test_observed_ones_are_preferred_among_the_refused(records) -> None:
+    many = records(*[{"start": 1, "ended": 2, "outcome": "contended"} for _ in range(200)])
+    observed = np.arange(200) >= 195
+    assert {number for number, _ in reasons_of(many, observed=observed)} >= set(range(196, 201))
+
+
+def test_one_ordinary_operation_in_so_many_is_chosen(records) -> None:
+    many = records(*[{"start": 1, "ended": 2} for _ in range(400)])
+    by_chance = [number for number, reason in reasons_of(many, one_in=50) if reason == "one in many"]
+    assert len(by_chance) in (7, 8)  # the first may be among the slowest
+    assert [reason for _, reason in reasons_of(many) if reason == "one in many"] == []
+
+
+def test_nothing_happened_nothing_is_chosen(records) -> None:
+    assert choose(records(), NONE_SEEN[:0], 1, lambda _: 0) == []
+
+
+# -- spans ----------------------------------------------------------------------------------------------------------
+
+
+def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: str = "r0") -> Attempt:
+    """`votes`: g granted, r refused, s silent, a absent; sent after 0.1 ms, answered after 0.5."""
+    at_ns = round(started_ms * MS)
+    names = {"g": "granted", "r": "refused", "s": "silent", "a": "absent", "e": "errored"}
+    asks = tuple(
+        Ask(names[vote], 0 if vote == "a" else at_ns + MS // 10, at_ns + MS // 2 if vote in "gre" else 0)
+        for vote in votes
+    )
+    return Attempt(0, checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, 0, asks)
+
+
+def tracing(one_in: int = 0) -> Tracing:
+    ids = count(1)
+    spans = Spans(ADDRESSES, 2, {"redlock.recipe": "redlock", "redlock.fsync": "always"}, lambda: next(ids))
+    return Tracing(spans, one_in, 10**18, random.Random(1))
+
+
+def traced(records, *attempts: Attempt) -> list[Span]:
+    made = tracing()
+    made.note(attempts)
+    return [*made.look(records), *made.finish()]
+
+
+def contended(records):
+    """A holder, and one who was refused once, saw a split vote, and won when the holder had released."""
+    return records(
+        {"start": 50, "ended": 51, "release_sent": 104, "release_replied": 105, "resource": 0},
+        {"start": 100, "intended": 99, "attempt": 106, "ended": 107, "release_sent": 120, "release_replied": 121,
+         "attempts": 3, "split": 1, "resource": 0, "votes": {"granted": 2, "silent": 1}},
+    )  # fmt: skip
+
+
+ROUNDS = (
+    attempt(1, 100, "contended", "rrr"),
+    attempt(2, 103, "split_vote", "gra"),
+    attempt(3, 106, "acquired", "ggs"),
+)
+
+
+def test_an_observed_acquire_has_a_child_for_each_instance_asked_and_each_wait(records) -> None:
+    spans = traced(contended(records), *ROUNDS)
+    (acquire,) = [one for one in spans if one.name == "redlock.acquire" and one.attributes["redlock.attempts"] == 3]
+    children = [one for one in spans if one.parent == acquire.span_id]
+    assert {one.trace_id for one in children} == {acquire.trace_id}
+    sets = [one for one in children if one.name == "SET"]
+    keys = ("redlock.attempt", "server.port", "redlock.vote")
+    assert [tuple(one.attributes[key] for key in keys) for one in sets] == [
+        (1, 7001, "refused"), (1, 7002, "refused"), (1, 7003, "refused"),
+        (2, 7001, "granted"), (2, 7002, "refused"),
+        (3, 7001, "granted"), (3, 7002, "granted"), (3, 7003, "silent"),
+    ]  # fmt: skip
+    assert {(one.begun_ns, one.ended_ns) for one in sets[:3]} == {(100.1 * MS, 100.5 * MS)}
+    silent = sets[-1]
+    assert (silent.begun_ns, silent.ended_ns) == (106.1 * MS, 108 * MS)
+    assert silent.failed
+    assert silent.attributes["error.type"] == "silent"
+    waits = [(one.begun_ns, one.ended_ns) for one in children if one.name == "redlock.retry_wait"]
+    assert waits == [(101 * MS, 103 * MS), (104 * MS, 106 * MS)]
+    (release,) = [one for one in children if one.name == "redlock.release"]
+    assert (release.begun_ns, release.ended_ns) == (120 * MS, 121 * MS)
+
+
+def test_an_acquire_says_what_became_of_it(records) -> None:
+    (acquire,) = [one for one in traced(contended(records), *ROUNDS) if one.attributes.get("redlock.attempts") == 3]
+    assert (acquire.begun_ns, acquire.ended_ns, acquire.parent) == (99 * MS, 107 * MS, 0)
+    assert acquire.attributes == {
+        "redlock.recipe": "redlock", "redlock.fsync": "always", "redlock.outcome": "acquired", "redlock.attempts": 3,
+        "redlock.split_votes": 1, "redlock.queued": 0.001, "redlock.trace.reason": "split vote",
+        "redlock.votes.granted": 2, "redlock.votes.refused": 0, "redlock.votes.errored": 0, "redlock.votes.silent": 1,
+        "redlock.votes.absent": 0, "redlock.validity": pytest.approx(9.993), "redlock.vote.margin": 0,
+    }  # fmt: skip
+    assert [(one.at_ns, one.attributes["redlock.outcome"]) for one in acquire.events] == [
+        (100 * MS, "contended"), (103 * MS, "split_vote"), (106 * MS, "acquired"),
+    ]  # fmt: skip
+    assert acquire.failed is None
+
+
+def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
+    spans = traced(contended(records), *ROUNDS)
+    holder, waiter = sorted(
+        (one for one in spans if one.name == "redlock.acquire"), key=lambda one: one.attributes["redlock.attempts"]
+    )
+    assert waiter.links == ((holder.trace_id, holder.span_id, "holder"),)
+    assert holder.links == ()
+    assert holder.attributes["redlock.trace.reason"] in ("slow", "holder")
+
+
+def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_lock_was_held(records) -> None:
+    lost = records(
+        {"start": 99, "attempt": 100, "ended": 110, "outcome": "split_vote", "attempts": 2, "split": 2},
+        {"start": 99, "ended": 110, "outcome": "contended", "resource": 1},
+    )
+    spans = traced(lost, attempt(1, 100, "split_vote", "grr"), attempt(2, 105, "split_vote", "rgr"))
+    acquires = {one.attributes["redlock.outcome"]: one for one in spans if one.name == "redlock.acquire"}
+    assert acquires["split_vote"].failed
+    assert len(acquires["split_vote"].events) == 2
+    assert acquires["contended"].failed is None
+    assert acquires["contended"].events == ()
+
+
+def test_attempts_of_another_resource_are_not_mixed_in(records) -> None:
+    spans = traced(contended(records), *ROUNDS, attempt(1, 106, "acquired", "ggg", "r5"))
+    assert sum(one.name == "SET" for one in spans) == 8
+
+
+def test_spans_have_only_what_their_table_allows(records) -> None:
+    for span in traced(contended(records), *ROUNDS):
+        parent, allowed = SPANS[span.name]
+        assert set(span.attributes) <= set(allowed)
+        assert bool(span.parent) == bool(parent)
+
+
+def test_an_operation_is_traced_once_its_attempts_have_had_time_to_arrive(records) -> None:
+    made, nothing = tracing(), records()
+    assert list(made.look(contended(records))) == []
+    made.note(ROUNDS)
+    spans = [list(made.look(nothing)) for _ in range(DELAY)]
+    assert [bool(some) for some in spans] == [False] * (DELAY - 1) + [True]
+    assert sum(one.name == "SET" for one in spans[-1]) == 8
+
+
+def test_every_traced_acquire_is_an_exemplar_of_its_bucket(records) -> None:
+    made = tracing()
+    spans = [*made.look(contended(records)), *made.finish()]
+    shown = {one.trace_id: one for one in made.exemplars["acquired"].values()}
+    assert set(shown) == {one.trace_id for one in spans}
+    assert sorted(one.value for one in shown.values()) == pytest.approx([0.001, 0.008])
+    assert {one.at_ns for one in shown.values()} == {10**18 + 51 * MS, 10**18 + 107 * MS}
