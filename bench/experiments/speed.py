@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.sink import Sink
 from bench.measure.environment import describe_environment
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, found_servers
@@ -29,6 +30,7 @@ from bench.topology.server import ServerBinary, found_servers
 INSTANCES = 5
 CORES = 2
 CALLERS = 200
+TELEMETRY_BAR_US = 1.5  # what telemetry may add to the load's CPU per cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Entry:
     """One row: a contestant, the server kind it runs on, and the row its ratio is taken against.
 
     `bar`: the ratio it must reach, None for none. `locust`: the events mode when it is a whole `lockbench run`.
+    `telemetry`: that run exports metrics and traces to a collector on the same cores.
     """
 
     label: str
@@ -46,8 +49,10 @@ class Entry:
     merge: bool = False
     bar: float | None = None
     locust: str | None = None
+    telemetry: bool = False
 
 
+WATCHED, UNWATCHED = "Locust, with telemetry", "Locust, fast events"
 PLAIN, NATIVE = "replay", "replay, native release"
 ENTRIES = (
     Entry(PLAIN, "replay", "plain", PLAIN),
@@ -55,7 +60,8 @@ ENTRIES = (
     Entry("lockcore asyncio + uvloop", "uvloop", "plain", PLAIN, bar=0.70),
     Entry("lockcore asyncio", "asyncio", "plain", PLAIN),
     Entry("lockcore threads, 64", "threads", "plain", PLAIN, callers=64),
-    Entry("Locust, fast events", "", "plain", PLAIN, bar=0.65, locust="fast"),
+    Entry(UNWATCHED, "", "plain", PLAIN, bar=0.65, locust="fast"),
+    Entry(WATCHED, "", "plain", PLAIN, locust="fast", telemetry=True),
     Entry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
     Entry("lockcore gevent, merged", "gevent", "plain", PLAIN, merge=True),
     Entry(NATIVE, "replay", "native", PLAIN),
@@ -100,6 +106,14 @@ def rows_of(rounds: Sequence[dict[str, dict[str, Any]]], entries: Sequence[Entry
     return rows
 
 
+def telemetry_us(rounds: Sequence[dict[str, dict[str, Any]]]) -> dict[str, float] | None:
+    """What telemetry adds to the load's CPU per cycle (µs), taken inside each round; None where it was not run."""
+    if not rounds or WATCHED not in rounds[0]:
+        return None
+    added = [figures[WATCHED]["client_us"] - figures[UNWATCHED]["client_us"] for figures in rounds]
+    return {"median": statistics.median(added), "low": min(added), "high": max(added), "bar": TELEMETRY_BAR_US}
+
+
 def _contest(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
     if entry.locust:
         return _locust(entry, fleet, seconds)
@@ -129,7 +143,14 @@ def _locust(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
             command += ["--target", url]
         command += ["--users", str(entry.callers), "--resources", str(entry.callers), "--skew", "own", "--warmup", "1s"]
         command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust or "fast"]
-        result = _answer(entry, subprocess.run(command, capture_output=True, timeout=120 + 2 * seconds, check=False))
+        with Sink() as sink:
+            environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+            if entry.telemetry:
+                environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
+            done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
+        result = _answer(entry, done)
+        if entry.telemetry and not sink.taken:
+            raise EnvironmentNotReadyError(f"{entry.label} exported nothing; install the extra `telemetry`")
     cost = result["cost"]
     return {
         "cycles_per_s": result["rate"]["achieved_per_s"],
@@ -149,7 +170,7 @@ def _answer(entry: Entry, done: subprocess.CompletedProcess[bytes]) -> dict[str,
 
 
 @contextmanager
-def _two_cores() -> Iterator[int]:
+def two_cores() -> Iterator[int]:
     """This process and all it starts on two cores, as the published figures were measured. Yields how many it got."""
     before = os.sched_getaffinity(0)
     chosen = set(sorted(before)[:CORES])
@@ -181,7 +202,7 @@ def measure(rounds: int, seconds: float, seed: int, say: Any) -> dict[str, Any]:
     order = random.Random(seed)
     results: list[dict[str, dict[str, Any]]] = []
     with ExitStack() as stack:
-        cores = stack.enter_context(_two_cores())
+        cores = stack.enter_context(two_cores())
         fleets = {
             kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
         }
@@ -204,6 +225,7 @@ def measure(rounds: int, seconds: float, seed: int, say: Any) -> dict[str, Any]:
             "servers": {kind: f"{server.name} {server.version}" for kind, server in servers.items()},
         },
         "environment": describe_environment(),
+        "telemetry_us": telemetry_us(results),
         "rows": [_row_json(row) for row in rows],
     }
 

@@ -29,7 +29,18 @@ def print_speed(result: Mapping[str, Any], path: str, console: Console | None = 
         f"medians; {conditions['cores']} cores shared\nwith the servers; in memory, no AOF; {servers}\n"
         "client, server: CPU µs per cycle; p50: of acquire; wall: cycles/s ÷ those of the replay\n"
         "CPU ratio: (client + server of the replay) ÷ (of the row)\n"
+        f"{_telemetry(result.get('telemetry_us'))}"
         f"{path}"
+    )
+
+
+def _telemetry(added: Mapping[str, float] | None) -> str:
+    if added is None:
+        return ""
+    verdict = "reached" if added["median"] <= added["bar"] else "missed"
+    return (
+        f"telemetry adds {added['median']:+.2f} µs to the client ({added['low']:+.2f} … {added['high']:+.2f} over the "
+        f"rounds); at most {added['bar']:g}: {verdict}\n"
     )
 
 
