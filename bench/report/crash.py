@@ -135,8 +135,7 @@ def _named(row: Row) -> tuple[str, ...]:
 
 
 def _lost(row: Row) -> tuple[str, ...]:
-    in_flight, window = row["fsync_in_flight"], row["lost_window_s"]
-    apart = f", {in_flight['lost_per_cut_max']} lost" if in_flight["apart"] and in_flight["cuts"] else ""
+    window = row["lost_window_s"]
     return (
         *_named(row),
         count(row["cuts"]),
@@ -145,7 +144,7 @@ def _lost(row: Row) -> tuple[str, ...]:
         MISSING if row["lost_share"] is None else f"{row['lost_share']:.0%}",
         _seconds(window["median"]),
         _seconds(window["max"]),
-        f"{in_flight['cuts']}/{row['cuts']}{apart}" + _mark(row),
+        f"{row['fsync_in_flight']['cuts']}/{row['cuts']}" + _mark(row),
     )
 
 
@@ -174,47 +173,12 @@ def _mark(row: Row) -> str:
 def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
     for reason in result["verdict"]["reasons"]:
         yield "because", reason
-    rows = result["rows"]
-    for name, chosen in (
-        ("always", [row for row in rows if row["policy"] == "always"]),
-        ("delayed", [row for row in rows if row["restart"] == "delayed"]),
-        ("abstaining", [row for row in rows if row["abstention"]]),
-        ("margin ≥ 1", [row for row in rows if _is_one_of_odd(row) and row["margin"] and not row["abstention"]]),
-    ):
-        if chosen:
-            yield name, _safe(name, chosen)
-    if memory := [row for row in rows if _is_one_of_odd(row) and not row["margin"] and row["policy"] == "none"]:
-        doubled = [row for row in memory if row["restart"] == "at-once" and not row["abstention"]]
-        yield (
-            "margin 0",
-            (
-                f"one restart without persistence, odd N, trusted at once: {count(_sum(doubled, 'double_grants'))} of "
-                f"{count(_sum(doubled, 'asked'))} locks granted twice"
-            ),
-        )
-    yield (
-        "power cut",
-        (
-            "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: "
-            "`no` loses less on most machines"
-        ),
-    )
-    yield (
-        "in flight",
-        (
-            "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by "
-            "the shim's ledger (an fsync running, just over, or asked for)"
-        ),
-    )
-    yield "lost", f"at L locks/s a crash loses about L × window; here L = {result['conditions']['locks_per_s']}"
-    yield (
-        "no lock",
-        (
-            "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
-            "back-off that doubles (up to 2 s), which adds to the time that the servers were away"
-        ),
-    )
+    yield from _findings(result["rows"])
+    for row in result["groups"]:
+        if row["fsync_in_flight"]["apart"] and row["fsync_in_flight"]["cuts"]:
+            yield "apart", _apart(row)
     yield "shim", _checked(result["cross_check"])
+    yield from _words(result["conditions"]["locks_per_s"])
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in result["skipped"]:
         reasons.setdefault((one["policy"], one["reason"]), []).append(_KINDS[one["kind"]])
@@ -224,6 +188,57 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         yield "warning", warning
     if place:
         yield "result", place
+
+
+def _findings(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    for name, chosen in (
+        ("always", [row for row in rows if row["policy"] == "always"]),
+        ("delayed", [row for row in rows if row["restart"] == "delayed"]),
+        ("abstaining", [row for row in rows if row["abstention"]]),
+        ("margin ≥ 1", [row for row in rows if _is_one_of_odd(row) and row["margin"] and not row["abstention"]]),
+    ):
+        if chosen:
+            yield name, _safe(name, chosen)
+    memory = [row for row in rows if _is_one_of_odd(row) and not row["margin"] and row["policy"] == "none"]
+    if doubled := [row for row in memory if row["restart"] == "at-once" and not row["abstention"]]:
+        twice, asked = count(_sum(doubled, "double_grants")), count(_sum(doubled, "asked"))
+        yield (
+            "margin 0",
+            (f"one restart without persistence, odd N, trusted at once: {twice} of {asked} locks granted twice"),
+        )
+
+
+def _apart(row: Row) -> str:
+    in_flight = row["fsync_in_flight"]
+    where = f"{row['policy']} × {_KINDS[row['kind']]} of {row['crashed']}, N={row['instances']}"
+    told = f"{in_flight['cuts']} of {row['cuts']} cuts had a sync in flight"
+    return f"{where}: {told}; these lost up to {in_flight['lost_per_cut_max']} locks"
+
+
+def _words(locks_per_s: int) -> Iterator[tuple[str, str]]:
+    yield (
+        "power cut",
+        (
+            "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: "
+            "`no` loses less on most machines"
+        ),
+    )
+    yield "slow", "every fsync takes 1.5 s; under `always` 0.2 s, as an acquire may wait a quarter of its TTL"
+    yield (
+        "in flight",
+        (
+            "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by "
+            "the shim's ledger (an fsync running, just over, or asked for)"
+        ),
+    )
+    yield "lost", f"at L locks/s a crash loses about L × window; here L = {locks_per_s}"
+    yield (
+        "no lock",
+        (
+            "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
+            "back-off that doubles (up to 2 s), which adds to the time that the servers were away"
+        ),
+    )
 
 
 def _is_one_of_odd(row: Row) -> bool:

@@ -82,7 +82,8 @@ class LoopDisk:
         for _ in range(_MOUNT_TRIES):
             root = mount_detached("ext4", {"source": self._path})
             try:
-                list(Path(f"/proc/{os.getpid()}/fd/{root}").iterdir())  # one that is still shut down refuses
+                with tempfile.TemporaryFile(dir=f"/proc/{os.getpid()}/fd/{root}"):
+                    pass  # one that is still shut down takes no file
             except OSError:
                 os.close(root)
                 time.sleep(_MOUNT_AGAIN_S)  # its last user is on the way out

@@ -1,0 +1,161 @@
+"""`lockbench crash` on real servers: the findings, the planted faults, the shim against ext4."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bench.analysis.crash import Crash, Ledger
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments import crash as experiment
+from bench.experiments import crash_place
+from bench.experiments.crash import CrashOrder, run_crash
+from bench.experiments.crash_cross_check import compare, cross_check, judge
+from bench.experiments.crash_place import CrashPlace
+from bench.experiments.crash_plan import CrashPlan
+from bench.measure.result import read_result, schema
+from bench.topology.loop_disk import LoopDisk
+from bench.topology.server import find_server
+
+pytestmark = pytest.mark.integration
+MAIN = (
+    Crash(3, "everysec", "power-cut", 1, "at-once"),
+    Crash(3, "everysec", "kill-slow-fsync", 1, "at-once"),
+    Crash(3, "no", "power-cut", 1, "at-once"),
+    Crash(3, "always", "power-cut-torn", 1, "at-once"),
+    Crash(3, "none", "kill", 1, "at-once"),
+    Crash(4, "none", "kill", 1, "at-once"),
+    Crash(3, "everysec", "power-cut", 2, "delayed"),
+)
+
+
+def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> CrashOrder:
+    return CrashOrder(CrashPlan(crashes, cuts, 120, 14, seed, True), "abc", ["lockbench", "crash"], folder)
+
+
+@pytest.fixture
+def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the check against ext4, which has a test of its own."""
+    skipped = {"status": "skipped", "reason": "not here", "rows": []}
+    monkeypatch.setattr(experiment, "cross_check", lambda *_arguments: skipped)
+
+
+def the(result: dict[str, Any], policy: str, kind: str, margin: int, *, abstention: bool = False, instances: int = 3):
+    (row,) = [
+        row
+        for row in result["rows"]
+        if (row["policy"], row["kind"], row["margin"], row["abstention"], row["instances"])
+        == (policy, kind, margin, abstention, instances)
+    ]
+    return row
+
+
+@pytest.mark.usefixtures("no_check")
+def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: Path) -> None:
+    said: list[str] = []
+    done = run_crash(ordered(tmp_path, *MAIN, cuts=4), said.append)
+    result = done.result
+    assert (done.exit_code, result["verdict"]) == (0, {"status": "pass", "reasons": []})
+    jsonschema.Draft202012Validator(schema("crash")).validate(result)
+    assert result == read_result(tmp_path)
+    assert said[0].startswith("plan: 28 cuts in 7 groups; about ")
+    assert the(result, "always", "power-cut-torn", 0)["lost_total"] == 0
+    assert the(result, "everysec", "power-cut", 0, abstention=True)["lost_total"] > 0
+    assert the(result, "everysec", "kill-slow-fsync", 0)["fsync_in_flight"]["cuts"] > 0
+    assert the(result, "no", "power-cut", 1)["lost_share"] > 0.9
+    memory = the(result, "none", "kill", 0)
+    assert memory["cuts_with_double_grants"] == memory["cuts"] == 4
+    assert the(result, "none", "kill", 1)["double_grants"] == 0
+    assert the(result, "none", "kill", 0, abstention=True)["double_grants"] == 0
+    assert the(result, "none", "kill", 0, instances=4)["double_grants"] == 0
+    delayed = [row for row in result["rows"] if row["restart"] == "delayed"]
+    assert [row["double_grants"] for row in delayed] == [0, 0]
+    assert all(row["unavailable_s"]["median"] >= 2.0 for row in delayed)  # two of three away: nobody gets a lock
+
+
+@pytest.mark.usefixtures("no_check")
+def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blind(self: CrashPlace, *arguments: Any) -> Ledger:
+        return replace(seeing(self, *arguments), in_flight=0, synced_after_write=False)
+
+    def refuse(self: CrashPlace) -> None:
+        if self.policy == "no":
+            raise EnvironmentNotReadyError("no such fleet today")
+        opened(self)
+
+    seeing: Callable[..., Ledger] = CrashPlace._examine
+    opened = CrashPlace.open
+    monkeypatch.setattr(crash_place, "cut_power", lambda *_arguments: ())
+    monkeypatch.setattr(CrashPlace, "_examine", blind)
+    monkeypatch.setattr(CrashPlace, "open", refuse)
+    done = run_crash(ordered(tmp_path, *MAIN[:3], cuts=4), lambda _text: None)
+    verdicts = {group["kind"]: (group["verdict"], group["reason"]) for group in done.result["groups"]}
+    assert verdicts["power-cut"] == ("not shown", "nothing was lost")
+    assert verdicts["kill-slow-fsync"][0] == "violated"
+    assert "without a sync in flight" in str(verdicts["kill-slow-fsync"][1])
+    assert f"{MAIN[2].key}: given up: no such fleet today" in done.result["verdict"]["reasons"]
+    assert {row["policy"] for row in done.result["rows"]} == {"everysec"}
+    assert done.exit_code == 5
+
+
+# -- the shim against a real file system -----------------------------------------------------------------------------
+
+
+def loop_disk() -> LoopDisk:
+    try:
+        return LoopDisk()
+    except EnvironmentNotReadyError as error:
+        pytest.skip(str(error))
+
+
+def test_an_ext4_that_is_shut_down_keeps_what_was_synced_and_no_more() -> None:
+    with loop_disk() as disk:
+        with (disk.folder / "file").open("ab", buffering=0) as file:
+            file.write(b"x" * 1000)
+            os.fsync(file.fileno())
+            file.write(b"y" * 5000)
+            disk.cut_power()
+            with pytest.raises(OSError, match="Input/output error"):
+                file.write(b"z")
+        disk.mount_again()
+        assert (disk.folder / "file").read_bytes() == b"x" * 1000
+        disk.close()
+        disk.close()
+
+
+def test_nobody_else_may_use_what_is_mounted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.topology.loop_disk._MOUNT_TRIES", 2)
+    with loop_disk() as disk, (disk.folder / "file").open("wb"):
+        disk.cut_power()
+        with pytest.raises(EnvironmentNotReadyError, match="still in use"):
+            disk.mount_again()
+
+
+def test_the_shim_loses_what_ext4_loses() -> None:
+    loop_disk().close()
+    server = find_server()
+    found = [compare(server, policy, random.Random(policy)) for policy in ("everysec", "always")]
+    assert judge(found) == {"status": "agrees", "reason": None, "rows": judge(found)["rows"]}
+    assert found[0].lost > 0
+    assert found[1].lost == found[1].lost_by_shim == 0
+
+
+def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_free(_image: int) -> tuple[int, str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("bench.topology.loop_disk._loop_of", none_free)
+    monkeypatch.setattr("bench.topology.loop_disk._image", lambda _bytes: os.open(os.devnull, os.O_RDONLY))
+    found = cross_check(find_server(), None, lambda _text: None)
+    assert found["status"] == "skipped"
+    assert "Permission denied" in found["reason"]
+    assert "it needs root, loop devices and mkfs.ext4" in found["reason"]
