@@ -43,6 +43,7 @@ def plan_page(rows: Sequence[Row], crash: Crash | None, fsync_id: str) -> Row:
         "disk_fdatasync_s": _disk(rows),
         "sources": {"fsync": fsync_id, "crash": crash["id"] if crash else None},
         "ttl_ms": crash["conditions"].get("ttl_ms") if crash else None,
+        "crash_locks_per_s": crash["conditions"].get("locks_per_s") if crash else None,
     }
     return {**page, "advice": list(_advice(page))}
 
@@ -87,7 +88,7 @@ def _option(
         "restart": restart,
         "acquired_per_s": fastest[0]["acquired_per_s"] if fastest else None,
         "generator_bound": fastest[0]["generator"]["bound"] if fastest else None,
-        "p99_s": loaded[0]["acquire_s"]["p99"] if loaded else None,
+        "p99_s": loaded[0]["acquire_s"]["p99"] if loaded and loaded[0]["sustained"] else None,
         "sustained": loaded[0]["sustained"] if loaded else None,
         "crash": _losses([cell for cell in same if cell["kind"] in POWER_CUTS]) or _losses(same),
     }
@@ -187,12 +188,12 @@ def _recommended(page: Row, crashed: Sequence[Row]) -> str:
     if delayed:
         best = next((pair for pair in delayed if pair[0] == "everysec"), delayed[-1])
         waits_s = max(option["crash"]["unavailable_s"]["max"] for option in of_pair[best])
-        parts.append(f"take {_name(*best)} if a crash may cost up to {waits_s:.1f} s without new locks")
+        parts.append(f"take {_name(*best)}, if a crash may cost up to {waits_s:.1f} s without new locks")
     if at_once:
         best = next((pair for pair in at_once if pair[0] == "always"), at_once[-1])
         costs = page["always_costs"]
-        price = f", at {_cost(costs)} fewer locks" if costs else ""
-        parts.append(f"take {_name(*best)} if it may not{price}" if parts else f"take {_name(*best)}{price}")
+        price = f": it costs {_cost(costs)} of the locks/s" if costs and best[0] == "always" else ""
+        parts.append(f"take {_name(*best)}{', if it may not' if parts else ''}{price}")
     return "; ".join(parts)
 
 
@@ -221,10 +222,11 @@ def _times(cost: Row) -> str:
 
 
 def _cost(costs: Row) -> str:
-    least = _times(costs["least"]) if costs["least"]["ratio"] >= 1 else "no measurable difference"
-    return (
-        f"{least} to {_times(costs['most'])}×" if costs["least"]["ratio"] < 1 else f"{least}–{_times(costs['most'])}×"
-    )
+    most = _times(costs["most"])
+    if costs["least"]["ratio"] < 1:
+        return f"between nothing measurable and {most}×"
+    least = _times(costs["least"])
+    return f"{most}×" if least == most else f"{least}–{most}×"
 
 
 def _range(costs: Row) -> str:
@@ -232,5 +234,6 @@ def _range(costs: Row) -> str:
     for name in ("least", "most"):
         cost = costs[name]
         disk = f"+{cost['injected_ms']:g} ms" if cost["injected_ms"] else "raw disk"
-        places.append(f"{name} with {cost['clients']}×{cost['pipeline']} callers, N={cost['instances']}, {disk}")
+        bound = ", where the load process was the limit" if cost["generator_bound"] else ""
+        places.append(f"{name} with {cost['clients']}×{cost['pipeline']} callers, N={cost['instances']}, {disk}{bound}")
     return "; ".join(places)

@@ -179,7 +179,7 @@ def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> FsyncDone:
     try:
         return run_fsync(order, line)
     except BenchError as error:
-        if is_unfinished(folder.path):
+        if is_unfinished(folder.path) and not isinstance(error, UsageError):
             raise type(error)(f"{error}; go on with {_going_on(folder.path)}") from error
         raise
     finally:

@@ -88,13 +88,14 @@ def _lines(page: Page) -> Iterator[tuple[str, str]]:
     yield "disk", disk_text(page["disk_fdatasync_s"])
     yield "beware", CARRY_OVER
     if page["sources"]["crash"]:
-        ttl_s = (page["ttl_ms"] or 0) / 1000
+        offered = page["crash_locks_per_s"]
+        at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
+        yield "lost", f"locks that somebody held and a crash forgot, of the worst case tried{at}"
         yield (
             "crash",
             (
-                f"power cuts, TTL {ttl_s:g} s; lost per crash: median and most of the worst case tried; double grants: "
-                "of clients that trust a restarted instance; a delayed restart waits out the longest TTL, so its price "
-                "grows with yours"
+                f"power cuts, TTL {(page['ttl_ms'] or 0) / 1000:g} s; double grants: of clients that trust a restarted "
+                "instance; a delayed restart waits out the longest TTL, so its price grows with yours"
             ),
         )
 

@@ -52,8 +52,8 @@ def test_the_recommendation_is_made_from_the_figures() -> None:
     page = plan_page(rows(), healthy(), "f5")
     advice = page["advice"]
     assert advice[0] == (
-        "take everysec with delayed restart if a crash may cost up to 2.2 s without new locks; "
-        "take always, restarted at once if it may not, at 4.0–88× fewer locks"
+        "take everysec with delayed restart, if a crash may cost up to 2.2 s without new locks; "
+        "take always, restarted at once, if it may not: it costs 4.0–88× of the locks/s"
     )
     assert any(
         text.startswith("everysec with delayed restart: 0 double grants in 120 cuts (95 % sure: fewer than 1 in 40)")
@@ -117,7 +117,18 @@ def test_margins_and_abstention_share_their_cuts() -> None:
     assert losses["lost_per_cut"]["max"] == 0, "a kill is no power cut"
 
 
+def test_a_latency_of_a_growing_queue_is_not_offered() -> None:
+    behind = visit("everysec", 8000, instances=3, shape=SHAPE)
+    behind["loads"]["80%"]["granted"] //= 2
+    assert option(plan_page(rows_of([behind]), None, "f5"), 3, "everysec", None)["p99_s"] is None
+
+
+def test_a_difference_below_the_noise_is_called_that() -> None:
+    page = plan_page(rows_of([visit("everysec", 900), visit("always", 1000)]), None, "f5")
+    assert "always costs between nothing measurable and 0.9×" in page["advice"][-1]
+
+
 @pytest.mark.parametrize("granted, text", [(2000, "2.0"), (50, "80")])
 def test_costs_keep_two_digits(granted: int, text: str) -> None:
     page = plan_page(rows_of([visit("everysec", 4000), visit("always", granted)]), None, "f5")
-    assert f"always costs {text}–{text}×" in page["advice"][-1]
+    assert f"always costs {text}×" in page["advice"][-1]
