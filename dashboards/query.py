@@ -73,8 +73,8 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
 
 
 def rate(name: str, by: Sequence[str] = (), *, part: str = "", **labels: str) -> Query:
-    """How fast a counter (or a histogram's count) grows, per second."""
-    unit = BY_NAME[name].unit if part != "count" else "{operation}"
+    """How fast a counter (or a part of a histogram) grows, per second."""
+    unit = "{operation}" if part in ("bucket", "count") else BY_NAME[name].unit
     expr = _sum(f"rate({metric(name, part, **labels)}[$__rate_interval])", by)
     return Query(expr, RATIO if unit == "s" else f"{unit}/s", _legend(by))
 

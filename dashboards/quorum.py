@@ -55,7 +55,7 @@ _GLANCE = row(
 
 _attempts = mean("redlock.acquire.attempts").named("mean"), quantile(0.99, "redlock.acquire.attempts").named("p99")
 _dead = [quantile(q, _DEAD).named(name) for q, name in ((0.5, "p50"), (0.99, "p99"))]
-_margins = mean(_MARGIN).named("mean"), quantile(0.01, _MARGIN).named("lowest 1 %")
+_no_reserve_now = ratio(rate(_MARGIN, part="bucket", le=_ZERO), rate(_MARGIN, part="count")).named("margin 0")
 _split = rate("redlock.split_votes").named("split votes")
 _VOTES = row(
     "Votes",
@@ -72,19 +72,20 @@ _VOTES = row(
             8,
             "Vote margin",
             "Granted votes beyond the quorum: how many instances may fail without losing the lock.",
-            *_margins,
+            mean(_MARGIN).named("mean"),
         ),
         lines(8, "Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
     ),
     line(
         8,
         lines(
-            12,
+            8,
             "Dead time of split votes",
             "From the start of an acquire that met a split vote to the start of the round that won.",
             *_dead,
         ),
-        lines(12, "Rounds per acquire", "1 = the first round decided it.", *_attempts),
+        lines(8, "Rounds per acquire", "1 = the first round decided it.", *_attempts),
+        lines(8, "Leases without reserve", "Share granted by exactly a quorum (margin 0).", _no_reserve_now),
     ),
 )
 
@@ -121,7 +122,7 @@ _INSTANCES = row(
 )
 
 
-_errors = rate("redlock.instance.errors", (*INSTANCE, "error_type"))
+_errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
 _uptime = now("redis.uptime", INSTANCE, function="min")
 _silent = f"sum(rate({metric('redlock.votes', redlock_vote='silent')}[$__rate_interval]))"
@@ -132,7 +133,7 @@ _TROUBLES = row(
     "Troubles",
     line(
         7,
-        lines(6, "Errors", "Met by the load, by instance and kind.", _errors),
+        lines(6, "Errors", "Met by the load since the run began, by instance and kind.", _errors),
         lines(
             6,
             "Reconnects",
