@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run test test-long lint bench bench-gate clean
+.PHONY: help run test test-long lint bench peers bench-gate clean
 
 help:
 	@echo "make run        five servers, Locust, 20 s of load, one verdict"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-long  what takes hours"
 	@echo "make lint       ruff, mypy --strict, import contracts"
 	@echo "make bench      how close lockcore comes to the ceiling"
+	@echo "make peers      other libraries' locks beside lockcore (installs them below .peers/, 20 minutes)"
 	@echo "make bench-gate an alarm if the pure parts got much slower than the stored baseline"
 	@echo "ARGS='…' is passed on, e.g. make test ARGS='-k scenario'"
 
@@ -75,6 +76,10 @@ lint: .venv/.dev
 
 bench: .venv/.run
 	$(PY) -m bench.cli.speed $(ARGS)
+
+# Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
+peers: .venv/.run
+	$(PY) -m bench.cli.peers --readme README.md $(ARGS)
 
 # A coarse alarm over the pure parts, for this CPU model and Python; a lock is gated by `lockbench gate`.
 bench-gate: .venv/.dev

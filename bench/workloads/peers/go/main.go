@@ -1,0 +1,198 @@
+// redsync for `make peers`: an order on stdin, a tally on stdout (the two documents of ../order.py).
+// Rules: the library's defaults on each driver; a cycle is acquire, hold, release; one goroutine per caller.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+	goredisadapter "github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	redigoadapter "github.com/go-redsync/redsync/v4/redis/redigo"
+	rueidisadapter "github.com/go-redsync/redsync/v4/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidiscompat"
+)
+
+type order struct {
+	Name    string   `json:"name"`
+	Urls    []string `json:"urls"`
+	Pids    []int    `json:"pids"`
+	Seconds float64  `json:"seconds"`
+	WarmupS float64  `json:"warmup_s"`
+	Callers int      `json:"callers"`
+	Own     bool     `json:"own"`
+	HoldS   float64  `json:"hold_s"`
+	TTLMs   int      `json:"ttl_ms"`
+	WaitMs  int      `json:"wait_ms"`
+}
+
+type tally struct {
+	Cycles         int            `json:"cycles"`
+	Seconds        float64        `json:"seconds"`
+	AcquiresUs     []float64      `json:"acquires_us"`
+	LeasesByCaller []int          `json:"leases_by_caller"`
+	Bins           map[string]int `json:"bins"`
+	GaveUp         int            `json:"gave_up"`
+	AllCycles      int            `json:"all_cycles"`
+	Errors         map[string]int `json:"errors"`
+	ClientUs       float64        `json:"client_us"`
+	ServerUs       float64        `json:"server_us"`
+}
+
+type seen struct {
+	acquires []float64
+	bins     map[int]int
+	errors   map[string]int
+	leases   int
+	gaveUp   int
+	all      int
+}
+
+func pool(driver string, address string) redsyncredis.Pool {
+	switch driver {
+	case "redigo":
+		return redigoadapter.NewPool(&redigo.Pool{
+			MaxIdle: 64,
+			Dial:    func() (redigo.Conn, error) { return redigo.Dial("tcp", address) },
+		})
+	case "go-redis":
+		return goredisadapter.NewPool(goredis.NewClient(&goredis.Options{Addr: address}))
+	case "rueidis":
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{address}, DisableCache: true})
+		if err != nil {
+			panic(err)
+		}
+		return rueidisadapter.NewPool(rueidiscompat.NewAdapter(client))
+	}
+	panic("no driver " + driver)
+}
+
+func runNs(pids []int) float64 {
+	total := 0.0
+	for _, pid := range pids {
+		paths, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
+		for _, path := range paths {
+			text, _ := os.ReadFile(path)
+			ns, _ := strconv.ParseFloat(strings.Fields(string(text))[0], 64)
+			total += ns
+		}
+	}
+	return total
+}
+
+func cpuUs() float64 {
+	var usage syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	us := func(time syscall.Timeval) float64 { return float64(time.Sec)*1e6 + float64(time.Usec) }
+	return us(usage.Utime) + us(usage.Stime)
+}
+
+func call(o order, manager *redsync.Redsync, caller int, begin, measure, end time.Time) seen {
+	s := seen{bins: map[int]int{}, errors: map[string]int{}}
+	resource := "peers:hot"
+	if o.Own {
+		resource = "peers:r" + strconv.Itoa(caller)
+	}
+	ttl := time.Duration(o.TTLMs) * time.Millisecond
+	for {
+		began := time.Now()
+		if !began.Before(end) {
+			return s
+		}
+		mutex := manager.NewMutex(resource, redsync.WithExpiry(ttl))
+		err := mutex.LockContext(context.Background())
+		granted := time.Now()
+		if err != nil {
+			var taken *redsync.ErrTaken
+			if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
+				s.gaveUp++
+			} else {
+				s.errors["lock"]++
+				time.Sleep(time.Millisecond)
+			}
+			continue
+		}
+		if o.HoldS > 0 {
+			time.Sleep(time.Duration(o.HoldS * float64(time.Second)))
+		}
+		if ok, err := mutex.Unlock(); err != nil || !ok {
+			s.errors["unlock"]++
+			continue
+		}
+		ended := time.Now()
+		s.all++
+		s.bins[int(ended.Sub(begin).Seconds()/0.1)]++
+		if !began.Before(measure) { // however late it was granted: who waits longest must count
+			if !ended.After(end) {
+				s.leases++
+			}
+			s.acquires = append(s.acquires, float64(granted.Sub(began).Nanoseconds())/1e3)
+		}
+	}
+}
+
+func main() {
+	var o order
+	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
+		panic(err)
+	}
+	pools := []redsyncredis.Pool{}
+	for _, text := range o.Urls {
+		address, _ := url.Parse(text)
+		pools = append(pools, pool(strings.TrimPrefix(o.Name, "redsync "), address.Host))
+	}
+	manager := redsync.New(pools...)
+	os.Stderr.WriteString("begin\n")
+	begin := time.Now()
+	measure := begin.Add(time.Duration(o.WarmupS * float64(time.Second)))
+	end := measure.Add(time.Duration(o.Seconds * float64(time.Second)))
+	all := make([]seen, o.Callers)
+	var callers sync.WaitGroup
+	for caller := range all {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			all[caller] = call(o, manager, caller, begin, measure, end)
+		}()
+	}
+	time.Sleep(time.Until(measure))
+	client, server := cpuUs(), runNs(o.Pids)
+	time.Sleep(time.Until(end))
+	client, server = cpuUs()-client, (runNs(o.Pids)-server)/1e3
+	callers.Wait()
+	json.NewEncoder(os.Stdout).Encode(sum(o, all, client, server))
+}
+
+func sum(o order, all []seen, client, server float64) tally {
+	t := tally{Seconds: o.Seconds, Bins: map[string]int{}, Errors: map[string]int{}, ClientUs: client, ServerUs: server}
+	t.AcquiresUs = []float64{}
+	for _, s := range all {
+		t.Cycles += s.leases
+		t.LeasesByCaller = append(t.LeasesByCaller, s.leases)
+		t.AcquiresUs = append(t.AcquiresUs, s.acquires...)
+		t.GaveUp += s.gaveUp
+		t.AllCycles += s.all
+		for bin, count := range s.bins {
+			t.Bins[strconv.Itoa(bin)] += count
+		}
+		for name, count := range s.errors {
+			t.Errors[name] += count
+		}
+	}
+	sort.Float64s(t.AcquiresUs)
+	return t
+}
