@@ -1,0 +1,247 @@
+"""`lockbench fsync` on real servers: measured, cut and gone on with; the user's setting is back however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+import redis
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.fsync_generator import Generator
+from bench.experiments.fsync_ground import Ground, OwnServers, has_waitaof
+from bench.experiments.fsync_plan import FsyncCell
+from bench.experiments.fsync_rewrite import fill, rewrite_now
+from bench.experiments.fsync_truth import waitaof_truth
+from bench.experiments.journal import JOURNAL_NAME
+from bench.measure.result import schema
+from bench.topology.borrowed_setting import BorrowedSetting
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.latency_events import LatencyMonitor
+from bench.topology.server import ServerBinary, find_server, found_servers
+from bench.workloads.durable_load import Phase
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60.0
+ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "1", "--seconds", "0.2"]
+
+
+def lockbench(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", "fsync", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not reached():
+        assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:g} s"
+        time.sleep(0.02)
+
+
+def pieces(folder: Path) -> int:
+    path = folder / JOURNAL_NAME
+    return path.read_bytes().count(b"\n") - 1 if path.exists() else 0
+
+
+# -- a matrix ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    order = ["--policy", "everysec,always", "--instances", "1", "--latency", "2ms", *ONE]
+    first = lockbench(*order, "--out", str(folder), cwd=tmp_path)
+    until(lambda: pieces(folder) >= 1, "a first cell")
+    first.send_signal(signal.SIGINT)
+    out, err = first.communicate(timeout=WAIT_S)
+    assert first.returncode == 130
+    assert "--resume" in err
+    assert out.startswith("CUT")
+    kept = (folder / JOURNAL_NAME).read_text("utf-8")
+    assert not (folder / "result.json").exists()
+
+    other = lockbench(*order, "--resume", str(folder), "--seed", "2", cwd=tmp_path)
+    assert "seed 1 there, 2 here" in other.communicate(timeout=WAIT_S)[1]
+    assert other.returncode == 2
+    assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
+
+    rest = lockbench(*order, "--resume", str(folder), "--json", "--quiet", cwd=tmp_path)
+    out, err = rest.communicate(timeout=WAIT_S)
+    assert rest.returncode == 0, err
+    result = json.loads(out)
+    jsonschema.Draft202012Validator(schema("fsync")).validate(result)
+    assert json.loads((folder / "result.json").read_text("utf-8"))["id"] == result["id"]
+    assert not (folder / JOURNAL_NAME).exists()
+    measured_before = json.loads(kept.splitlines()[1])
+    row = next(row for row in result["rows"] if row["policy"] == measured_before["cell"]["policy"])
+    assert row["leases"] == measured_before["loads"]["max"]["leases"], "not measured twice"
+    check_durability(result)
+
+
+def check_durability(result: dict[str, Any]) -> None:
+    """Two fsyncs of two milliseconds for each lock and its release under always; next to none under everysec."""
+    maxima = {row["policy"]: row for row in result["rows"] if row["load"] == "max"}
+    always, everysec = maxima["always"], maxima["everysec"]
+    assert always["acquired_per_s"]["median"] < everysec["acquired_per_s"]["median"]
+    assert always["locks_per_fsync"]["median"] == pytest.approx(0.5, abs=0.1)
+    assert always["acquire_s"]["p50"] >= 0.002
+    assert everysec["fsyncs_per_s"]["median"] < 20
+    assert result["verdict"]["status"] == "pass"
+
+
+# -- the user's servers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs() -> Iterator[Fleet]:
+    with start_fleet(2, "no") as fleet:
+        yield fleet
+
+
+def policies(fleet: Fleet) -> list[str]:
+    found = []
+    for url in fleet.urls:
+        with redis.Redis.from_url(url) as client:
+            found.append(client.config_get("appendfsync")["appendfsync"])
+    return found
+
+
+def keys_on(fleet: Fleet) -> int:
+    return sum(redis.Redis.from_url(url).dbsize() for url in fleet.urls)
+
+
+def aimed_at(fleet: Fleet) -> list[str]:
+    return [word for url in fleet.urls for word in ("--target", url)]
+
+
+def test_without_permission_nothing_is_touched(theirs: Fleet, tmp_path: Path) -> None:
+    refused = lockbench(*aimed_at(theirs), *ONE, cwd=tmp_path)
+    _, err = refused.communicate(timeout=WAIT_S)
+    assert refused.returncode == 2
+    assert "--allow-config" in err
+    assert err.count("\n") == 1
+    assert policies(theirs) == ["no", "no"]
+    assert not (tmp_path / "results").exists() or not list((tmp_path / "results").iterdir())
+
+
+@pytest.mark.parametrize("end", ["interrupt", "kill", "worker"])
+def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, end: str) -> None:
+    redis.Redis.from_url(theirs.urls[1]).config_set("appendfsync", "everysec")
+    before = policies(theirs)
+    long = [*ONE[:-1], "30"]
+    run = lockbench(*aimed_at(theirs), *long, "--allow-config", "--policy", "always", cwd=tmp_path)
+    try:
+        until(lambda: policies(theirs) == ["always", "always"], "the policy")
+        until(lambda: bool(load_of(run)), "the load process")
+        if end == "worker":
+            load_of(run)[0].kill()
+        else:
+            run.send_signal(signal.SIGINT if end == "interrupt" else signal.SIGKILL)
+        _, err = run.communicate(timeout=WAIT_S)
+    finally:
+        run.kill()
+    assert run.returncode == {"interrupt": 130, "kill": -9, "worker": 3}[end]
+    until(lambda: policies(theirs) == before, "the setting as it was")
+    if end == "worker":
+        assert "the load process ended early (signal 9)" in err
+        assert keys_on(theirs) == 0
+
+
+def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(run.pid).children()
+        return [child for child in children if "bench.workloads.durable_process" in child.cmdline()]
+    except psutil.Error:
+        return []
+
+
+def test_a_server_that_could_not_be_asked_is_named_with_its_value(theirs: Fleet) -> None:
+    borrowed = BorrowedSetting(theirs.urls, "appendfsync")
+    borrowed.set("always")
+    theirs.kill(1)
+    with pytest.raises(EnvironmentNotReadyError, match=rf"{theirs.instances[1].port} \(CONFIG SET appendfsync no\)"):
+        borrowed.give_back()
+    assert redis.Redis.from_url(theirs.urls[0]).config_get("appendfsync") == {"appendfsync": "no"}
+
+
+# -- WAITAOF, rewrites, what servers notice ----------------------------------------------------------------------------
+
+
+def with_waitaof() -> ServerBinary:
+    for server in found_servers():
+        if isinstance(server, ServerBinary) and has_waitaof(server.name, server.version):
+            return server
+    pytest.skip("no server with WAITAOF on this machine")
+
+
+def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> None:
+    cell = FsyncCell("waitaof", 1, 1, 2, 0.0, "off")
+    with start_fleet(1, "no", server=with_waitaof()) as fleet:  # never synced, so WAITAOF's time-out answers
+        with Generator(cell, fleet.urls, "lockbench:test:", 1, tmp_path / "load.log") as load:
+            load.begin(Phase(0.0, 0.1))
+            figures = load.figures()
+        assert keys_on(fleet) == 0, "what was not granted is cleaned up"
+    assert figures.leases == 0
+    assert figures.denied == {"unreachable": 2}
+    assert figures.waitaof is not None
+    assert figures.waitaof["unconfirmed"] == figures.waitaof["asked"] > 0
+
+
+def test_a_confirmation_is_compared_with_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = FsyncCell("always", 1, 1, 1, 0.0, "off")
+    with OwnServers(with_waitaof(), None).ground(cell) as ground:
+        assert waitaof_truth(ground, "lockbench:test:") == {"probes": 2, "untrue": 0}
+        for control in ground.controls:
+            monkeypatch.setattr(type(control), "synced", lambda _self, _path: Forgetful())
+        assert waitaof_truth(ground, "lockbench:test:") == {"probes": 2, "untrue": 2}, "the planted fault"
+
+
+class Forgetful:
+    """A ledger in which nothing is durable."""
+
+    durable_bytes = 0
+
+
+def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> None:
+    cell = FsyncCell("always", 1, 1, 1, 0.0, "on-no-sync")
+    with OwnServers(find_server(), None).ground(cell) as ground:
+        fill(ground.urls, "lockbench:test:")
+        row = rewrite_now(ground)
+        with redis.Redis.from_url(ground.urls[0]) as client:
+            assert client.config_get("no-appendfsync-on-rewrite") == {"no-appendfsync-on-rewrite": "yes"}
+    assert row["took_s"] > 0
+    assert row["fsyncs"] is not None
+
+
+def test_the_servers_own_complaints_are_heard() -> None:
+    cell = FsyncCell("always", 1, 1, 1, 8.0, "off")
+    with OwnServers(find_server(), None).ground(cell) as ground, redis.Redis.from_url(ground.urls[0]) as client:
+        assert slow_writes(ground, client)["aof-fsync-always"].max_ms >= 8
+        client.config_set("latency-monitor-threshold", 0)
+        assert LatencyMonitor(ground.urls, own=True).events() is None, "who does not watch has not seen nothing"
+
+
+def slow_writes(ground: Ground, client: redis.Redis) -> dict[str, Any]:
+    monitor = LatencyMonitor(ground.urls, own=ground.own)
+    for number in range(3):
+        client.set(f"lockbench:test:{number}", "x")
+    events = monitor.events()
+    assert events is not None
+    return events
