@@ -14,7 +14,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.about import About
 from bench.recipes.pause import Reach, pass_by, reach_of
 from bench.recipes.protocol import Acquire, RecipeSettings, Release
-from bench.telemetry.attempts import AttemptLog, attempts_path
+from bench.telemetry.attempts import AttemptLog
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock
 from lockcore.errors import InstanceError
 
@@ -89,8 +89,7 @@ class RedlockRecipe:
         except InstanceError as error:
             raise EnvironmentNotReadyError(f"{error}; start it, or name other instances with --target") from error
         if settings.attempts is not None:
-            path = attempts_path(settings.attempts, settings.process)
-            reply_times.log = AttemptLog(path, len(targets), lock.observe_every)
+            reply_times.log = AttemptLog(settings.attempts, settings.process, len(targets), lock.observe_every)
         return cls(lock, reply_times, reach_of(settings.pause, settings.seed, settings.process, settings.gate))
 
     @property

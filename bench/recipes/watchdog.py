@@ -24,6 +24,7 @@ from bench.recipes.about import About
 from bench.recipes.instance import Instance
 from bench.recipes.plain import DRIFT_FACTOR, HELD, PlainRecipe, Refusal
 from bench.recipes.protocol import RecipeSettings
+from bench.telemetry.extensions import ExtensionLog
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_EXTEND
@@ -49,6 +50,7 @@ class Watchdog(PlainRecipe):
         self._numbers = count()
         self._watched: set[bytes] = set()
         self._closed = False
+        self._log = ExtensionLog(settings.attempts, settings.process) if settings.attempts is not None else None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -79,6 +81,12 @@ class Watchdog(PlainRecipe):
         """A caller that is killed has no watchdog any more."""
         self.give_back(lease)
 
+    def take_reply_times_ns(self) -> tuple[list[int], ...]:
+        """See Recipe; once a second, so the moment to write what was extended."""
+        if self._log is not None:
+            self._log.flush()
+        return super().take_reply_times_ns()
+
     def close(self) -> None:
         """End the watchdog, close the connections. Idempotent."""
         with self._changed:
@@ -101,6 +109,8 @@ class Watchdog(PlainRecipe):
                 renewed = self.extend(lease)
             except RedisError:
                 renewed = None
+            if self._log is not None:
+                self._log.note(lease, sent_ns, monotonic_ns(), renewed)
             self._note(lease, renewed, sent_ns)
 
     def _next_due(self) -> Lease | None:

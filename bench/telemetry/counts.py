@@ -23,8 +23,9 @@ from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.timeline import Integers
-from bench.telemetry.attributes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES
+from bench.telemetry.attributes import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
 from bench.telemetry.buckets import NS_PER_S, Buckets
+from bench.telemetry.extensions import Extension
 from bench.telemetry.points import Exemplar, Point, point
 
 SETTLE_NS, FAST = 2 * NS_PER_S, 20_000
@@ -102,6 +103,25 @@ class Counts:
         yield point("redlock.vote.margin", self._margin)
         for name, number in self._votes.items():
             yield point("redlock.votes", number, redlock_vote=name)
+
+
+class Extensions:
+    """How long extensions took, by outcome: what no record of an operation says."""
+
+    def __init__(self) -> None:
+        self._buckets = {name: Buckets() for name in EXTEND_OUTCOMES}
+
+    def add(self, extensions: Sequence[Extension]) -> None:
+        """Count these."""
+        for name, buckets in self._buckets.items():
+            took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
+            buckets.add(np.array(took, np.int64))
+
+    def points(self) -> Iterator[Point]:
+        """One histogram per outcome; none while nothing was ever extended."""
+        if any(buckets.count for buckets in self._buckets.values()):
+            for name, buckets in self._buckets.items():
+                yield point("redlock.extend.duration", buckets, redlock_outcome=name)
 
 
 class HandoffWindow:

@@ -28,7 +28,8 @@ from bench.measure.workers import Worker, read_workers
 from bench.telemetry.attempts import AttemptTail
 from bench.telemetry.attributes import VIOLATIONS
 from bench.telemetry.buckets import NS_PER_S
-from bench.telemetry.counts import Counts, HandoffWindow, busy
+from bench.telemetry.counts import Counts, Extensions, HandoffWindow, busy
+from bench.telemetry.extensions import ExtensionTail
 from bench.telemetry.otlp import Otlp, open_otlp
 from bench.telemetry.page import Page, open_page
 from bench.telemetry.points import Point, Snapshot, point
@@ -83,6 +84,7 @@ class Exporter:
         self._tracing = Tracing(spans, settings.one_in, self._wall_ns, dice)
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
+        self._extensions, self._extended = ExtensionTail(folder), Extensions()
         self._counts, self._handoffs = Counts(run.quorum), HandoffWindow()
         self._replies = Replies(run.addresses)
         self._achieved_per_s = self._held = self._waiting = 0.0
@@ -153,8 +155,11 @@ class Exporter:
         self._counts.add_votes(self._settled.new_records(now_ns - self._run.settle_ns))
         attempts = list(self._attempts.new_attempts())
         self._replies.note(attempts)
+        extensions = list(self._extensions.new_extensions())
+        self._extended.add(extensions)
         if self._otlp is not None and self._otlp.takes_spans:
             self._tracing.note(attempts)
+            self._tracing.note_extensions(extensions)
             self._otlp.offer_spans(list(self._tracing.look(records)))
         self._gauge(records, leases, now_ns)
 
@@ -195,6 +200,7 @@ class Exporter:
         points = list(
             chain(
                 self._counts.points(exemplars),
+                self._extended.points(),
                 self._gauges(),
                 run_points(run),
                 phase_points(phase),

@@ -3,8 +3,8 @@
     redlock.acquire                    intended start → acquire returned     links to the acquire that held the lock
     ├─ SET                             one per attempt and instance: sent → replied (silent: until the round closed)
     ├─ redlock.retry_wait              between two attempts
+    ├─ redlock.extend                  extension sent → returned
     └─ redlock.release                 release sent → returned
-       redlock.extend                  none: the load extends nothing; see README
 
 Rules
 - Made afterwards, from what was recorded anyway; an attempt that was not observed has an event, but no SET spans.
@@ -25,6 +25,7 @@ from bench.measure.record import OUTCOMES
 from bench.telemetry.attempts import Attempt
 from bench.telemetry.buckets import NS_PER_S
 from bench.telemetry.choose import Chosen
+from bench.telemetry.extensions import Extension
 
 Value = str | int | float | bool
 Address = tuple[str, int]
@@ -48,6 +49,7 @@ SPANS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # name -> (parent, attribu
         ),
     ),
     "redlock.retry_wait": ("redlock.acquire", ("redlock.attempt",)),
+    "redlock.extend": ("redlock.acquire", (*_COMMON, "redlock.outcome")),
     "redlock.release": ("redlock.acquire", (*_COMMON, "redlock.outcome")),
 }  # fmt: skip
 LINK = "redlock.link"  # what a link means: "holder"
@@ -100,8 +102,8 @@ class Spans:
     common: Mapping[str, Value]
     draw_id: Callable[[], int] = field(repr=False)
 
-    def of(self, traced: Traced, attempts: Sequence[Attempt]) -> Iterator[Span]:
-        """All spans of an operation; `attempts`: those of its acquire that were observed, in order."""
+    def of(self, traced: Traced, attempts: Sequence[Attempt], extensions: Sequence[Extension] = ()) -> Iterator[Span]:
+        """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
         yield self._acquire(traced, attempts)
         before: Attempt | None = None
         for attempt in attempts:
@@ -110,6 +112,10 @@ class Spans:
                 yield Span(**waited, attributes={"redlock.attempt": attempt.number})
             yield from self._sets(traced, attempt)
             before = attempt
+        for one in extensions:
+            times = self._child(traced, "redlock.extend", one.sent_ns, one.replied_ns)
+            failed = None if one.outcome == "extended" else one.outcome
+            yield Span(**times, attributes={**self.common, "redlock.outcome": one.outcome}, failed=failed)
         if _field(traced, "release_sent_ns"):
             yield self._release(traced)
 

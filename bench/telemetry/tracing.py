@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from bench.measure.record import OUTCOMES, Records
 from bench.telemetry.attempts import Attempt, checksum
 from bench.telemetry.buckets import NS_PER_S, bucket_of
 from bench.telemetry.choose import Chosen, choose
+from bench.telemetry.extensions import Extension
 from bench.telemetry.points import Exemplar
 from bench.telemetry.spans import Span, Spans, Traced
 
@@ -39,6 +41,7 @@ class Tracing:
         self._dice = dice or random.SystemRandom()
         self._acquires: dict[Key, list[Attempt]] = {}
         self._won: dict[Key, Key] = {}  # the start of the round that won -> its acquire
+        self._extended: dict[Key, list[Extension]] = {}  # by the start of the round that won
         self._waiting: deque[Records] = deque()
         self.exemplars: dict[str, dict[int, Exemplar]] = {}
 
@@ -49,7 +52,17 @@ class Tracing:
             self._acquires.setdefault(key, []).append(attempt)
             if attempt.outcome == "acquired":
                 self._won[attempt.resource, attempt.started_ns] = key
-        for memory in (self._acquires, self._won):
+        self._forget()
+
+    def note_extensions(self, extensions: Iterable[Extension]) -> None:
+        """Remember extensions."""
+        for extension in extensions:
+            self._extended.setdefault((extension.resource, extension.attempt_ns), []).append(extension)
+        self._forget()
+
+    def _forget(self) -> None:
+        memories: tuple[dict[Key, Any], ...] = (self._acquires, self._won, self._extended)
+        for memory in memories:
             for key in list(memory)[: max(len(memory) - REMEMBERED, 0)]:
                 del memory[key]
 
@@ -70,19 +83,18 @@ class Tracing:
         for one, (trace_id, span_id) in zip(chosen, ids, strict=True):
             self._show(one, trace_id, span_id)
             holder = None if one.holder is None else ids[one.holder]
-            yield from self._spans.of(Traced(one, trace_id, span_id, holder), self._attempts_of(one.record))
+            key = _key_of(one.record)
+            attempts = self._attempts_of(key, won=bool(acquired(one.record)[0]))
+            yield from self._spans.of(Traced(one, trace_id, span_id, holder), attempts, self._extended.get(key, ()))
 
     def _observed(self, records: Records) -> NDArray[np.bool_]:
         keys = [*self._won, *self._acquires]
         times = np.fromiter((began_ns for _, began_ns in keys), np.int64, len(keys))
         return np.asarray(np.isin(records["attempt_ns"], times))
 
-    def _attempts_of(self, record: Records) -> Sequence[Attempt]:
-        """A won record keeps the start of the round that won, a lost one that of its acquire."""
-        key = (checksum(f"r{int(record['resource'][0])}"), int(record["attempt_ns"][0]))
-        if acquired(record)[0]:
-            key = self._won.get(key, key)
-        return sorted(self._acquires.get(key, ()), key=lambda attempt: attempt.number)
+    def _attempts_of(self, key: Key, *, won: bool) -> Sequence[Attempt]:
+        acquire = self._won.get(key, key) if won else key
+        return sorted(self._acquires.get(acquire, ()), key=lambda attempt: attempt.number)
 
     def _show(self, one: Chosen, trace_id: int, span_id: int) -> None:
         record = one.record
@@ -90,3 +102,8 @@ class Tracing:
         at_ns = int(record["ended_ns"][0]) + self._wall_ns
         of_outcome = self.exemplars.setdefault(OUTCOMES[int(record["outcome"][0]) & 0xFF], {})
         of_outcome[bucket_of(took_s)] = Exemplar(took_s, at_ns, trace_id, span_id)
+
+
+def _key_of(record: Records) -> Key:
+    """A won record keeps the start of the round that won, a lost one that of its acquire."""
+    return checksum(f"r{int(record['resource'][0])}"), int(record["attempt_ns"][0])

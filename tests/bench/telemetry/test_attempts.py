@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.telemetry import attempts
-from bench.telemetry.attempts import KEPT, MOST, AttemptLog, AttemptTail, attempts_path, checksum
+from bench.telemetry.attempts import KEPT, MOST, AttemptLog, AttemptTail, checksum
 from lockcore import AttemptRecord, Outcome, Tally, Vote
 
 
@@ -21,7 +21,7 @@ def record(number: int = 1, started_ns: int = 100, resource: str = "r7") -> Atte
 
 
 def log_in(folder: Path, paces: list[int] | None = None) -> AttemptLog:
-    return AttemptLog(attempts_path(folder, 4), 3, (paces if paces is not None else []).append)
+    return AttemptLog(folder, 4, 3, (paces if paces is not None else []).append)
 
 
 def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_more_than_can_be_kept_is_dropped_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "gone" / "attempts-0-1.bin", 3, lambda _: None)
+    log = log_in(tmp_path / "gone")
     log.observe(record())
     log.flush()
 

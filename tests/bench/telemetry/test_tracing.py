@@ -8,6 +8,7 @@ import pytest
 
 from bench.telemetry.attempts import Ask, Attempt, checksum
 from bench.telemetry.choose import PER_REASON, choose
+from bench.telemetry.extensions import Extension
 from bench.telemetry.spans import SPANS, Span, Spans
 from bench.telemetry.tracing import DELAY, Tracing
 
@@ -167,6 +168,20 @@ def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_loc
 def test_attempts_of_another_resource_are_not_mixed_in(records) -> None:
     spans = traced(contended(records), *ROUNDS, attempt(1, 106, "acquired", "ggg", "r5"))
     assert sum(one.name == "SET" for one in spans) == 8
+
+
+def test_extensions_of_its_lease_are_children_of_the_acquire(records) -> None:
+    made = tracing()
+    made.note_extensions(
+        Extension(checksum(resource), 106 * MS, 110 * MS, 111 * MS, outcome)
+        for resource, outcome in (("r0", "extended"), ("r0", "gone"), ("r1", "extended"))
+    )
+    spans = [*made.look(contended(records)), *made.finish()]
+    (waiter,) = [one for one in spans if one.attributes.get("redlock.attempts") == 3]
+    extended, gone = [one for one in spans if one.name == "redlock.extend"]
+    assert {extended.parent, gone.parent} == {waiter.span_id}
+    assert (extended.begun_ns, extended.ended_ns, extended.failed) == (110 * MS, 111 * MS, None)
+    assert (gone.attributes["redlock.outcome"], gone.failed) == ("gone", "gone")
 
 
 def test_spans_have_only_what_their_table_allows(records) -> None:

@@ -12,8 +12,8 @@ KINDS = {"G": Vote.GRANTED, "R": Vote.REFUSED, "E": Vote.ERRORED, "S": Vote.SILE
 
 def record(votes: str, replied: tuple[int, ...], outcome: Outcome = Outcome.CONTENDED) -> AttemptRecord:
     return AttemptRecord(
-        resource="r", attempt=1, acquire_ns=0, started_ns=0, decided_ns=60, closed_ns=70, outcome=outcome, tally=Tally(),
-        validity_ns=0, margin=0, votes=tuple(KINDS[vote] for vote in votes), sent_ns=(1,) * len(votes),
+        resource="r", attempt=1, acquire_ns=0, started_ns=0, decided_ns=60, closed_ns=70, outcome=outcome,
+        tally=Tally(), validity_ns=0, margin=0, votes=tuple(KINDS[vote] for vote in votes), sent_ns=(1,) * len(votes),
         replied_ns=replied,
     )  # fmt: skip
 
