@@ -38,14 +38,20 @@ def summarise_comparison(result: Result, place: str = "") -> Sheet:
 
 def _headline(result: Result) -> str:
     labels = [side["label"] for side in result["sides"]]
-    finished = result["finished_pairs"]
-    pairs = f"{finished} pair{'' if finished == 1 else 's'}" if result["paired"] else "stored runs, not paired"
+    pairs = _pairs(result) if result["paired"] else "stored runs, not paired"
     if result["kind"] == "compare":
         names = [label for index, label in enumerate(labels) if index not in _again(result)]
         return f"{' · '.join(names)}   {pairs}"
     tolerance = f"{result['tolerance_ratio'] * 100:g} %"
     wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
     return f"{labels[1]} {wanted.get(result['verdict']['status'], 'against')} {labels[0]}   {pairs}"
+
+
+def _pairs(result: Result) -> str:
+    finished, planned = result["finished_pairs"], result["planned_pairs"]
+    if finished < planned:
+        return f"{finished} of {planned} pairs"
+    return f"{finished} pair{'' if finished == 1 else 's'}"
 
 
 def _again(result: Result) -> set[int]:
@@ -90,19 +96,20 @@ def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
         _metric(entry["metric"]),
         in_unit(entry["first"], entry["unit"]),
         in_unit(entry["second"], entry["unit"]),
-        _change(entry["ratio"]),
-        _interval(entry),
+        change_text(entry["ratio"]),
+        interval_text(entry),
         _share(noise["pair_noise_ratio"]),
         _share(noise["detectable_ratio"]),
-        _word(entry),
+        word_of(entry),
     )
 
 
 def _empty(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return (_metric(entry["metric"]), *(MISSING for _ in range(6)), _word(entry))
+    return (_metric(entry["metric"]), *(MISSING for _ in range(6)), word_of(entry))
 
 
-def _word(entry: Mapping[str, Any]) -> str:
+def word_of(entry: Mapping[str, Any]) -> str:
+    """What is said of a metric: its verdict, or better and worse where nothing was to be judged."""
     if entry["role"] == "shown":
         return "(not judged)"
     if entry["verdict"] != "different":
@@ -110,14 +117,16 @@ def _word(entry: Mapping[str, Any]) -> str:
     return "better" if (entry["ratio"] > 1) == entry["higher_is_better"] else "worse"
 
 
-def _change(ratio: float | None) -> str:
+def change_text(ratio: float | None) -> str:
+    """A ratio of the second against the first as a change in per cent."""
     return MISSING if ratio is None else f"{(ratio - 1) * 100:+.1f} %"
 
 
-def _interval(entry: Mapping[str, Any]) -> str:
+def interval_text(entry: Mapping[str, Any]) -> str:
+    """The interval of that change, or that there is none."""
     if entry["low"] is None or entry["high"] is None:
         return "none"
-    return f"{_change(entry['low'])} … {_change(entry['high'])}"
+    return f"{change_text(entry['low'])} … {change_text(entry['high'])}"
 
 
 def _share(ratio: float | None) -> str:
@@ -193,7 +202,7 @@ def comparison_suite(result: Result) -> Suite:
         Case(
             f"{entry['metric']} ({entry['label']})",
             status.get(entry["verdict"], entry["verdict"]),
-            f"{_change(entry['ratio'])}, interval {_interval(entry)}"
+            f"{change_text(entry['ratio'])}, interval {interval_text(entry)}"
             + (f": {entry['reason']}" if entry["reason"] else ""),
         )
         for entry in result["metrics"]

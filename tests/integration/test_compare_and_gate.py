@@ -119,7 +119,7 @@ def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
     result = read(folder / "result")
     assert (result["interrupted"], result["finished_pairs"], len(result["runs"])) == (True, 1, 4)
     assert "cut short" in stdout
-    assert "1 pair" in stdout
+    assert "1 of 24 pairs" in stdout
 
 
 def store_runs(folder: Path, name: str, *more: str) -> None:
