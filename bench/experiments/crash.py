@@ -20,8 +20,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.crash import AS_EXPECTED, NOT_SHOWN, VIOLATED, Crash, CutFacts, cells, cut_facts, group
-from bench.experiments.crash_cross_check import DIFFERS, cross_check
+from bench.analysis.crash import (
+    AS_EXPECTED,
+    NOT_SHOWN,
+    VIOLATED,
+    Crash,
+    CutFacts,
+    cells,
+    cut_facts,
+    group,
+    impossible,
+)
+from bench.experiments.crash_cross_check import DIFFERS, SKIPPED, cross_check
 from bench.experiments.crash_place import CrashPlace
 from bench.experiments.crash_plan import TTL_MS, CrashPlan, needs_shim, skipped_of
 from bench.experiments.crash_sitting import Sitting
@@ -120,9 +130,12 @@ def sections_of(
     """Everything that is concluded from the cuts, as sections of the result."""
     rows = [row for cuts in finished for row in cells(cuts)]
     groups = [group(cuts) for cuts in finished]
-    possible_shim = [one for one in skipped if not _is_impossible(one)]
-    warnings = [f"{one['policy']} × {one['kind']} was skipped: {one['reason']}" for one in possible_shim]
-    if checked["status"] == "skipped":
+    undone: dict[str, list[str]] = {}
+    for one in skipped:
+        if impossible(one["policy"], one["kind"]) is None:
+            undone.setdefault(one["reason"], []).append(f"{one['policy']} × {one['kind']}")
+    warnings = [f"skipped, as {reason}: {', '.join(names)}" for reason, names in undone.items()]
+    if checked["status"] == SKIPPED and checked["reason"] not in undone:
         warnings.append(f"the shim was not checked against a file system: {checked['reason']}")
     return {
         "groups": groups,
@@ -160,10 +173,6 @@ def _sentence(row: dict[str, Any]) -> str:
     if "margin" in row:
         where += f", margin {row['margin']}{', abstaining' if row['abstention'] else ''}"
     return f"{where}: {row['reason']}"
-
-
-def _is_impossible(one: dict[str, Any]) -> bool:
-    return any(same["reason"] == one["reason"] for same in skipped_of(()))
 
 
 def _without_shim(server: ServerBinary) -> str | None:

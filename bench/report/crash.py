@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.analysis.crash import impossible
 from bench.report.figures import MISSING, count
 from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
@@ -180,7 +181,9 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
     yield "shim", _checked(result["cross_check"])
     yield from _words(result["conditions"]["locks_per_s"])
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in result["skipped"]:
+    for one in result["skipped"]:  # what only this machine cannot do is among the warnings
+        if impossible(one["policy"], one["kind"]) is None:
+            continue
         reasons.setdefault((one["policy"], one["reason"]), []).append(_KINDS[one["kind"]])
     for (policy, reason), kinds in reasons.items():
         yield "skipped", f"{policy} × {' · '.join(kinds)}: {reason}"

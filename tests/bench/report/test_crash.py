@@ -54,7 +54,10 @@ FINE = result(
     + cuts(Crash(3, "everysec", "kill", 1, "at-once"), 0, 0),
     cuts(Crash(3, "none", "kill", 1, "at-once"), 190, 20),
     cuts(Crash(3, "none", "kill", 1, "delayed"), 190, 0),
-    skipped=({"policy": "no", "kind": "kill-slow-fsync", "instances": [3], "reason": "there is none"},),
+    skipped=(
+        {"policy": "no", "kind": "kill-slow-fsync", "instances": [3], "reason": "there is none"},
+        {"policy": "no", "kind": "power-cut", "instances": [3], "reason": "no compiler"},
+    ),
 )
 
 
@@ -90,6 +93,8 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "400 of 400 locks granted twice" in text
     assert "shim agrees with ext4 shut down hard: everysec lost 41 of 900 (the shim says 41)" in text
     assert "skipped no × kill -9, slow: there is none" in text
+    assert "warning skipped, as no compiler: no × power-cut" in text
+    assert text.count("no compiler") == 1
 
 
 def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
