@@ -8,6 +8,7 @@ Source: bench.topology.counting_relay.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from statistics import median
@@ -55,6 +56,7 @@ def costs_of(side: Side, server: str | None) -> ExactCosts:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=side.environ(),
+            cwd=os.sep,  # what lies in the current folder would be imported before the side's own packages
             text=True,
         )
         try:

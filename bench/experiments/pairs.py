@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
@@ -43,6 +44,7 @@ RECORDED = (
 OVERHEAD_S, FLEET_S = 1.6, 1.2  # what a run and what a fleet take besides the measured time, about
 REPEATED_SHARE = 8
 BOTH_WAYS = 2
+_HERE = Path(__file__).resolve().parents[2]
 Say = Callable[[str], None]
 Run = dict[str, Any]
 
@@ -56,10 +58,9 @@ class Side:
     python_path: tuple[str, ...] = ()
 
     def environ(self) -> dict[str, str]:
-        """The environment of its load processes."""
+        """The environment of its load processes; the bench in it is the one that runs, wherever it is started."""
         before = [part for part in (os.environ.get("PYTHONPATH", ""),) if part]
-        path = os.pathsep.join([*self.python_path, *before])
-        return {**os.environ, **({"PYTHONPATH": path} if path else {})}
+        return {**os.environ, "PYTHONPATH": os.pathsep.join([*self.python_path, *before, str(_HERE)])}
 
 
 @dataclass(frozen=True, slots=True)

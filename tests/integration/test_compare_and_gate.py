@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from bench.cli.commands import execute
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.exact_costs import costs_of
 from bench.experiments.pairs import Side
 from bench.measure.result import schema
@@ -161,6 +162,25 @@ def test_costs_are_counted_exactly_and_each_time_the_same() -> None:
 def test_one_after_the_other_is_as_many_round_trips_as_instances() -> None:
     costs = costs_of(Side("x", load(None, {"instances": "3", "recipe": "redlock-sequential"})), None)
     assert (costs.commands, costs.round_trips) == (6, 6)
+
+
+def test_what_is_counted_is_the_sides_own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a lockcore that cannot be imported; were the one here counted instead, nobody would notice."""
+    (tmp_path / "lockcore").mkdir()
+    (tmp_path / "lockcore" / "__init__.py").write_text("raise SystemExit\n", encoding="utf-8")
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(EnvironmentNotReadyError, match="could not be counted"):
+        costs_of(Side("x", load(None, {"instances": "1"}), (str(tmp_path),)), None)
+
+
+@pytest.mark.slow
+def test_a_revision_is_gated_against_the_code_here(folder: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    words = ["--baseline", "git:HEAD", "--repo", str(ROOT), "--metric", "rate", "--pairs", "7"]
+    done = lockbench(folder, "gate", "base.toml", *words, "--out", "result")
+    assert done.returncode in (0, 4), done.stdout + done.stderr
+    assert [side["label"][:8] for side in read(folder / "result")["sides"]] == ["git:HEAD", "the code"]
 
 
 @pytest.mark.slow
