@@ -1,0 +1,109 @@
+"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the safety matrix red,
+and an oracle that is blind turns the row of a flawed lock red."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.experiments import safety_matrix_clocks as clocks
+from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, SKIPPED, VIOLATED, Ground, judge_rows
+from bench.experiments.safety_matrix_schedules import look_at
+from bench.experiments.verdict import exit_code
+from bench.recipes.instance import Instance
+from bench.recipes.registry import find_recipe
+from bench.recipes.schedules.stage import Stage
+from bench.recipes.schedules.table import SCHEDULES
+from bench.safety import judge as judge_module
+from bench.safety import rules
+from bench.topology.fleet import Fleet, start_fleet
+from lockcore import engine, rounds
+
+pytestmark = pytest.mark.integration
+NOBODY = "redis://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with start_fleet(3, "none") as started:
+        yield started
+
+
+@pytest.fixture
+def ground(fleet: Fleet, tmp_path: Path) -> Ground:
+    return Ground(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="57041")
+
+
+def row(schedule: str, recipe: str, ground: Ground) -> tuple[str, int]:
+    """The verdict of a row of the matrix, and what the command would end with if it were the only one."""
+    entry = SCHEDULES[schedule]
+    finding = look_at(entry, recipe, recipe in entry.shown_by, ground)
+    cells = {"recipe": recipe, "fault": schedule, "expected": "", "seen": finding.seen, "reason": finding.reason}
+    return finding.verdict, exit_code(judge_rows([{**cells, "verdict": finding.verdict}]), interrupted=False)
+
+
+# -- a lock that is safe, made unsafe ----------------------------------------------------------------------------------
+
+
+def two_sides(fleet: Fleet) -> int:
+    """Service faults when one client reaches the first instance only, the other the rest."""
+    first, *rest = fleet.urls
+    with Stage(find_recipe("redlock"), fleet) as stage:
+        for urls in ([first, NOBODY, "redis://127.0.0.1:2"], [NOBODY, *rest]):
+            stage.client(urls=urls).acquire()
+        return stage.report().service_faults
+
+
+def test_a_quorum_off_by_one_is_found_out(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "quorum_of", lambda instances: instances // 2)
+    assert two_sides(fleet) == 1
+
+
+def test_with_the_right_quorum_one_of_them_does_not_even_connect(fleet: Fleet) -> None:
+    with pytest.raises(Exception, match="quorum"):
+        two_sides(fleet)
+
+
+def test_a_release_without_owner_check_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row("overslept-holder", "set-nx-lua", ground) == (AS_EXPECTED, 0)
+    monkeypatch.setattr(Instance, "delete_own", lambda self, key, _token: self.ask("DEL", key))
+    assert row("overslept-holder", "set-nx-lua", ground) == (VIOLATED, 5)
+
+
+def test_an_ignored_drift_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "WITHIN", (1.009,))
+    monkeypatch.setattr(rounds, "drift_ns", lambda _ttl_ms, _factor: 0)
+    finding = clocks.validity_drift(replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
+    if finding.verdict == SKIPPED:
+        pytest.skip(str(finding.reason))
+    assert finding.verdict == VIOLATED, finding.figures
+
+
+# -- an oracle that is blind -------------------------------------------------------------------------------------------
+
+
+def nobody(*_arguments: object) -> tuple[np.ndarray, np.ndarray]:
+    return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def test_an_oracle_that_sees_no_overlap_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row("both-read-first", "get-set", ground) == (AS_EXPECTED, 0)
+    monkeypatch.setattr(rules, "service_faults", nobody)
+    assert row("both-read-first", "get-set", ground) == (NOT_SHOWN, 4)
+
+
+def test_an_oracle_that_crashes_shows_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "order_leases", lambda *_: 1 / 0)
+    assert row("both-read-first", "get-set", ground) == (NOT_SHOWN, 4)
+
+
+@pytest.mark.parametrize("rule, figure", [("foreign_deletes", "foreign_deletes"), ("client_overstays", "overstays")])
+def test_a_figure_comes_from_its_rule(rule: str, figure: str, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = SCHEDULES["overslept-holder"]
+    assert look_at(schedule, "set-nx-fixed", True, ground).figures[figure] == 1
+    monkeypatch.setattr(rules, rule, nobody)
+    assert look_at(schedule, "set-nx-fixed", True, ground).figures[figure] == 0
