@@ -35,6 +35,7 @@ from bench.experiments.crash_cross_check import DIFFERS, SKIPPED, cross_check
 from bench.experiments.crash_place import CrashPlace
 from bench.experiments.crash_plan import TTL_MS, CrashPlan, needs_shim, skipped_of
 from bench.experiments.crash_sitting import Sitting
+from bench.experiments.crash_telemetry import export_crashes
 from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.journal import Journal, is_unfinished
@@ -95,6 +96,7 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
             "conditions": _conditions(plan, cuts),
             **sections,
         }
+    result["warnings"] += export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
     if interrupted:
         return Done(result, None, INTERRUPTED, f"cut short; go on with --resume {order.folder}")
     return store(result, order.folder)

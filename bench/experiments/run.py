@@ -174,7 +174,7 @@ def _timeline(faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry,
     """The faults of a run, aimed at its servers and at the workers that have said they run."""
     site.workers = lambda: {note["worker"]: note["pid"] for note in read_workers(follower.workdir)}
     timeline = Timeline(faults, partial(injection, site), follower.find_window)
-    telemetry.start(timeline)
+    telemetry.start(timeline, follower.live)
     return timeline
 
 

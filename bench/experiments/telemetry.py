@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.errors import BenchError
 from bench.experiments.faults import Timeline
 from bench.experiments.servers import Servers
+from bench.safety.live import LiveJudge
 from bench.scenario import Scenario
 from bench.telemetry.run import Run, address_of
 from bench.telemetry.settings import settings_of
@@ -33,12 +34,12 @@ ASK_EVERY_S = 2.0
 class RunTelemetry:
     """What a run exports, if anything. Made by `open_telemetry`; `start` with the load, `finish` with the result."""
 
-    def __init__(self, exporter: Exporter | None, servers: _Asked | None, faults: _Faults) -> None:
-        self._exporter, self._servers, self._faults = exporter, servers, faults
+    def __init__(self, exporter: Exporter | None, servers: _Asked | None, beside: _Beside) -> None:
+        self._exporter, self._servers, self._beside = exporter, servers, beside
 
-    def start(self, timeline: Timeline) -> None:
-        """The load starts, with these faults."""
-        self._faults.timeline = timeline
+    def start(self, timeline: Timeline, live: LiveJudge) -> None:
+        """The load starts, with these faults and this judge of what is known by now."""
+        self._beside.timeline, self._beside.live = timeline, live
         if self._exporter is not None and self._servers is not None:
             self._servers.start()
             self._exporter.start()
@@ -65,25 +66,30 @@ def open_telemetry(
     scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
 ) -> RunTelemetry:
     """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
-    settings, faults = settings_of(environ), _Faults()
+    settings, beside = settings_of(environ), _Beside()
     if settings is None:
-        return RunTelemetry(None, None, faults)
+        return RunTelemetry(None, None, beside)
     from bench.telemetry.exporter import Sources, open_exporter
 
     asked = _Asked(servers)
-    sources = Sources(infos=lambda: asked.infos, faults=faults.now)
+    sources = Sources(infos=lambda: asked.infos, faults=beside.faults, violations=beside.violations)
     exporter = open_exporter(settings, _run(scenario, run_id, servers), workdir, sources)
-    return RunTelemetry(exporter, asked, faults)
+    return RunTelemetry(exporter, asked, beside)
 
 
-class _Faults:
-    """The faults of the run, once there are any."""
+class _Beside:
+    """What goes on beside the load: faults and the live verdict, once there are any."""
 
     def __init__(self) -> None:
         self.timeline: Timeline | None = None
+        self.live: LiveJudge | None = None
         self._asked_ns = 0
 
-    def now(self) -> Sequence[tuple[str, str, bool]]:
+    def violations(self) -> Mapping[str, int]:
+        """By kind, as far as they are known by now."""
+        return {} if self.live is None else self.live.verdict.counts
+
+    def faults(self) -> Sequence[tuple[str, str, bool]]:
         """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
         asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
         events = self.timeline.events if self.timeline is not None else ()

@@ -30,10 +30,10 @@ from bench.telemetry.attributes import VIOLATIONS
 from bench.telemetry.buckets import NS_PER_S
 from bench.telemetry.counts import Counts, Extensions, HandoffWindow, busy
 from bench.telemetry.extensions import ExtensionTail
-from bench.telemetry.otlp import Otlp, open_otlp
+from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
 from bench.telemetry.page import Page, open_page
 from bench.telemetry.points import Point, Snapshot, point
-from bench.telemetry.run import Run, version
+from bench.telemetry.run import Run
 from bench.telemetry.settings import Settings
 from bench.telemetry.spans import Spans
 from bench.telemetry.surroundings import (
@@ -49,7 +49,6 @@ from bench.telemetry.surroundings import (
 from bench.telemetry.tracing import Tracing
 
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
-CLOSE_S = 5.0  # how long the end of a run waits for a collector
 ALL_TIME = Window(0, 1 << 62)
 Fault = tuple[str, str, bool]  # kind, target, in force
 
@@ -72,15 +71,13 @@ class Exporter:
         self._began_ns = time.time_ns()
         self._otlp: Otlp | None = None
         self._page: Page | None = None
-        resource = _resource(settings, run)
+        resource = run.resource(settings.service_name)
         if settings.metrics or settings.traces:
             self._otlp = open_otlp(settings, resource, self._wall_ns)
         if settings.page:
             self._page = open_page(settings.page, resource)
-        common: dict[str, str | int | float | bool] = {"redlock.recipe": run.recipe, "redlock.fsync": run.fsync}
-        self._common = (("redlock.recipe", run.recipe), ("redlock.fsync", run.fsync))
         dice = random.SystemRandom()
-        spans = Spans(run.addresses, run.quorum, common, lambda: dice.getrandbits(64) or 1)
+        spans = Spans(run.addresses, run.quorum, dict(run.common), lambda: dice.getrandbits(64) or 1)
         self._tracing = Tracing(spans, settings.one_in, self._wall_ns, dice)
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
@@ -212,7 +209,7 @@ class Exporter:
             )
         )
         self._tracing.exemplars.clear()
-        snapshot = Snapshot(self._began_ns, time.time_ns(), self._common, points)
+        snapshot = Snapshot(self._began_ns, time.time_ns(), run.common, points)
         for sink in (self._otlp, self._page):
             if sink is not None:
                 sink.offer(snapshot)
@@ -262,13 +259,8 @@ class Exporter:
         if self._failure:
             said.append(f"telemetry stopped: {self._failure}")
         dropped = self._dropped()
-        if self._otlp is not None and (dropped["export"] or dropped["span"]):
-            metrics, spans = self._otlp.sent
-            reason = f"; it said: {self._otlp.reason}" if self._otlp.reason else ""
-            said.append(
-                f"telemetry: {self._settings.endpoint} took {metrics} of {metrics + dropped['export']} metric exports "
-                f"and {spans} of {spans + dropped['span']} spans{reason}"
-            )
+        if self._otlp is not None:
+            said += self._otlp.complaints(self._settings.endpoint)
         if dropped["record"]:
             said.append(f"telemetry: {dropped['record']} operations were forgotten before they were counted")
         if dropped["attempt"]:
@@ -279,17 +271,6 @@ class Exporter:
 def open_exporter(settings: Settings, run: Run, folder: Path, sources: Sources | None = None) -> Exporter:
     """An exporter of the run whose processes write into `folder`. Raises BenchError when it cannot be made."""
     return Exporter(settings, run, folder, sources or Sources())
-
-
-def _resource(settings: Settings, run: Run) -> dict[str, str]:
-    return {
-        "service.name": settings.service_name or "lockbench",
-        "service.instance.id": run.instance or run.id,
-        "service.version": version(),
-        "redlock.run.id": run.id,
-        "redlock.recipe": run.recipe,
-        "redlock.fsync": run.fsync,
-    }
 
 
 def _violations(safety: Mapping[str, Any]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from bench.telemetry.settings import GRPC, Settings
 from bench.telemetry.spans import LINK, Span
 from bench.telemetry.table import BOUNDS, SCOPE, Instrument, Kind
 
+CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
 _URL = re.compile(r"\w+://\S+")
 _LOGGER = "opentelemetry"
@@ -60,15 +61,18 @@ class Otlp:
             "span": self._traces.dropped if self._traces else 0,
         }
 
-    @property
-    def sent(self) -> tuple[int, int]:
-        """Snapshots and spans that arrived."""
-        return self._metrics.sent if self._metrics else 0, self._traces.sent if self._traces else 0
-
-    @property
-    def reason(self) -> str:
-        """What an exporter said last, without secrets."""
-        return self._log.text
+    def complaints(self, endpoint: str) -> list[str]:
+        """One sentence if anything did not arrive at `endpoint`, without secrets."""
+        dropped = self.dropped
+        if not any(dropped.values()):
+            return []
+        metrics = self._metrics.sent if self._metrics else 0
+        spans = self._traces.sent if self._traces else 0
+        reason = f"; it said: {self._log.text}" if self._log.text else ""
+        return [
+            f"telemetry: {endpoint} took {metrics} of {metrics + dropped['export']} metric exports and {spans} of "
+            f"{spans + dropped['span']} spans{reason}"
+        ]
 
     def offer(self, snapshot: Snapshot) -> None:
         """See Sink."""

@@ -40,6 +40,21 @@ class Run:
         return len(self.addresses) // 2 + 1
 
     @property
+    def common(self) -> tuple[tuple[str, str], ...]:
+        """The attributes of every data point."""
+        return ("redlock.recipe", self.recipe), ("redlock.fsync", self.fsync)
+
+    def resource(self, service_name: str | None) -> dict[str, str]:
+        """What exports, as OpenTelemetry wants it said."""
+        return {
+            "service.name": service_name or "lockbench",
+            "service.instance.id": self.instance or self.id,
+            "service.version": version(),
+            "redlock.run.id": self.id,
+            **dict(self.common),
+        }
+
+    @property
     def settle_ns(self) -> int:
         """So long after an operation's end its votes are patched no more."""
         return PATCHED_WITHIN_NS + int(2 * self.instance_timeout_ms * NS_PER_MS)

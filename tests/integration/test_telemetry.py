@@ -212,7 +212,7 @@ def test_counters_never_fall_and_start_when_the_run_did(told: Told) -> None:
 def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Told) -> None:
     spans = told.received.spans
     by_id = {(span.trace_id, span.span_id): span for span in spans}
-    assert {span.name for span in spans} == set(SPANS)
+    assert {span.name for span in spans} == set(SPANS) - {"redlock.extend"}  # this recipe extends nothing
     for span in spans:
         parent, allowed = SPANS[span.name]
         assert set(attributes_of(span)) <= set(allowed)
