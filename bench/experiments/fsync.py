@@ -109,7 +109,7 @@ def _servers(order: FsyncOrder) -> Servers:
 @contextmanager
 def _journal(order: FsyncOrder, servers: Servers) -> Iterator[Journal]:
     """The matrix's journal, begun or gone on with; one that holds nothing is not left behind."""
-    plan = {"experiment": "fsync", **order.plan.to_json(), "servers": servers.identity(), "boot": _boot()}
+    plan = {"experiment": "fsync", **order.plan.to_json(), "servers": servers.identity(), "machine": _machine()}
     with (Journal.go_on if is_unfinished(order.folder) else Journal.begin)(order.folder, plan) as journal:
         try:
             yield journal
@@ -118,8 +118,9 @@ def _journal(order: FsyncOrder, servers: Servers) -> Iterator[Journal]:
                 journal.path.unlink(missing_ok=True)
 
 
-def _boot() -> str:
-    return str(describe_environment()["boot_id"])  # the same machine in the same state
+def _machine() -> str:
+    environment = describe_environment()
+    return f"{environment['cpu_model']}, {environment['usable_cores']} of {environment['cores']} cores"
 
 
 class _Matrix:
@@ -207,6 +208,7 @@ class _Matrix:
 
     def _warnings(self, rows: Sequence[Mapping[str, Any]], findings: Sequence[Mapping[str, Any]]) -> list[str]:
         found = [f"{reason}: {_policies(self._skipped, reason)} not measured" for reason in {*self._skipped.values()}]
+        found += self._servers.warnings()
         if self._dropped:
             found.append(
                 f"the time was up: {self._dropped} of {len(self._visits)} visits left out, so less is repeated"

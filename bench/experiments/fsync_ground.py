@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,8 @@ from bench.experiments.fsync_plan import FsyncCell
 from bench.experiments.servers import ask
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.disk import SyncLatency, fdatasync_latency
-from bench.topology.fleet import Fleet, require_descriptors, start_fleet
+from bench.topology.fleet import require_descriptors, start_fleet
+from bench.topology.guard import Guard
 from bench.topology.probe import leaked_keys
 from bench.topology.server import ServerBinary
 from bench.topology.shim.control import Control
@@ -57,9 +58,12 @@ class OwnServers:
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
         self.server, self._disk = server, disk
+        self._no_shim = _why_no_shim(server)
 
     def why_not(self, cell: FsyncCell) -> str | None:
         """Why this cell cannot be measured here, or None."""
+        if cell.injected_ms and self._no_shim:
+            return f"no latency can be added to an fsync: {self._no_shim}"
         if cell.policy == "waitaof" and not has_waitaof(self.server.name, self.server.version):
             return f"{self.server.name} {self.server.version} has no WAITAOF (7.2 and later have)"
         return None
@@ -72,7 +76,7 @@ class OwnServers:
         if cell.rewrite == "on-no-sync":
             config += ["--no-appendfsync-on-rewrite", "yes"]
         with ExitStack() as stack:
-            shim = _shim(cell)
+            shim = None if self._no_shim else Preload()
             if shim is not None:
                 stack.callback(shim.close)
             fleet = stack.enter_context(
@@ -85,12 +89,16 @@ class OwnServers:
                     environment=shim.environment if shim else None,
                 )
             )
-            controls = _loaded(fleet, shim, cell)
+            controls = tuple(shim.controls[instance.index] for instance in fleet.instances) if shim else ()
             for control in controls:
                 control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
             yield Ground(fleet.urls, True, fleet.folder, disk, controls, folders)
+
+    def warnings(self) -> list[str]:
+        """What qualifies every figure, because of these servers."""
+        return [f"fsyncs are not counted: {self._no_shim}"] if self._no_shim else []
 
     def describe(self) -> dict[str, Any]:
         """Who serves, for the section `fleet`."""
@@ -141,8 +149,8 @@ class UserServers:
         require_descriptors(cell.instances, cell.clients)
         if self._borrowed is not None and cell.policy != "none":
             self._borrowed.set(cell.server_policy)
-        with tempfile.TemporaryDirectory(prefix="lockbench-fsync-") as folder:
-            yield Ground(self.urls[: cell.instances], False, Path(folder), None)
+        with closing(Guard(Path(tempfile.gettempdir()), "lockbench-fsync-")) as guard:
+            yield Ground(self.urls[: cell.instances], False, guard.folder, None)
 
     def identity(self) -> str:
         """What must be the same when a cut matrix goes on."""
@@ -151,6 +159,15 @@ class UserServers:
     def sweep(self, names: Sequence[str]) -> None:
         """Unlink keys that a cut load may have left."""
         leaked_keys(self.urls, names)
+
+    def warnings(self) -> list[str]:
+        """What qualifies every figure, because of these servers."""
+        unsynced = [fact.address for fact in self.facts if fact.no_fsync_on_rewrite]
+        if not unsynced:
+            return []
+        return [
+            f"no-appendfsync-on-rewrite is on at {', '.join(unsynced)}: while the AOF is rewritten always syncs nothing"
+        ]
 
     def describe(self) -> dict[str, Any]:
         """Who serves, for the section `fleet`."""
@@ -198,21 +215,10 @@ def _listed(policies: set[str] | set[str | None]) -> str:
     return ", ".join(sorted(str(policy) for policy in policies))
 
 
-def _shim(cell: FsyncCell) -> Preload | None:
-    """The shim; None where it cannot be compiled, which only a delayed disk cannot do without."""
+def _why_no_shim(server: ServerBinary) -> str | None:
+    """Why the shim cannot be in this server (no compiler, LD_PRELOAD ignored), or None: tried on a throw-away one."""
     try:
-        return Preload()
-    except EnvironmentNotReadyError:
-        if cell.injected_ms:
-            raise
-        return None
-
-
-def _loaded(fleet: Fleet, shim: Preload | None, cell: FsyncCell) -> tuple[Control, ...]:
-    """The shim of every server; none where the server ignores it, which only a delayed disk cannot do without."""
-    instances = fleet.instances
-    if shim is not None and all(shim.controls[instance.index].loaded_in(instance.pid) for instance in instances):
-        return tuple(shim.controls[instance.index] for instance in instances)
-    if cell.injected_ms:
-        raise EnvironmentNotReadyError(f"fsync latency cannot be added: {IGNORED}; use --latency raw")
-    return ()
+        with closing(Preload()) as shim, start_fleet(1, "none", server=server, environment=shim.environment) as fleet:
+            return None if shim.controls[0].loaded_in(fleet.instances[0].pid) else IGNORED
+    except EnvironmentNotReadyError as error:
+        return str(error)

@@ -101,7 +101,7 @@ def check_durability(result: dict[str, Any]) -> None:
     always, everysec = maxima["always"], maxima["everysec"]
     assert always["acquired_per_s"]["median"] < everysec["acquired_per_s"]["median"]
     assert always["locks_per_fsync"]["median"] == pytest.approx(0.5, abs=0.1)
-    assert always["acquire_s"]["p50"] >= 0.002
+    assert always["acquire_s"]["mean"] >= 0.002
     assert everysec["fsyncs_per_s"]["median"] < 20
     assert result["verdict"]["status"] == "pass"
 
