@@ -1,0 +1,123 @@
+"""A lock of the user's own under load: *context managers by name → sections of a result, judged like any run*.
+
+Rules: threads of this process, closed loop; each caller enters and leaves the lock again and again. What the lock does
+is recorded as a run's operations are and goes through the same fold and the same oracle. Entering that raises is a
+failed acquire: `contended` for the exceptions named as refusals, else `unreachable` and counted by its type.
+Source: bench.measure.fold, bench.safety.judge.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from bench.measure.facts import Facts, Window
+from bench.measure.fold import fold
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.safety.judge import Judge
+
+OwnLock = Callable[[str], AbstractContextManager[Any]]
+"""From a name to something that is entered to hold the lock of that name, and left to give it back."""
+
+NS = 1_000_000_000
+REST_S = 0.001  # after a failure
+STRAGGLER_S = 60.0
+_ACQUIRED, _RELEASED, _GONE = OUTCOME_CODES["acquired"], OUTCOME_CODES["released"], OUTCOME_CODES["gone"]
+_REFUSED, _BROKEN = OUTCOME_CODES["contended"], OUTCOME_CODES["unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLoad:
+    """How the lock is loaded. `resources` 0: each caller has its own name; 1: all want the same one. `ttl_s`: what the
+    lock promises at most, for the oracle."""
+
+    callers: int = 8
+    seconds: float = 2.0
+    warmup_s: float = 0.2
+    resources: int = 0
+    hold_s: float = 0.0
+    ttl_s: float = 10.0
+    refused: tuple[type[BaseException], ...] = ()
+
+
+@dataclass(slots=True)
+class _Course:
+    """What all callers write."""
+
+    lock: OwnLock
+    load: OwnLoad
+    prefix: str
+    stop_ns: int = 0
+    rows: list[list[tuple[int, ...]]] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:") -> Mapping[str, Any]:
+    """Load `lock` and return sections of a result (rate, outcomes, latency_s, safety, …) and `errors` by type.
+
+    Raises RuntimeError when callers do not come back within a minute after the end.
+    """
+    course = _Course(lock, load, prefix)
+    start_ns = time.monotonic_ns() + int(load.warmup_s * NS)
+    course.stop_ns = start_ns + int(load.seconds * NS)
+    course.rows = [[] for _ in range(load.callers)]
+    threads = [threading.Thread(target=_call, args=(course, caller), daemon=True) for caller in range(load.callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(load.warmup_s + load.seconds + STRAGGLER_S)
+    if any(thread.is_alive() for thread in threads):
+        raise RuntimeError(f"a caller is still inside the lock {STRAGGLER_S:.0f} s after the end")
+    return _sections(course, Window(start_ns, course.stop_ns))
+
+
+def _call(course: _Course, caller: int) -> None:
+    load, now, rows = course.load, time.monotonic_ns, course.rows[caller]
+    resource = caller % load.resources if load.resources else caller
+    name, ttl_ns = f"{course.prefix}{resource}", int(load.ttl_s * NS)
+    while (start := now()) < course.stop_ns:
+        granted = left = 0
+        try:
+            with course.lock(name):
+                granted = now()
+                if load.hold_s:
+                    time.sleep(load.hold_s)
+                left = now()
+            outcome, ended = _ACQUIRED | _RELEASED << 8, now()
+        except BaseException as error:  # noqa: BLE001 - whatever the lock raises is a figure here
+            ended = now()
+            outcome = _ACQUIRED | _GONE << 8 if granted else _REFUSED if isinstance(error, load.refused) else _BROKEN
+            if not isinstance(error, load.refused):
+                course.errors[type(error).__name__] += 1
+            time.sleep(REST_S)
+        row = (start, start, start, granted, start + ttl_ns if granted else 0, left, left, ended if left else 0)
+        rows.append((*row, granted or ended, resource, caller, outcome, 0, 1, caller << 40 | len(rows), len(rows) + 1))
+
+
+def _sections(course: _Course, window: Window) -> Mapping[str, Any]:
+    load = course.load
+    records = np.array(list(chain.from_iterable(course.rows)), RECORD_DTYPE)
+    oracle = Judge(int(load.ttl_s * 1000))
+    oracle.add(records)
+    sections = fold(records, window, Facts(instances=1, users=load.callers))
+    return {
+        **sections.values,
+        "duration_s": window.duration_s,
+        "safety": oracle.report().to_json(),
+        "errors": dict(course.errors),
+    }
+
+
+def judge_thresholds(sections: Mapping[str, Any], expressions: Sequence[str]) -> list[dict[str, Any]]:
+    """The entry of every threshold, as in a result. Raises UsageError for a wrong expression."""
+    from bench.gates.threshold import read_thresholds
+
+    return [threshold.judge(sections) for threshold in read_thresholds(expressions)]

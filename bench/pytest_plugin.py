@@ -1,0 +1,247 @@
+"""Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, figures, a verdict*.
+
+    lock_fleet       servers of its own on loopback, empty at the test's start, gone when pytest ends
+    lock_benchmark   loads a lock, checks thresholds, or gates a candidate against a baseline
+
+Rules: cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is
+imported when a fixture is used. A gate that cannot answer skips the test with its reason, or fails it if `strict`.
+Source: README, "Your own lock".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from bench.experiments.own_lock import OwnLoad
+    from bench.gates.paired import Judged
+    from bench.topology.fleet import Fleet
+
+MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock_fleet and lock_benchmark work on"
+DEFAULT_INSTANCES, DEFAULT_FSYNC = 3, "none"
+GATE_METRICS = ("acquire.p50", "rate")
+GATE_PAIRS = 24
+
+
+@dataclass(slots=True)
+class _Session:
+    """What lives as long as pytest: fleets by (instances, fsync), and what was measured."""
+
+    stack: ExitStack = field(default_factory=ExitStack)
+    fleets: dict[tuple[int, str], Fleet] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+
+_SESSION: pytest.StashKey[_Session] = pytest.StashKey()
+
+
+@dataclass(frozen=True, slots=True)
+class LockRun:
+    """What one benchmark showed. `sections`: as in result.json (rate, outcomes, latency_s, safety, …), and `errors`."""
+
+    sections: Mapping[str, Any]
+
+    @property
+    def rate_per_s(self) -> float:
+        """Leases per second."""
+        return float(self.sections["rate"]["achieved_per_s"] or 0.0)
+
+    @property
+    def p50_s(self) -> float | None:
+        """Median time of an acquire (s); None with fewer than ten samples beyond it."""
+        return self._acquire("p50")
+
+    @property
+    def p99_s(self) -> float | None:
+        """The time (s) that 99 of 100 acquires do not exceed; None with fewer than ten samples beyond it."""
+        return self._acquire("p99")
+
+    @property
+    def violations(self) -> int:
+        """How often two callers held one lock at once."""
+        return int(self.sections["safety"]["service_faults"])
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Exceptions of the lock by type, refusals left out."""
+        return dict(self.sections["errors"])
+
+    def _acquire(self, percentile: str) -> float | None:
+        value = self.sections["latency_s"]["acquire"][percentile]
+        return None if value is None else float(value)
+
+
+class LockBenchmark:
+    """Loads locks. A lock is a callable: from a name to a context manager that holds the lock of that name."""
+
+    def __init__(self, name: str, session: _Session, renew: Callable[[], None]) -> None:
+        self._name, self._session, self._renew = name, session, renew
+
+    def __call__(
+        self, lock: Callable[[str], AbstractContextManager[Any]], *, thresholds: Sequence[str] = (), **load: Any
+    ) -> LockRun:
+        """Load `lock` and return the figures; fail the test when a threshold does not hold.
+
+        `thresholds`: such as "acquire.p99 < 50ms", "rate >= 100/s", "safety.violations == 0". `load`: callers,
+        seconds, warmup_s, resources (0: one name per caller; 1: all want the same), hold_s, ttl_s, refused (the
+        exceptions by which the lock says no). An inconclusive threshold fails, too: it has not been kept.
+        """
+        from bench.errors import BenchError
+        from bench.experiments.own_lock import OwnLoad, judge_thresholds
+
+        __tracebackhide__ = True
+        run = self._measure(lock, OwnLoad(**load))
+        try:
+            judged = judge_thresholds(run.sections, thresholds)
+        except BenchError as error:
+            raise pytest.UsageError(str(error)) from None
+        broken = [_sentence(entry) for entry in judged if entry["status"] != "pass"]
+        self._session.lines.append(f"{self._name}: {_figures(run)}")
+        if broken:
+            pytest.fail("; ".join(broken), pytrace=False)
+        return run
+
+    def gate(
+        self,
+        baseline: Callable[[str], AbstractContextManager[Any]],
+        candidate: Callable[[str], AbstractContextManager[Any]],
+        *,
+        tolerance: float = 0.10,
+        pairs: int = GATE_PAIRS,
+        metrics: Sequence[str] = GATE_METRICS,
+        strict: bool = False,
+        **load: Any,
+    ) -> Sequence[Judged]:
+        """Fail the test when `candidate` is slower than `baseline` by more than `tolerance` (0.1 = 10 %).
+
+        Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
+        most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
+        """
+        from bench.experiments.own_lock import OwnLoad
+
+        __tracebackhide__ = True
+        plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
+        judged = self._judged(self._sides((baseline, candidate), plan, pairs), metrics, tolerance)
+        self._session.lines += [f"{self._name}: {_comparison(entry)}" for entry in judged]
+        verdicts = [entry.verdict for entry in judged]
+        said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
+        if "fail" in verdicts or (strict and said):
+            pytest.fail(said, pytrace=False)
+        if said:
+            pytest.skip(f"the gate cannot tell: {said}")
+        return judged
+
+    def _sides(self, locks: Sequence[Any], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
+        from random import Random
+
+        dice, runs = Random(self._name), [[], []]  # type: tuple[Random, list[list[LockRun]]]
+        for _ in range(pairs):
+            for side in dice.sample((0, 1), 2):
+                runs[side].append(self._measure(locks[side], load))
+        return runs
+
+    @staticmethod
+    def _judged(runs: list[list[LockRun]], metrics: Sequence[str], tolerance: float) -> list[Judged]:
+        from bench.gates.metric import find_metric
+        from bench.gates.paired import Sides, judge_gate
+
+        found = [find_metric(name) for name in metrics]
+        first, second = ([[metric.value(run.sections) for run in side] for metric in found] for side in runs)
+        return [
+            judge_gate(metric, Sides(before, after), tolerance, metrics=len(found))
+            for metric, before, after in zip(found, first, second, strict=True)
+        ]
+
+    def _measure(self, lock: Any, load: OwnLoad) -> LockRun:
+        from bench.experiments.own_lock import measure_own_lock
+
+        self._renew()
+        return LockRun(measure_own_lock(lock, load))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+    config.stash[_SESSION] = _Session()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop every fleet that was started."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.stack.close()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show what was measured."""
+    lines = config.stash[_SESSION].lines
+    if lines:
+        terminalreporter.section("locks")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
+    """Servers for this test (3, in memory; the marker lock_fleet asks for others): `urls`, `instances`, `stop`, …
+
+    They are empty at the test's start, used again by later tests, and gone when pytest ends, however it ends.
+    """
+    from bench.errors import BenchError
+    from bench.topology.fleet import start_fleet
+
+    marker = request.node.get_closest_marker("lock_fleet")
+    wanted = {"instances": DEFAULT_INSTANCES, "fsync": DEFAULT_FSYNC, **(marker.kwargs if marker else {})}
+    session, key = request.config.stash[_SESSION], (wanted["instances"], wanted["fsync"])
+    if key not in session.fleets:
+        try:
+            session.fleets[key] = session.stack.enter_context(start_fleet(*key))
+        except BenchError as error:
+            pytest.fail(str(error), pytrace=False)
+    fleet = session.fleets[key]
+    _empty(fleet)
+    return fleet
+
+
+@pytest.fixture
+def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBenchmark:
+    """Loads a lock (a callable from a name to a context manager) and judges it; see LockBenchmark."""
+    return LockBenchmark(request.node.name, request.config.stash[_SESSION], lambda: _empty(lock_fleet))
+
+
+def _empty(fleet: Fleet) -> None:
+    from bench.topology.target import parse_targets
+
+    for target in parse_targets(fleet.urls):
+        client = target.client(5.0)
+        client.flushall()
+        client.close()
+
+
+def _sentence(entry: Mapping[str, Any]) -> str:
+    value = "no value" if entry["value"] is None else f"{entry['value']:.6g}"
+    seen = entry["reason"] or f"it is {value} {entry['unit']}"
+    return f"{entry['expression']}: {entry['status']} ({seen})"
+
+
+def _figures(run: LockRun) -> str:
+    times = " ".join(
+        f"{name} {value * 1e3:.2f} ms" for name, value in (("p50", run.p50_s), ("p99", run.p99_s)) if value is not None
+    )
+    failed = f", errors {dict(run.errors)}" if run.errors else ""
+    return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {run.violations} violations{failed}"
+
+
+def _comparison(judged: Judged) -> str:
+    entry = judged.to_json()
+    known = entry["ratio"] is not None and entry["low"] is not None and entry["high"] is not None
+    ratio = (
+        f"{entry['ratio']:.3f} ({entry['low']:.3f}–{entry['high']:.3f}) of the baseline's" if known else "no interval"
+    )
+    why = f", {entry['reason']}" if entry["reason"] else ""
+    return f"{entry['metric']} {entry['verdict']}: {ratio}, {entry['pairs']} pairs{why}"

@@ -1,0 +1,130 @@
+"""The pytest plugin: a project's own lock is benchmarked and gated against a throw-away fleet in ten lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = ("-p", "bench.pytest_plugin", "-p", "no:locust", "-p", "no:valkey", "-p", "no:cacheprovider")
+pytest_plugins = ["pytester"]
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _find_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def example() -> str:
+    """The complete example of README, between its markers."""
+    return README.partition("<!-- own lock -->\n```python\n")[2].partition("```\n")[0]
+
+
+def test_the_example_of_the_readme_passes(pytester: pytest.Pytester) -> None:
+    assert len([line for line in example().splitlines() if line.strip()]) <= 16
+    pytester.makepyfile(example())
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*leases/s, acquire p50 * ms*0 violations*"])
+
+
+def test_a_threshold_that_does_not_hold_fails_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import redis
+
+        def test_lock(lock_fleet, lock_benchmark):
+            client = redis.Redis.from_url(lock_fleet.urls[0])
+            lock_benchmark(lambda name: client.lock(name, timeout=10), seconds=0.5, thresholds=["acquire.p50 < 1us"])
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*acquire.p50 < 1us: fail (it is *"])
+
+
+def test_a_lock_that_locks_nothing_is_found_out(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import contextlib
+
+        def test_lock(lock_benchmark):
+            lock_benchmark(
+                lambda name: contextlib.nullcontext(), resources=1, hold_s=0.001, seconds=0.5,
+                thresholds=["safety.violations == 0"],
+            )
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*safety.violations == 0: fail*"])
+
+
+GATE = """
+    import threading, time
+    from contextlib import contextmanager
+
+    inner = threading.Lock()
+
+    def slower_by(seconds):
+        @contextmanager
+        def lock(name):
+            end = time.perf_counter() + 0.0005 + seconds
+            while time.perf_counter() < end:
+                pass
+            yield
+        return lock
+
+    def test_lock(lock_benchmark):
+        lock_benchmark.gate(
+            slower_by(0), slower_by({planted}), pairs={pairs}, tolerance=0.5, callers=1, seconds=0.15, warmup_s=0.0,
+            metrics=["acquire.p50"],
+        )
+"""
+
+
+def test_a_planted_slowdown_fails_the_gate(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(GATE.format(planted=0.001, pairs=8))
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*acquire.p50 fail: *of the baseline's, 8 pairs*"])
+
+
+def test_too_few_pairs_skip_with_their_reason_and_never_pass(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(GATE.format(planted=0, pairs=2))
+    result = pytester.runpytest_subprocess(*PLUGIN, "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*the gate cannot tell: acquire.p50 inconclusive*"])
+
+
+def test_the_marker_asks_for_other_servers_and_a_test_starts_empty(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest, redis
+
+        @pytest.mark.lock_fleet(instances=2)
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_fleet(lock_fleet, number):
+            assert len(lock_fleet.urls) == 2
+            for url in lock_fleet.urls:
+                with redis.Redis.from_url(url) as client:
+                    assert client.dbsize() == 0
+                    client.set("left", "behind")
+        """
+    )
+    pytester.runpytest_subprocess(*PLUGIN).assert_outcomes(passed=2)
+
+
+def test_loading_it_costs_nothing() -> None:
+    heavy = {"locust", "gevent", "numpy", "scipy", "redis", "lockcore", "asyncio"}
+    code = (
+        "import pytest, sys; before = set(sys.modules); import bench.pytest_plugin; "
+        f"print(sorted((set(sys.modules) - before) & {heavy}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
