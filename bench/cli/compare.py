@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.comparing import SHOWN, answered, asked_metrics, comparing_options, options_of, read_scenario, say_time
+from bench.cli.comparing import (
+    SHOWN,
+    answered,
+    asked_metrics,
+    comparing_options,
+    options_of,
+    read_scenario,
+    require_declared,
+    say_time,
+)
 from bench.errors import UsageError
 from bench.gates.metric import Metric
 from bench.gates.threshold import read_thresholds
@@ -80,6 +89,7 @@ def _run(given: list[Any], judged: tuple[Metric, ...], values: dict[str, Any]) -
     recipes = [Side(name, shortened(read_scenario(None, options, name), options)) for name in values["recipes"]]
     with opened(given, lambda path: read_scenario(path, options), options) as named:
         sides: list[Side] = [*named, *recipes]
+        require_declared(sides, values["variables"])
         everyone = [*sides, Side(f"{sides[0].label} again", sides[0].scenario, sides[0].python_path)]
 
         def answer(identity: Identity, say: Callable[[str], None]) -> Done:

@@ -24,7 +24,7 @@ from bench.scenario.quantity import duration_text
 if TYPE_CHECKING:
     from bench.experiments.comparison import Identity
     from bench.experiments.done import Done
-    from bench.experiments.pairs import PairsOrder
+    from bench.experiments.pairs import PairsOrder, Side
 
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
@@ -101,6 +101,15 @@ def asked_metrics(names: Sequence[str], default: Sequence[str]) -> tuple[Metric,
         if metric.name not in RECORDED:
             raise UsageError(f"option --metric: {metric.name} is not compared; compared are {', '.join(RECORDED)}")
     return found
+
+
+def require_declared(sides: Sequence[Side], variables: Sequence[str]) -> None:
+    """Where a variable was declared, refuse scenarios to run that differ in anything else. Raises UsageError."""
+    from bench.experiments.stored import require_alike
+
+    if variables:
+        scenarios = [[{"scenario": side.scenario.to_json(), "environment": {}}] for side in sides]
+        require_alike(scenarios, [side.label for side in sides], variables)
 
 
 def options_of(values: Mapping[str, Any]) -> dict[str, object]:

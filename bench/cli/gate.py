@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.comparing import SHOWN, answered, asked_metrics, comparing_options, options_of, read_scenario, say_time
+from bench.cli.comparing import (
+    SHOWN,
+    answered,
+    asked_metrics,
+    comparing_options,
+    options_of,
+    read_scenario,
+    require_declared,
+    say_time,
+)
 from bench.errors import InconclusiveError, UsageError
 from bench.gates.metric import Metric, find_metric
 from bench.gates.paired import gate_pairs
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
     from bench.experiments.sides import Given
 
 PAIRS = 24
-CLOSED, OPEN = ("rate", "acquire.p50"), ("acquire.p50",)
+CLOSED, OPEN = ("rate", "acquire.p50", "acquire.success"), ("acquire.p50", "acquire.success")
 
 
 @click.command(
@@ -81,6 +90,7 @@ def _run(given: list[Given], scenario: Path | None, values: dict[str, Any]) -> i
     with opened(given, load, options) as sides:
         judged = asked_metrics(values["metrics"], OPEN if sides[0].scenario.rate_per_s else CLOSED)
         _require_pairs(values["pairs"], judged)
+        require_declared(sides, values["variables"])
 
         def answer(identity: Identity, say: Callable[[str], None]) -> Done:
             order = PairsOrder(

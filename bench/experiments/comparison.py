@@ -16,7 +16,9 @@ from typing import Any
 
 from bench.experiments.done import Done, store
 from bench.experiments.exact_costs import count_exactly
+from bench.experiments.interrupt import Interrupts
 from bench.experiments.pairs import PairsOrder, Rounds, Say, run_pairs
+from bench.gates.likeness import describe, differences
 from bench.gates.metric import Metric
 from bench.gates.paired import Sides, judge_compare, judge_gate
 from bench.gates.verdict import combine_thresholds, judge_comparison
@@ -31,8 +33,8 @@ SCHEMA_VERSION = 1
 class Question:
     """What is asked. `kind`: compare or gate; `judged`: the figures the verdict rests on; `shown`: others.
 
-    `labels`: of the sides; `again`: the side that is the first one once more, if any; `differs`: what is meant to
-    differ, in words; `exact`: whether costs are counted, too.
+    `labels`: of the sides; `again`: the side that is the first one once more, if any; `differs`: what was declared
+    to differ, in words; `exact`: whether costs are counted, too.
     """
 
     kind: str
@@ -60,11 +62,16 @@ def compare_now(question: Question, order: PairsOrder, identity: Identity, say: 
     began_s, started_at = time.monotonic(), _now()
     rounds = run_pairs(order, say)
     exact = None
-    if question.exact and not rounds.interrupted:
-        say("exact: commands, bytes, round trips and connections per acquire")
-        exact = count_exactly(order)
-    timing = {"started_at": started_at, "duration_s": time.monotonic() - began_s, "planned_pairs": order.pairs}
-    return _answered(question, rounds, identity, timing, exact)
+    with Interrupts() as interrupts:
+        if question.exact and not rounds.interrupted:
+            say("exact: commands, bytes, round trips and connections per acquire")
+            try:
+                exact = count_exactly(order)
+            except KeyboardInterrupt:
+                rounds.interrupted = True
+        interrupts.raising = False  # what was measured is stored first
+        timing = {"started_at": started_at, "duration_s": time.monotonic() - began_s, "planned_pairs": order.pairs}
+        return _answered(question, rounds, identity, timing, exact)
 
 
 def compare_stored(question: Question, rounds: Rounds, identity: Identity) -> Done:
@@ -100,7 +107,7 @@ def _answered(
         "interrupted": rounds.interrupted,
         "environment": describe_environment(),
         "sides": [_side(label, rounds.results.get(index)) for index, label in enumerate(question.labels)],
-        "differs": list(question.differs),
+        "differs": _differs(question, rounds),
         "tolerance_ratio": question.tolerance,
         "finished_pairs": rounds.finished,
         "paired": rounds.paired,
@@ -134,6 +141,16 @@ def _thresholds(question: Question, rounds: Rounds) -> Iterator[dict[str, Any]]:
         runs = [run for run in rounds.runs if run["side"] == index]
         if runs and index != question.again and (index or question.kind == "compare"):
             yield from ({**entry, "label": label} for entry in combine_thresholds(runs))
+
+
+def _differs(question: Question, rounds: Rounds) -> list[str]:
+    """In what settings the sides differ, in words."""
+    first = rounds.results.get(0)
+    found = dict.fromkeys(question.differs)
+    for result in rounds.results.values():
+        if first is not None and rounds.paired:
+            found |= dict.fromkeys(describe(name, first, result) for name in differences(first, result))
+    return list(found)
 
 
 def _side(label: str, result: Result | None) -> dict[str, Any]:

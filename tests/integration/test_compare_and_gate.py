@@ -68,6 +68,11 @@ def folder(tmp_path: Path) -> Path:
         (["compare", "base.toml"], 2, "name at least two things"),
         (["compare", "base.toml", "gone.toml"], 2, "gone.toml is no result, scenario or revision"),
         (["compare", "--recipe", "redlock", "--recipe", "redlok"], 2, "there is no recipe 'redlok'"),
+        (
+            ["compare", "base.toml", "slow.toml", "--variable", "users"],
+            2,
+            "cannot be compared, as more than the variable",
+        ),
         (["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"], 2, "did you mean acquire.p99"),
     ],
 )

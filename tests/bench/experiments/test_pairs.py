@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.experiments import pairs
+from bench.experiments import comparison, pairs
+from bench.experiments.comparison import Identity, Question, compare_now
 from bench.experiments.pairs import PairsOrder, Side, run_pairs
+from bench.gates.exact import ExactCosts, judge_exact
 from bench.gates.metric import find_metric
 from bench.scenario import load
 
@@ -46,7 +48,7 @@ class Stage:
             else:
                 raise EnvironmentNotReadyError("a server died")
         self.ran.append((name, order.scenario.seed))
-        result = copy.deepcopy(SAMPLE)
+        result = copy.deepcopy(SAMPLE) | {"fleet": {"server": None, "instances": []}}
         result["rate"]["achieved_per_s"] = self.rates.get(name, 100.0) * (1 + number % 2)
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         result["verdict"] = {"status": status, "reasons": []}
@@ -135,6 +137,35 @@ def test_what_breaks_later_keeps_the_finished_rounds_and_says_why(stage: Stage) 
     stage.stop_at = (0, "break")
     with pytest.raises(BenchError, match="a server died"):
         run_pairs(order(), quiet)
+
+
+def asked(stage_order: PairsOrder, folder: Path) -> Any:
+    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, exact=True)
+    return compare_now(question, stage_order, Identity("7f3a", ["lockbench", "gate"], folder, 7), quiet)
+
+
+def test_ctrl_c_while_costs_are_counted_loses_no_pair(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(_order: PairsOrder) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "count_exactly", interrupted)
+    done = asked(order(8), tmp_path)
+    assert (done.exit_code, done.result["finished_pairs"], done.result["exact"]) == (130, 8, None)
+    assert done.path is not None
+
+
+def test_one_command_more_fails_though_nothing_got_slower(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, replace(costs, commands=11)))
+    done = asked(order(8), tmp_path)
+    assert (done.exit_code, done.result["verdict"]["reasons"]) == (1, ["commands per acquire: 10 → 11"])
+    (tmp_path / "result.json").unlink()
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
+    assert asked(order(8), tmp_path).exit_code == 0, "negative control"
 
 
 def test_how_long_it_takes_counts_every_run() -> None:
