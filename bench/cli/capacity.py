@@ -165,9 +165,11 @@ def _measured(plan: CapacityPlan, values: dict[str, Any]) -> CapacityDone:
 def _show(done: CapacityDone, values: dict[str, Any]) -> None:
     from rich.console import Console
 
+    from bench.cli.report import report_beside
     from bench.report.capacity import summarise_capacity
     from bench.report.sheet import print_sheet, sheet_markdown
 
+    page = report_beside(done.result, done.path)
     summary = summarise_capacity(done.result, str(done.path))
     if values["markdown"] is not None:
         _write(values["markdown"], sheet_markdown(summary))
@@ -175,6 +177,8 @@ def _show(done: CapacityDone, values: dict[str, Any]) -> None:
         print(json.dumps(done.result, ensure_ascii=False))
     elif not values["quiet"]:
         print_sheet(summary, Console(highlight=False))
+        if page is not None:
+            print(f"report     {page}")
 
 
 def _write(path: Path, text: str, mode: str = "w") -> None:

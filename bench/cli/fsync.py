@@ -201,12 +201,16 @@ def _crash_of(wanted: Path | None) -> dict[str, Any] | None:
 def _show(done: FsyncDone, values: Mapping[str, Any], files: Outputs) -> int:
     from rich.console import Console
 
+    from bench.cli.report import report_beside
     from bench.report.fsync import fsync_cases, fsync_markdown, print_fsync
 
+    page = report_beside(done.result, done.path)
     if values["as_json"]:
         print(json.dumps(done.result, ensure_ascii=False), flush=True)
     elif not values["quiet"]:
         print_fsync(done.result, str(done.path or ""), Console(highlight=False))
+        if page is not None:
+            print(f"report     {page}")
     files.write(fsync_markdown(done.result, str(done.path or "")), fsync_cases(done.result))
     if done.path is None:
         print(f"lockbench: cut; go on with {_going_on(done.folder)}", file=sys.stderr)

@@ -59,6 +59,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
     wanted = load(scenario, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
     Outputs.of(values).require_writable()
     from bench.experiments.observe_watch import open_watch
+    from bench.experiments.verdict import INTERRUPTED
 
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
@@ -67,7 +68,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
             _say(f"lockbench: {warning}")
         observed = _observed(wanted, values, watch)
         _show(observed, values)
-        if values["stay"]:
+        if values["stay"] and observed.finished.exit_code != INTERRUPTED:
             _say(f"Prometheus  {watch.prometheus.url}  stays until Ctrl-C")
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
@@ -101,13 +102,15 @@ def _say(text: str) -> None:
 def _show(observed: Observed, values: dict[str, Any]) -> None:
     from rich.console import Console
 
+    from bench.cli.report import report_beside
     from bench.report.junit import run_suite
     from bench.report.markdown import summary_markdown
     from bench.report.summary import summarise
     from bench.report.terminal import print_summary
 
     finished, boards = observed.finished, _boards(observed)
-    summary = summarise(finished.result, str(finished.path or ""))
+    page = report_beside(finished.result, finished.path)
+    summary = summarise(finished.result, f"{finished.path or ''}{f', {page.name}' if page else ''}")
     if values["as_json"]:
         print(json.dumps(finished.result, ensure_ascii=False), flush=True)
     elif not values["quiet"] or finished.path is None:

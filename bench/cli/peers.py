@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench.cli.folder import make_result_folder
 from bench.cli.part_line import PartLine
+from bench.cli.report import report_beside
 from bench.errors import BenchError
 from bench.experiments.peers import PARTS, PeersDone, PeersOrder, run_peers
 from bench.experiments.verdict import INTERRUPTED
@@ -79,11 +80,13 @@ def _measured(values: dict[str, Any]) -> PeersDone:
 
 
 def _show(done: PeersDone, values: dict[str, Any]) -> None:
-    sheet = summarise_peers(done.result, str(done.path))
+    sheet, page = summarise_peers(done.result, str(done.path)), report_beside(done.result, done.path)
     if values["as_json"]:
         click.echo(json.dumps(done.result, ensure_ascii=False))
     elif not values["quiet"]:
         print_sheet(sheet, Console(highlight=False))
+        if page is not None:
+            click.echo(f"report     {page}")
     if values["markdown"] is not None:
         values["markdown"].write_text(sheet_markdown(sheet), encoding="utf-8")
 

@@ -59,11 +59,11 @@ def _bracket(point: Mapping[str, Any]) -> str:
     if capacity["low"] is None:
         return "no rate"
     if capacity["at_least"] or capacity["high"] is None:
-        return f"≥ {_rate(capacity['low'])} leases/s"
-    return f"{_rate(capacity['low'])}–{_rate(capacity['high'])} leases/s"
+        return f"≥ {rate_text(capacity['low'])} leases/s"
+    return f"{rate_text(capacity['low'])}–{rate_text(capacity['high'])} leases/s"
 
 
-def _rate(rate: float | None) -> str:
+def rate_text(rate: float | None) -> str:
     """Three significant digits: a bracket is 5 % wide."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
@@ -89,14 +89,14 @@ def _lines(point: Mapping[str, Any], result: Result, place: str) -> Iterator[tup
         yield "because", reason
     capacity, attained, knee = point["capacity"], point["attainment"], point["knee"]
     held, wanted = capacity["confirmed"], capacity["wanted_confirmations"]
-    missed = "nothing above was tried" if capacity["high"] is None else f"{_rate(capacity['high'])}/s did not hold"
-    yield "bracket", f"{_rate(capacity['low'])}/s held, confirmed {held} of {wanted} times; {missed}"
+    missed = "nothing above was tried" if capacity["high"] is None else f"{rate_text(capacity['high'])}/s did not hold"
+    yield "bracket", f"{rate_text(capacity['low'])}/s held, confirmed {held} of {wanted} times; {missed}"
     if attained:
         yield "attained", f"{_attained(attained)} of {count(attained['operations'])} acquires within {_limit(attained)}"
     if knee:
         acquire = knee["acquire_s"]
         times = f"p50 {latency(acquire['p50'])}, p99 {latency(acquire['p99'])}"
-        yield "knee", f"{_rate(knee['rate_per_s'])}/s: most throughput per latency ({times})"
+        yield "knee", f"{rate_text(knee['rate_per_s'])}/s: most throughput per latency ({times})"
     if point["headroom"]:
         yield "headroom", _headroom(point["headroom"])
     limit = point["next_limit"]
@@ -135,7 +135,7 @@ def _law(point: Mapping[str, Any]) -> str:
         return f"no law fitted: {point['no_law']}" if point["no_law"] else "not measured (--callers)"
     peak, rate = law["peak_callers"], law["peak_rate"]
     return (
-        f"peak of {_rate(rate['value'])} leases/s ({_rate(rate['low'])}–{_rate(rate['high'])}) at "
+        f"peak of {rate_text(rate['value'])} leases/s ({rate_text(rate['low'])}–{rate_text(rate['high'])}) at "
         f"{peak['value']:.0f} callers ({peak['low']:.0f}–{peak['high']:.0f}); contention {_small(law['contention'])}, "
         f"coherency {_small(law['coherency'])}; misses the points by {percent(law['misfit'])}"
     )
@@ -215,7 +215,7 @@ def _sweep_row(point: Mapping[str, Any]) -> tuple[str, ...]:
         _bracket(point).removesuffix(" leases/s"),
         milliseconds(held[-1]["acquire_s"]["p99"]) if held else MISSING,
         percent(attained["rate"], 2) if attained else MISSING,
-        _rate(knee["rate_per_s"]) if knee else MISSING,
+        rate_text(knee["rate_per_s"]) if knee else MISSING,
         point["next_limit"]["name"] or "none found",
     )
 

@@ -7,13 +7,19 @@ told by its verdict and its tables. Source: the results of bench.experiments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 
+from bench.report.capacity import summarise_capacity
+from bench.report.comparison import summarise_comparison
+from bench.report.crash import crash_sheet
+from bench.report.fsync import fsync_sheet
 from bench.report.markdown import summary_markdown
+from bench.report.peers import summarise_peers
+from bench.report.planner import planner_sheet
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, print_sheet, sheet_markdown
 from bench.report.summary import summarise
 from bench.report.terminal import print_summary
@@ -79,16 +85,10 @@ def _split_votes(result: Result, place: str) -> Sheet:
     return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
 
 
-def _capacity(result: Result, place: str) -> Sheet:
-    from bench.report.capacity import summarise_capacity
-
-    return summarise_capacity(result, place)
-
-
-def _comparison(result: Result, place: str) -> Sheet:
-    from bench.report.comparison import summarise_comparison
-
-    return summarise_comparison(result, place)
+def _fsync(result: Result, place: str) -> Sheet:
+    """The figures of the policies, then the planner's page."""
+    told, planned = fsync_sheet(result, place), planner_sheet(result)
+    return replace(told, parts=(*planned.parts, *told.parts), lines=(*told.lines, *planned.lines))
 
 
 def _plain(result: Result, place: str) -> Sheet:
@@ -133,7 +133,10 @@ def _cell(value: object) -> str:
 _SHEETS: Mapping[str, Callable[[Result, str], Sheet]] = {
     "safety": _safety,
     "split-votes": _split_votes,
-    "capacity": _capacity,
-    "compare": _comparison,
-    "gate": _comparison,
+    "capacity": summarise_capacity,
+    "compare": summarise_comparison,
+    "gate": summarise_comparison,
+    "fsync": _fsync,
+    "crash": crash_sheet,
+    "peers": summarise_peers,
 }

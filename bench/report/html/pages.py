@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
+from bench.report.html.capacity_figures import capacity_figures
+from bench.report.html.comparison_figures import comparison_figures
 from bench.report.html.figure import Figure, Page
+from bench.report.html.fsync_figures import fsync_figures
+from bench.report.html.odds_figures import crash_figures, split_votes_figures
 from bench.report.html.page import REPORT_NAME, write_page
 from bench.report.html.run_page import run_page
 from bench.report.html.several_page import several_page
@@ -46,4 +50,11 @@ def _none(_result: Result) -> Sequence[Figure]:
     return ()
 
 
-_FIGURES: Mapping[str, Callable[[Result], Sequence[Figure]]] = {}
+_FIGURES: Mapping[str, Callable[[Result], Sequence[Figure]]] = {
+    "capacity": capacity_figures,
+    "compare": comparison_figures,
+    "crash": crash_figures,
+    "fsync": fsync_figures,
+    "gate": comparison_figures,
+    "split-votes": split_votes_figures,
+}

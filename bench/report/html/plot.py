@@ -76,14 +76,14 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A point with its interval (low…high) at x."""
+class Spot:
+    """A point with its name beside it; `hollow`: drawn as a ring."""
 
     x: float
-    low: float
-    middle: float | None
-    high: float
+    y: float
     style: str
+    text: str = ""
+    hollow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Axes:
     y_label: Label
 
 
-Mark = Line | Area | Band | Interval
+Mark = Line | Area | Band | Spot
 
 
 def plot(axes: Axes, marks: Sequence[Mark], *, name: str, about: str, frame: Frame = FULL) -> str:
@@ -162,13 +162,13 @@ def _band_names(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
     return "".join(parts)
 
 
-def _mark(axes: Axes, mark: Line | Area | Interval) -> str:
+def _mark(axes: Axes, mark: Line | Area | Spot) -> str:
     if isinstance(mark, Area):
         edges = [axes.x(edge) for edge in mark.edges]
         path = svg.staircase(edges, [axes.y(v) for v in mark.highs], [axes.y(v) for v in mark.lows])
         return svg.element("path", d=path, class_=f"area {mark.style}")
-    if isinstance(mark, Interval):
-        return _interval(axes, mark)
+    if isinstance(mark, Spot):
+        return _spot(axes, mark)
     points = [None if y is None else (axes.x(x), axes.y(y)) for x, y in zip(mark.xs, mark.ys, strict=True)]
     path = svg.element("path", d=svg.polyline(points), class_=f"line {mark.style}")
     shown = [point for place, point in enumerate(points) if point and (mark.dots or _alone(points, place))]
@@ -181,10 +181,11 @@ def _alone(points: Sequence[tuple[float, float] | None], place: int) -> bool:
     return not any(around)
 
 
-def _interval(axes: Axes, mark: Interval) -> str:
-    x, low, high = axes.x(mark.x), axes.y(mark.low), axes.y(mark.high)
-    whisker = f"M{svg.number(x)} {svg.number(low)}V{svg.number(high)}M{svg.number(x - 4)} {svg.number(low)}h8"
-    parts = [svg.element("path", d=f"{whisker}M{svg.number(x - 4)} {svg.number(high)}h8", class_=f"line {mark.style}")]
-    if mark.middle is not None:
-        parts.append(svg.element("circle", cx=x, cy=axes.y(mark.middle), r=3.5, class_=f"dot {mark.style}"))
-    return "".join(parts)
+def _spot(axes: Axes, mark: Spot) -> str:
+    x, y = axes.x(mark.x), axes.y(mark.y)
+    ring = svg.element("circle", cx=x, cy=y, r=4.0, class_=f"{'ring' if mark.hollow else 'dot'} {mark.style}")
+    if not mark.text:
+        return ring
+    left = x > sum(axes.x(end) for end in (axes.x.low, axes.x.high)) / 2
+    beside = svg.label(mark.text, x - 7 if left else x + 7, y + 4, anchor="end" if left else "start", style="over spot")
+    return ring + beside

@@ -1,0 +1,137 @@
+"""Results that are no runs: each picture says what its result says, from results small enough to read."""
+
+import json
+import re
+
+import pytest
+
+from bench.report.html.capacity_figures import capacity_figures
+from bench.report.html.comparison_figures import comparison_figures
+from bench.report.html.fsync_figures import fsync_figures
+from bench.report.html.odds_figures import crash_figures, split_votes_figures
+
+
+def probe(rate, p99, seen):
+    slo = [{"expression": "acquire.p99 < 10ms", "limit": 0.01, "value": p99, "kept": seen == "held", "reason": None}]
+    acquire = {"count": 1, "p50": None, "p90": None, "p99": p99, "max": p99 * 2}
+    return {"rate_per_s": rate, "achieved_per_s": rate, "seen": seen, "acquire_s": acquire, "slo": slo}
+
+
+def estimate(value):
+    return {"value": value, "low": value * 0.9, "high": value * 1.1}
+
+
+@pytest.fixture
+def capacity(safe):
+    scenario = {**safe["scenario"], "targets": []}
+    rates = {1: 900, 4: 3_000, 16: 6_000, 64: 5_000, 256: 2_500}
+    callers = [
+        {"users": users, "achieved_per_s": float(rate), "acquire_s": {"p50": 0.001, "p99": 0.002}}
+        for users, rate in rates.items()
+    ]
+    law = {
+        "rate_of_one": estimate(950.0), "contention": estimate(0.02), "coherency": estimate(0.003),
+        "peak_callers": estimate(18.0), "peak_rate": estimate(6_100.0), "misfit": 0.03,
+    }  # fmt: skip
+    point = {
+        "variables": {}, "scenario": scenario,
+        "probes": [probe(1_000.0, 0.004, "held"), probe(2_000.0, 0.03, "missed")],
+        "capacity": {"low": 1_000.0, "high": 1_050.0, "at_least": False}, "knee": {"rate_per_s": 700.0},
+        "callers": callers, "law": law, "no_law": None, "next_limit": {"name": "server CPU"},
+    }  # fmt: skip
+    return {"slo": ["acquire.p99 < 10ms"], "points": [point]}
+
+
+def test_a_capacity_shows_its_bracket_its_knee_and_the_law(capacity):
+    search, callers = capacity_figures(capacity)
+    assert search.title.endswith("1,000–1,050 leases/s at acquire.p99 < 10ms; knee at 700/s")
+    assert search.svg.count("circle") == 3
+    assert 'class="found"' in search.svg
+    assert callers.title == "Throughput peaks at 18 callers (16–20), 6,100/s"
+    assert 'class="area band"' in callers.svg
+    assert callers.svg.count("<circle") == 5
+
+
+def test_a_capacity_without_a_law_says_why(capacity):
+    capacity["points"][0] |= {"law": None, "no_law": "it never turned down"}
+    assert capacity_figures(capacity)[1].title == "6,000 leases/s at most, with 16 callers; it never turned down"
+
+
+def test_a_sweep_stands_first_and_names_its_best(capacity):
+    (point,) = capacity["points"]
+    other = {**point, "variables": {"fsync": "always"}, "capacity": {"low": None, "high": None, "at_least": False}}
+    capacity["points"] = [{**point, "variables": {"fsync": "no"}}, other]
+    sweep = capacity_figures(capacity)[0]
+    assert sweep.title == "Most with fsync=no: 1,000/s"
+    assert [row[0] for row in sweep.data.rows] == ["fsync=no", "fsync=always"]
+
+
+def metric(name, ratio, low, high, verdict, role="judged"):
+    return {
+        "side": 1, "role": role, "metric": name, "ratio": ratio, "low": low, "high": high, "verdict": verdict,
+        "higher_is_better": name == "rate",
+    }  # fmt: skip
+
+
+def test_a_comparison_shows_each_change_with_its_interval():
+    entries = [
+        metric("rate", 0.8, 0.75, 0.85, "fail"),
+        metric("acquire.p99", 1.02, None, None, "inconclusive"),
+        metric("rate", 1.0, 0.9, 1.1, "pass", role="noise"),
+    ]
+    result = {"metrics": entries, "sides": [{"label": "old"}, {"label": "new"}], "tolerance_ratio": 0.1}
+    (figure,) = comparison_figures(result)
+    assert figure.title == "new against old: rate -20.0 % (fail), acquire.p99 +2.0 % (inconclusive)"
+    assert "-25.0 % … -15.0 %" in figure.svg
+    assert len(re.findall(r'class="line solid', figure.svg)) == 1
+    assert "10 % worse is allowed" in figure.about
+
+
+def test_what_always_costs_and_the_planner_with_and_without_crashes():
+    costs = [
+        {"instances": 1, "clients": 1, "pipeline": 1, "injected_ms": 2.0, "callers": callers, "ratio": ratio}
+        for callers, ratio in ((1, 57.4), (64, 6.9))
+    ]
+    spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
+    crash = {"lost_per_cut": {"median": 0, "max": 0}}
+    options = [
+        {"instances": 3, "policy": policy, "restart": None, "acquired_per_s": spread, "p99_s": 0.01, "sustained": True,
+         "crash": crash if policy == "always" else {"lost_per_cut": {"median": 5, "max": 90}}}
+        for policy in ("everysec", "always")
+    ]  # fmt: skip
+    figures = fsync_figures({"costs": costs, "planner": {"options": options}})
+    assert [figure.name for figure in figures] == ["costs", "planner-latency", "planner-losses"]
+    assert figures[0].title == "always costs from 6.9× (64 callers) to 57× (1 callers)"
+    assert figures[2].title == "Fastest that lost none: N=3 always, p99 10.0 ms, 9,000 locks/s"
+    for option in options:
+        option["crash"] = None
+    assert [figure.name for figure in fsync_figures({"costs": [], "planner": {"options": options}})] == [
+        "planner-latency"
+    ]
+
+
+def test_crashes_show_what_was_lost_and_granted_twice():
+    group = {"instances": 3, "crashed": 1, "policy": "everysec", "kind": "power-cut", "restart": "delayed"}
+    groups = [
+        {**group, "lost_per_cut": {"median": 12.0, "max": 90}},
+        {**group, "lost_per_cut": {"median": 0, "max": 0}},
+    ]
+    row = {"instances": 3, "crashed": 1, "restart": "at-once", "margin": 0, "cuts": 20}
+    rows = [
+        {**row, "abstention": False, "cuts_with_double_grants": 11},
+        {**row, "abstention": True, "cuts_with_double_grants": 0},
+    ]
+    lost, double = crash_figures({"groups": groups, "rows": rows})
+    assert lost.title == "1 of 2 cases lost no acknowledged lock; the worst crash lost 90"
+    assert "1/3 everysec power-cut later" in lost.svg
+    assert double.title == "Cuts with a double grant: 0 if restarted instances abstain, 11 if trusted"
+    assert "11 of 20 cuts" in double.svg
+
+
+def test_split_votes_stand_beside_the_closed_form(request):
+    result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
+    calibration, contention = split_votes_figures(result)
+    assert calibration.title.startswith("By pure chance: K=3 0.381, K=5 ")
+    assert [row[4] for row in calibration.data.rows] == [row["closed_form"] for row in result["calibration"]]
+    assert calibration.svg.count('class="ring') == len(result["calibration"])
+    assert contention.title.startswith("Real processes: at most 0.870 (K=10 random")
