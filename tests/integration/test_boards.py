@@ -53,7 +53,10 @@ LOST, DOUBLE, WINDOW_NS = 5_012, 3, 420_000_000  # as `lockbench crash` found th
 
 @dataclass(frozen=True)
 class Watched:
-    """Two runs and a recorded crash in one Prometheus; `panels` by board and title, over all of it."""
+    """Two runs and a recorded crash in one Prometheus; `panels` by board and title, over all of it.
+
+    `seen`: the count of leases whenever it was asked during the first run.
+    """
 
     prometheus: Prometheus
     split: Observed
@@ -61,6 +64,7 @@ class Watched:
     crash: str
     panels: dict
     span: Span
+    seen: list[float]
 
     def value(self, uid: str, title: str, run: str, number: int = 0) -> float:
         """What a panel shows of one run at its end."""
@@ -84,14 +88,20 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("boards")
     start_s = time.time()
     with open_watch(collector="none") as watch:
-        split = observe(_order(folder / "split", SPLIT, SPLIT_FAULTS), lambda _: None, watch)
+        seen: list[float] = []
+
+        def ask_meanwhile(_progress: object) -> None:
+            answer = watch.prometheus.at('sum(redlock_acquire_outcomes_total{redlock_outcome="acquired"})', time.time())
+            seen.extend(one.last for one in answer.series if one.last)
+
+        split = observe(_order(folder / "split", SPLIT, SPLIT_FAULTS), ask_meanwhile, watch)
         crash = _recorded_crash(watch.prometheus)
         opened = observe(_order(folder / "open", OPEN, OPEN_FAULTS), lambda _: None, watch)
         assert opened.panels is not None, opened.why
         span = Span(".*", start_s, opened.panels["end_s"], SCRAPE_S, split.finished.result["id"])
         asked = ask_boards(watch.prometheus, BOARDS, span)
         panels = {(board["uid"], panel["title"]): panel for board in asked for panel in board["panels"]}
-        yield Watched(watch.prometheus, split, opened, crash, panels, span)
+        yield Watched(watch.prometheus, split, opened, crash, panels, span, seen)
 
 
 def _order(folder: Path, options: dict[str, str], faults: str) -> Order:
@@ -131,6 +141,12 @@ def test_a_panels_query_has_data_and_no_warning(watched: Watched, uid: str, titl
     assert target["error"] == ""
     assert target["warnings"] == []
     assert has_data(target), target["query"]
+
+
+def test_prometheus_can_be_asked_while_the_run_goes_on(watched: Watched) -> None:
+    assert len(set(watched.seen)) >= 2
+    assert watched.seen == sorted(watched.seen)
+    assert watched.seen[-1] <= watched.split.finished.result["totals"]["acquired"]
 
 
 def test_faults_and_runs_are_annotations(watched: Watched) -> None:
