@@ -1,0 +1,181 @@
+"""Peers side by side: what is made of the drivers' tallies, when a bar is missed, and who cannot take part."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments import peers_installed
+from bench.experiments.peers import _Cell as Cell
+from bench.experiments.peers import bars
+from bench.experiments.peers_contest import Load, figures_of, rate_between
+from bench.experiments.peers_installed import PEERS, Absent, Contestant, Peer, install
+from bench.report.peers import BEGIN, END, summarise_peers, write_readme
+from bench.workloads.peers.driver import DRIVERS
+from bench.workloads.peers.order import Order, Tally
+
+ROOT = Path(__file__).parents[3]
+
+
+def cell(name: str, load: Load, **figures: Any) -> Cell:
+    """A contestant that showed these figures in two rounds."""
+    peer = next(one for one in PEERS if one.name == name)
+    return Cell(Contestant(peer, ()), load, [{"gave_up": 0, **figures}] * 2)
+
+
+MANY = Load(5, 64, own=True, seconds=1.0)
+SINGLE = Load(5, 1, own=True, seconds=1.0)
+HOT = Load(5, 64, own=False, seconds=1.0)
+
+
+def named(found: list[dict[str, Any]], word: str) -> dict[str, Any]:
+    return next(bar for bar in found if word in bar["name"])
+
+
+def rates(ours: float) -> list[Cell]:
+    return [
+        cell("lockcore gevent", MANY, cycles_per_s=ours),
+        cell("lockcore asyncio", MANY, cycles_per_s=ours / 2),
+        cell("redlock-py", MANY, cycles_per_s=1_000.0),
+        cell("aioredlock", MANY, cycles_per_s=2_000.0),
+        cell("node-redlock 4", MANY, cycles_per_s=15_000.0),
+        cell("redsync rueidis", MANY, cycles_per_s=12_000.0),
+    ]
+
+
+def test_the_fastest_of_each_side_are_compared() -> None:
+    found = bars(rates(50_000.0), [], [])
+    python, other = named(found, "Python peer"), named(found, "other peer")
+    assert (python["value"], python["ours"], python["theirs"]) == (25.0, "lockcore gevent", "aioredlock")
+    assert (other["value"], other["theirs"]) == (pytest.approx(3.333, rel=1e-3), "node-redlock 4")
+    assert python["reached"]
+    assert other["reached"]
+
+
+def test_a_slower_lockcore_misses_its_bars() -> None:
+    found = bars(rates(35_000.0), [], [])
+    assert not named(found, "Python peer")["reached"]
+    assert not named(found, "other peer")["reached"]
+
+
+def test_the_lowest_latency_of_a_peer_must_be_undercut() -> None:
+    cells = [cell("lockcore gevent", SINGLE, p50_us=90.0), cell("redsync redigo", SINGLE, p50_us=80.0)]
+    assert not named(bars(cells, [], []), "1 caller")["reached"]
+    cells[0] = cell("lockcore gevent", SINGLE, p50_us=70.0)
+    assert named(bars(cells, [], []), "1 caller")["reached"]
+
+
+def test_on_the_hot_key_only_who_never_gives_up_counts() -> None:
+    hot = [
+        cell("lockcore gevent", HOT, cycles_per_s=700.0, p99_us=80_000.0),
+        cell("redlock-py", HOT, cycles_per_s=900.0, p99_us=1_000.0),
+        cell("redsync rueidis", HOT, cycles_per_s=650.0, p99_us=900_000.0),
+    ]
+    hot[1].rounds = [{**hot[1].rounds[0], "gave_up": 3}] * 2
+    found = bars([], hot, [])
+    assert named(found, "leases/s")["theirs"] == "redsync rueidis"
+    assert named(found, "leases/s")["reached"]
+    assert named(found, "p99 wait")["reached"]
+
+
+def test_a_stopped_instance_may_cost_a_tenth() -> None:
+    load = Load(3, 64, own=True, seconds=0.0)
+    kept = cell("lockcore gevent", load, before_per_s=1_000.0, stopped_per_s=950.0)
+    lost = cell("lockcore gevent", load, before_per_s=1_000.0, stopped_per_s=800.0)
+    assert named(bars([], [], [kept]), "stopped")["reached"]
+    assert not named(bars([], [], [lost]), "stopped")["reached"]
+
+
+def test_rates_are_of_whole_tenths_between_two_times() -> None:
+    bins = dict.fromkeys(range(100), 7)
+    assert rate_between(bins, 2.0, 5.0) == pytest.approx(70)
+    assert rate_between({}, 2.0, 5.0) == 0
+
+
+def test_a_tally_becomes_figures() -> None:
+    order = Order("x", [], [], 2.0, 0.0, 2, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
+    answer = Tally(order).to_json() | {
+        "cycles": 4, "all_cycles": 5, "acquires_us": [1.0, 2.0, 3.0, 4.0], "leases_by_caller": [1, 3],
+        "client_us": 40.0, "server_us": 8.0, "gave_up": 2,
+    }  # fmt: skip
+    figures = figures_of(answer, sent=50)
+    assert figures["cycles_per_s"] == 2
+    assert (figures["client_us"], figures["server_us"], figures["commands_per_lease"]) == (10, 2, 10)
+    assert (figures["p50_us"], figures["p99_us"], figures["jain"]) == (3.0, 4.0, 0.8)
+
+
+def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles() -> None:
+    tally = Tally(Order("x", [], [], 0.0, 0.0, 1, own=False, hold_s=0.0, ttl_ms=1, wait_ms=1))
+    tally.start()
+    tally.add(0, tally.measure_s, tally.measure_s + 5.0)
+    assert tally.to_json()["cycles"] == 0
+    assert tally.to_json()["acquires_us"] == [pytest.approx(5e6)]
+
+
+def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Peer("nowhere", "node", "nowhere", ("nothing 1",))
+    monkeypatch.setattr(peers_installed, "PEERS", (nowhere, PEERS[0]))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    absent, there = install(tmp_path / "cache", (), lambda _text: None)
+    assert isinstance(absent, Absent)
+    assert absent.reason == "node is not installed"
+    assert isinstance(there, Contestant)
+
+
+def test_every_python_contestant_has_a_driver() -> None:
+    assert {peer.name for peer in PEERS if peer.kind in ("python", "lockcore")} == set(DRIVERS)
+
+
+def test_a_driver_needs_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import bench.workloads.peers.driver; print(*set(sys.modules) - before)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert loaded - set(sys.stdlib_module_names) == {"bench"}
+
+
+def result() -> dict[str, Any]:
+    bar = {"name": "x", "ours": "a", "theirs": None, "value": 2.0, "low": 1.0, "high": 3.0, "bar": 1.0}
+    return {
+        "started_at": "2026-11-21T00:00:00Z", "interrupted": False,
+        "environment": {"cpu_model": "c", "cores": 4, "python": "p"},
+        "conditions": {"server": {"name": "redis", "version": "7"}, "cores": 2, "rounds": 3, "seconds": 1.0,
+                       "hot_seconds": 3.0},
+        "contestants": [], "absent": [{"name": "redsync", "reason": "go is not installed"}],
+        "cycles": [], "hot": [], "stopped": [], "bars": [{**bar, "at_least": True, "reached": True}],
+    }  # fmt: skip
+
+
+def test_the_readmes_table_is_renewed_between_its_markers(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    write_readme(readme, result())
+    write_readme(readme, result())
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    assert text.count("Not there: redsync (go is not installed)") == 1
+
+
+def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing", encoding="utf-8")
+    with pytest.raises(EnvironmentNotReadyError, match="has no place for the table"):
+        write_readme(readme, result())
+    assert readme.read_text(encoding="utf-8") == "nothing"
+
+
+def test_missed_bars_come_first() -> None:
+    missed = result()
+    missed["bars"][0]["reached"] = False
+    assert summarise_peers(missed).verdict == "BARS MISSED"
+    assert summarise_peers(result()).verdict == "BARS REACHED"
+    assert json.dumps(missed)

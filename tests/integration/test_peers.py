@@ -1,0 +1,52 @@
+"""`make peers` with lockcore alone: the whole way from the drivers to a result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from bench.measure.result import schema
+
+pytestmark = pytest.mark.integration
+
+
+def run_peers(out: Path, *options: str) -> dict[str, object]:
+    command = [sys.executable, "-m", "bench.cli.peers", "--rounds", "1", "--seconds", "0.2", "--hot-seconds", "0.5"]
+    command += [
+        "--only",
+        "lockcore gevent",
+        "--out",
+        str(out),
+        "--cache",
+        str(out.parent / "cache"),
+        "--json",
+        *options,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, object] = json.loads(done.stdout)
+    jsonschema.validate(result, schema("peers"))
+    assert result == json.loads((out / "result.json").read_text(encoding="utf-8"))
+    return result
+
+
+def test_one_hot_key_is_measured(tmp_path: Path) -> None:
+    rows = run_peers(tmp_path / "out", "--part", "hot")["hot"]
+    assert isinstance(rows, list)
+    assert [row["instances"] for row in sorted(rows, key=lambda row: row["instances"])] == [1, 5]
+    for row in rows:
+        assert row["leases"] > 0
+        assert row["commands_per_lease"] >= 2 * row["instances"]
+        assert row["errors"] == {}
+
+
+@pytest.mark.slow
+def test_a_stopped_instance_leaves_no_key(tmp_path: Path) -> None:
+    (row,) = run_peers(tmp_path / "out", "--part", "stopped")["stopped"]  # type: ignore[misc]
+    assert row["keys_left"] == 0
+    assert row["stopped_per_s"] > 0.5 * row["before_per_s"]
