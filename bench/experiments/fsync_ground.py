@@ -212,7 +212,7 @@ def _server_policy(policy: str) -> str:
 
 
 def _listed(policies: set[str] | set[str | None]) -> str:
-    return ", ".join(sorted(str(policy) for policy in policies))
+    return ", ".join(sorted(policy or "a policy they do not tell" for policy in policies))
 
 
 def _why_no_shim(server: ServerBinary) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema
 import pytest
 
 from bench.analysis.fsync import rows_of
 from bench.analysis.planner import is_safe, plan_page
+from bench.measure.result import schema
 from tests.doubles.fsync_visits import cut, visit
 
 SHAPE = (16, 4)
@@ -61,6 +63,13 @@ def test_the_recommendation_is_made_from_the_figures() -> None:
     )
     assert any("everysec, restarted at once: 93 double grants in 120 cuts, up to 900 locks lost" in t for t in advice)
     assert any(text.startswith("always costs 4.0–88×, depending on callers and disk") for text in advice)
+
+
+def test_the_page_is_what_its_schema_says() -> None:
+    document = schema("fsync")
+    page_schema = {"$defs": document["$defs"], **document["$defs"]["planner"]}
+    for losses in (healthy(), None):
+        jsonschema.Draft202012Validator(page_schema).validate(plan_page(rows(), losses, "f5"))
 
 
 def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> None:
