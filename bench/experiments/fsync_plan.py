@@ -5,8 +5,8 @@
     injected    what the shim adds to every fsync (ms); 0 = the disk as it is
     rewrite     off · on: BGREWRITEAOF in the middle · on-no-sync: the same under no-appendfsync-on-rewrite
 
-Rules: pure. A repeat visits every cell once, in an order of its own that the seed decides, so that what else the
-machine does hits all policies alike. Source: README, "Choosing an fsync policy".
+Rules: pure. A repeat visits every cell once, in an order of its own that the seed decides: what is compared (one N and
+shape) is visited in a row, shuffled, so that what else the machine does hits all policies alike. Source: README, "Choosing an fsync policy".
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class FsyncPlan:
         found = []
         for repeat in range(self.repeats):
             dice = Random(f"{self.seed} fsync {repeat}")
-            found += [(repeat, cell) for cell in dice.sample(self.cells, len(self.cells))]
+            blocks: dict[tuple[int, int, int], list[FsyncCell]] = {}
+            for cell in dice.sample(self.cells, len(self.cells)):
+                blocks.setdefault((cell.instances, cell.clients, cell.pipeline), []).append(cell)
+            found += [(repeat, cell) for block in blocks.values() for cell in block]
         return found
 
     def visit_s(self, cell: FsyncCell) -> float:

@@ -34,6 +34,12 @@ def test_policies_are_interleaved() -> None:
     assert runs > len(policies) / 3
 
 
+def test_what_is_compared_is_visited_in_a_row() -> None:
+    shapes = [(repeat, cell.instances, cell.clients, cell.pipeline) for repeat, cell in plan().visits()]
+    runs = 1 + sum(one != other for one, other in pairwise(shapes))
+    assert runs == len(set(shapes))
+
+
 def test_without_an_append_only_file_nothing_is_delayed_or_rewritten() -> None:
     cells = set(product_cells(["none"], [1], [(1, 1)], [0.5, 2.0], ["off", "on"]))
     assert [(cell.injected_ms, cell.rewrite) for cell in cells] == [(0.0, "off")]
