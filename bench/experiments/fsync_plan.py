@@ -6,7 +6,8 @@
     rewrite     off · on: BGREWRITEAOF in the middle · on-no-sync: the same under no-appendfsync-on-rewrite
 
 Rules: pure. A repeat visits every cell once, in an order of its own that the seed decides: what is compared (one N and
-shape) is visited in a row, shuffled, so that what else the machine does hits all policies alike. Source: README, "Choosing an fsync policy".
+shape) is visited in a row, shuffled, so that what else the machine does hits all policies alike.
+Source: README, "Choosing an fsync policy".
 """
 
 from __future__ import annotations

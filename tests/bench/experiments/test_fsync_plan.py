@@ -36,7 +36,7 @@ def test_policies_are_interleaved() -> None:
 
 def test_what_is_compared_is_visited_in_a_row() -> None:
     shapes = [(repeat, cell.instances, cell.clients, cell.pipeline) for repeat, cell in plan().visits()]
-    runs = 1 + sum(one != other for one, other in pairwise(shapes))
+    runs = 1 + sum(one != other for one, other in itertools.pairwise(shapes))
     assert runs == len(set(shapes))
 
 
