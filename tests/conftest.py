@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -10,6 +12,8 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rendering must not depend on who runs the tests: no colours, no width from the environment."""
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "LOCKBENCH_TARGETS", "LOCKBENCH_PLAN"):
         monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:  # a machine's own collector is not meant
+        monkeypatch.delenv(name)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -187,7 +187,8 @@ class Exporter:
             counts.add(records)
             counts.add_votes(records)
             counts.add_handoffs(records, ALL_TIME)
-        self._counts = counts
+        if counts.operations >= self._counts.operations:  # else the folder is gone
+            self._counts = counts
 
     # -- telling ------------------------------------------------------------------------------------------------------
 

@@ -36,9 +36,10 @@ _LOGGER = "opentelemetry"
 class Otlp:
     """The two lines to the collector. Made by `open_otlp`."""
 
-    def __init__(self, resource: Any, metrics: Any, traces: Any, wall_ns: int) -> None:
-        self._resource, self._wall_ns = resource, wall_ns
-        self._log = _LastLine()
+    def __init__(self, resource: Any, metrics: Any, traces: Any, wall_ns: int, log: _LastLine) -> None:
+        self._resource, self._wall_ns, self._log = resource, wall_ns, log
+        self._before = f"telemetry: {log.text}" if log.text else ""
+        log.text = ""
         self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
         self._metrics = self._traces = None
         if metrics is not None:
@@ -62,16 +63,17 @@ class Otlp:
         }
 
     def complaints(self, endpoint: str) -> list[str]:
-        """One sentence if anything did not arrive at `endpoint`, without secrets."""
-        dropped = self.dropped
+        """What the exporters said of their settings, and one sentence if anything did not arrive at `endpoint`."""
+        dropped, before = self.dropped, [self._before] if self._before else []
         if not any(dropped.values()):
-            return []
+            return before
         metrics = self._metrics.sent if self._metrics else 0
         spans = self._traces.sent if self._traces else 0
         reason = f"; it said: {self._log.text}" if self._log.text else ""
         return [
+            *before,
             f"telemetry: {endpoint} took {metrics} of {metrics + dropped['export']} metric exports and {spans} of "
-            f"{spans + dropped['span']} spans{reason}"
+            f"{spans + dropped['span']} spans{reason}",
         ]
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -121,8 +123,9 @@ class _LastLine(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one line."""
-        self.text = _shown(record.getMessage().partition("\n")[0])
+        """Keep one line; of headers, which may hold a token, only that they are wrong."""
+        text = _shown(record.getMessage().partition("\n")[0])
+        self.text = text.partition(":")[0] if "header" in text.lower() else text
 
     def close(self) -> None:
         """Give the loggers back."""
@@ -141,20 +144,23 @@ def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> 
 
     Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
     """
+    log = _LastLine()
     try:
         from opentelemetry.sdk.resources import Resource
 
         metrics = _exporter("metric", settings.metrics)
         traces = _exporter("trace", settings.traces)
+        return Otlp(Resource.create(dict(resource)), metrics, traces, wall_ns, log)
     except ImportError as error:
+        log.close()
         extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
         raise EnvironmentNotReadyError(
             f"telemetry is asked for by OTEL_* variables, and {error.name} is not installed; "
             f"pip install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
         ) from None
     except Exception as error:  # noqa: BLE001 - exporters check their variables in many ways
+        log.close()
         raise UsageError(f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it") from None
-    return Otlp(Resource.create(dict(resource)), metrics, traces, wall_ns)
 
 
 def _exporter(signal: str, protocol: str | None) -> Any:

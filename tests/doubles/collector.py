@@ -32,6 +32,7 @@ class Received:
     resource: Attributes = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)  # name -> opentelemetry.proto Metric
     history: dict[str, list[Any]] = field(default_factory=dict)
+    instances: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same by service.instance.id
     spans: list[Any] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,6 +44,7 @@ class Received:
                 for scope in of_resource.scope_metrics:
                     for metric in scope.metrics:
                         self.metrics[metric.name] = metric
+                        self.instances.setdefault(self.resource["service.instance.id"], {})[metric.name] = metric
                         self.history.setdefault(metric.name, []).append(metric)
 
     def add_spans(self, request: Any) -> None:

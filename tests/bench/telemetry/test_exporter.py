@@ -1,0 +1,245 @@
+"""An exporter beside a folder that grows: live and final sums agree, late votes are in, nothing stops a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.telemetry import otlp
+from bench.telemetry.exporter import Exporter, Sources, open_exporter
+from bench.telemetry.run import Run, address_of
+from bench.telemetry.settings import settings_of
+from tests.doubles.collector import Collector
+
+MS = 1_000_000
+WON = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+OPEN, CLOSED = 2 | 1 << 40, 2 | 1 << 24
+RUN = Run("ab12", "redlock", "always", [("127.0.0.1", 7001 + index) for index in range(3)], 4, 1, None, 50.0)
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+        yield collector
+
+
+def exporter_of(folder: Path, run: Run = RUN, **sources: Any) -> Exporter:
+    settings = settings_of(os.environ)
+    assert settings is not None
+    return open_exporter(settings, run, folder, Sources(**sources))
+
+
+def write(recorder: Recorder, number: int, votes: int = CLOSED) -> list[int]:
+    now = time.monotonic_ns() - 100 * MS
+    return [
+        recorder.write(now, now, now, now + MS, now + 1000 * MS, now + MS, now + MS, now + 2 * MS, now + MS, 0, 0, WON,
+                       votes, 1, index)
+        for index in range(number)
+    ]  # fmt: skip
+
+
+def until(condition: Any) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def acquired(collector: Collector) -> float:
+    received = collector.received
+    if "redlock.acquire.outcomes" not in received.metrics:
+        return -1
+    return received.total("redlock.acquire.outcomes", redlock_outcome="acquired")
+
+
+def test_what_is_counted_live_is_what_is_counted_at_the_end(tmp_path: Path, collector: Collector) -> None:
+    recorder, exporter = Recorder(tmp_path, 0, segment_records=64), exporter_of(tmp_path)
+    exporter.start()
+    for total in (50, 150, 300):
+        write(recorder, total - max(int(acquired(collector)), 0))
+        until(lambda total=total: acquired(collector) == total)
+    recorder.close()
+    assert exporter.finish() == []
+    assert acquired(collector) == 300
+    assert collector.received.total("redlock.votes", redlock_vote="granted") == 600
+    assert collector.received.total("redlock.vote.margin") == 300
+
+
+def test_votes_that_come_late_are_in_the_last_export(tmp_path: Path, collector: Collector) -> None:
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    exporter.start()
+    slots = write(recorder, 10, OPEN)
+    until(lambda: acquired(collector) == 10)
+    for slot in slots:
+        recorder.patch_votes(slot, CLOSED)
+    recorder.close()
+    assert exporter.finish() == []
+    assert collector.received.total("redlock.votes", redlock_vote="undecided") == 0
+    assert collector.received.total("redlock.votes", redlock_vote="silent") == 10
+    assert collector.received.total("redlock.vote.margin") == 10
+
+
+def test_what_a_worker_forgets_stays_counted_and_what_nobody_saw_is_dropped(
+    tmp_path: Path, collector: Collector
+) -> None:
+    recorder, exporter = Recorder(tmp_path, 0, segment_records=8), exporter_of(tmp_path)
+    exporter._look(time.monotonic_ns())
+    write(recorder, 24)
+    exporter._look(time.monotonic_ns())
+    write(recorder, 16)
+    for path in sorted(tmp_path.glob("history-*.bin"))[:4]:  # the fourth was never looked at
+        path.unlink()
+    recorder.close()
+    warnings = exporter.finish()
+    assert acquired(collector) == 32
+    assert collector.received.total("redlock.telemetry.dropped", redlock_telemetry_item="record") == 8
+    assert warnings == ["telemetry: 8 operations were forgotten before they were counted"]
+
+
+def test_a_folder_that_is_gone_is_a_warning_and_nothing_else(tmp_path: Path, collector: Collector) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recorder, exporter = Recorder(folder, 0), exporter_of(folder)
+    exporter.start()
+    write(recorder, 5)
+    recorder.close()
+    until(lambda: acquired(collector) == 5)
+    (folder / "worker-0-1.json").write_text("{", encoding="utf-8")  # no note, ever
+    until(lambda: not exporter._thread.is_alive())
+    shutil.rmtree(folder)
+    (warning,) = exporter.finish()
+    assert warning.startswith("telemetry stopped: ")
+
+
+def test_a_collector_that_stalls_delays_no_look(tmp_path: Path, collector: Collector) -> None:
+    collector.stall()
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    exporter.start()
+    assert collector.asked.wait(DEADLINE_S)
+    write(recorder, 7)
+    until(lambda: exporter._counts.operations == 7)
+    recorder.close()
+    collector.go_on()
+    exporter.finish()
+    assert acquired(collector) == 7
+
+
+def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, collector: Collector) -> None:
+    collector.answer_with(400)
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    write(recorder, 7)
+    recorder.close()
+    (warning,) = exporter.finish()
+    assert re.match(rf"telemetry: {collector.endpoint} took 0 of 1 metric exports and 0 of \d+ spans", warning)
+    assert "400" in warning
+
+
+def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, collector: Collector) -> None:
+    exporter = exporter_of(
+        tmp_path,
+        faults=lambda: [("stop", "instance:1", True)],
+        violations=lambda: {"service_fault": 2},
+        infos=lambda: [None, {"aof_current_size": 77, "expired_keys": 5, "used_cpu_sys": 1.5}, None],
+    )
+    exporter.finish()
+    received = collector.received
+    assert received.total("redlock.fault.active", redlock_fault_kind="stop", redlock_fault_target="instance:1") == 1
+    assert received.total("redlock.safety.violations", redlock_violation_kind="service_fault") == 2
+    assert received.total("redis.aof.size", server_port=7002) == 77
+    assert received.total("redis.keys.expired") == 5
+    assert received.total("redis.cpu.time", state="sys") == 1.5
+    assert [point for point in received.points("redis.aof.size") if point.as_int != 77] == []
+
+
+def test_the_result_has_the_last_word_on_violations(tmp_path: Path, collector: Collector) -> None:
+    exporter = exporter_of(tmp_path, violations=lambda: {"service_fault": 2})
+    exporter.finish({"service_faults": 3, "granted_invalid": 1, "foreign_deletes": 4})
+    total = collector.received.total
+    assert total("redlock.safety.violations", redlock_violation_kind="service_fault") == 3
+    assert total("redlock.safety.violations", redlock_violation_kind="granted_invalid") == 1
+    assert total("redlock.safety.violations", redlock_violation_kind="foreign_delete") == 4
+
+
+def note(index: int, **changes: Any) -> dict[str, Any]:
+    statuses = [
+        {"state": state, "commands": 10, "reconnects": 1, "errors": {"TIMEOUT": 2} if state != "voting" else {}}
+        for state in ("voting", "abstaining", "down")
+    ]
+    return {
+        "worker": index, "pid": index + 1, "phase": "running", "spawned_ns": 1, "stopped_ns": 0, "cpu_s": 1.5 + index,
+        "lag_histogram": "", "late_starts": 3, "queued_starts": 4, "instances": statuses, **changes,
+    }  # fmt: skip
+
+
+def test_workers_notes_add_up(tmp_path: Path, collector: Collector) -> None:
+    for index in range(2):
+        (tmp_path / f"worker-{index}-{index + 1}.json").write_text(json.dumps(note(index)), encoding="utf-8")
+    exporter_of(tmp_path).finish()
+    total = collector.received.total
+    assert total("redlock.load.late_starts") == 6
+    assert total("redlock.load.queued_starts") == 8
+    assert total("redlock.client.cpu", redlock_worker=1) == 2.5
+    assert total("redlock.instance.commands", server_port=7001) == 20
+    assert [total("redlock.instance.voting", server_port=port) for port in (7001, 7002, 7003)] == [1, 0, 0]
+    assert [total("redlock.instance.abstaining", server_port=port) for port in (7001, 7002, 7003)] == [0, 1, 0]
+    assert total("redlock.instance.errors", error_type="TIMEOUT", server_port=7003) == 4
+
+
+def test_a_missing_package_is_one_sentence_that_says_what_to_install(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    with pytest.raises(EnvironmentNotReadyError, match=r"pip install 'lockbench\[telemetry\]'"):
+        exporter_of(tmp_path)
+
+
+def test_a_variable_that_no_exporter_can_read_is_one_sentence(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise FileNotFoundError("/secret/place/of/a/certificate")
+
+    monkeypatch.setattr(otlp, "_exporter", refuse)
+    with pytest.raises(UsageError, match="OTEL_") as refused:
+        exporter_of(tmp_path)
+    assert "secret" not in str(refused.value)
+
+
+def test_what_an_exporter_says_of_its_variables_is_a_warning(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "origami")
+    (warning,) = exporter_of(tmp_path).finish()
+    assert "origami" in warning
+
+
+def test_headers_that_cannot_be_read_are_not_shown(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization hunter2")
+    (warning,) = exporter_of(tmp_path).finish()
+    assert "eader" in warning
+    assert "hunter2" not in warning
+
+
+@pytest.mark.parametrize(
+    "text, address",
+    [("10.0.0.1:6379", ("10.0.0.1", 6379)), ("[::1]:7000", ("::1", 7000)), ("/run/redis.sock", ("/run/redis.sock", 0))],
+)
+def test_addresses_have_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
