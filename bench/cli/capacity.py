@@ -6,7 +6,6 @@ or with --json the result and nothing else. Source: README's command table.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 import tomllib
@@ -19,18 +18,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.options import given_options, scenario_options
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.cli.outputs import Outputs, output_options
+from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest
 
 if TYPE_CHECKING:
-    from bench.experiments.capacity import CapacityDone, CapacityPlan, Point
+    from bench.cli.showing import Told
+    from bench.experiments.capacity import CapacityPlan, Point
+    from bench.experiments.done import Done
 
 FULL = {"duration": "10s", "warmup": "2s"}
 QUICK = {"duration": "3s", "warmup": "1s"}
-SEARCHED = {"rate": "capacity searches the rate", "faults": "capacity is measured without faults"}
-NOT_SWEPT = {*SEARCHED, "targets", "thresholds", "pause", "seed", "duration", "warmup"}
+SEARCHED = {
+    "rate": "capacity searches the rate",
+    "faults": "capacity is measured without faults",
+    "thresholds": "what must hold is said by --slo",
+}
+NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
 @click.command(epilog="A point takes about 7 minutes, with --quick about 3; servers are started and stopped.")
@@ -60,7 +66,7 @@ NOT_SWEPT = {*SEARCHED, "targets", "thresholds", "pause", "seed", "duration", "w
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-capacity-<id>]"
 )
-@click.option("--markdown", metavar="FILE", type=click.Path(path_type=Path), help="write the tables as Markdown, too")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="no progress and no tables")
 def capacity(scenario: Path | None, **values: Any) -> int:
@@ -69,12 +75,13 @@ def capacity(scenario: Path | None, **values: Any) -> int:
     Open loop: doubling until the SLO is missed, bisecting to within 5 %, confirming three times. Exit code 4: the load
     generator was the limit (the capacity is "at least"), or nothing could be confirmed; 1: no rate keeps the SLO.
     """
+    from bench.cli.showing import show
+
     plan = plan_of(scenario, values)
-    if values["markdown"] is not None:
-        _write(values["markdown"], "", mode="a")  # refused before the work, not after it
+    files = Outputs.of(values)
+    files.require_writable()
     done = _measured(plan, values)
-    _show(done, values)
-    return done.exit_code
+    return show(done, _told(done), files, values)
 
 
 def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
@@ -138,7 +145,7 @@ def _point(path: Path | None, given: Mapping[str, object], variables: Mapping[st
     return Point(_load(path, {**given, **variables}), variables)
 
 
-def _measured(plan: CapacityPlan, values: dict[str, Any]) -> CapacityDone:
+def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
     from bench.cli.folder import make_result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.capacity import CapacityOrder, run_capacity
@@ -162,28 +169,10 @@ def _measured(plan: CapacityPlan, values: dict[str, Any]) -> CapacityDone:
         folder.remove_if_empty()
 
 
-def _show(done: CapacityDone, values: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from bench.cli.report import report_beside
-    from bench.report.capacity import summarise_capacity
+def _told(done: Done) -> Told:
+    from bench.cli.showing import Told
+    from bench.report.capacity import capacity_suite, summarise_capacity
     from bench.report.sheet import print_sheet, sheet_markdown
 
-    page = report_beside(done.result, done.path)
-    summary = summarise_capacity(done.result, str(done.path))
-    if values["markdown"] is not None:
-        _write(values["markdown"], sheet_markdown(summary))
-    if values["as_json"]:
-        print(json.dumps(done.result, ensure_ascii=False))
-    elif not values["quiet"]:
-        print_sheet(summary, Console(highlight=False))
-        if page is not None:
-            print(f"report     {page}")
-
-
-def _write(path: Path, text: str, mode: str = "w") -> None:
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
+    sheet = summarise_capacity(done.result, str(done.path or ""))
+    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), capacity_suite(done.result))

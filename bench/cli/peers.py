@@ -6,22 +6,22 @@ libraries".
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from bench.cli.folder import make_result_folder
+from bench.cli.outputs import Outputs, output_options
 from bench.cli.part_line import PartLine
-from bench.cli.report import report_beside
+from bench.cli.showing import Told, show
 from bench.errors import BenchError
-from bench.experiments.peers import PARTS, PeersDone, PeersOrder, run_peers
+from bench.experiments.done import Done
+from bench.experiments.peers import PARTS, PeersOrder, run_peers
 from bench.experiments.verdict import INTERRUPTED
-from bench.report.peers import summarise_peers, write_readme
+from bench.report.peers import peers_suite, summarise_peers, write_readme
 from bench.report.sheet import print_sheet, sheet_markdown
 
 
@@ -36,15 +36,17 @@ from bench.report.sheet import print_sheet, sheet_markdown
 @click.option("--seed", default=1, show_default=True, help="of the order within the rounds")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="result folder  [results/<time>-peers-<id>]")
 @click.option("--readme", type=click.Path(path_type=Path), default=None, help="renew the table between its markers")
-@click.option("--markdown", type=click.Path(path_type=Path), default=None, help="write the tables as Markdown, too")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="no progress and no tables")
 def main(**values: Any) -> None:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
     try:
+        files = Outputs.of(values)
+        files.require_writable()
         done = _measured(values)
-        _show(done, values)
-        if values["readme"] is not None and not done.exit_code:
+        code = show(done, _told(done), files, values)
+        if values["readme"] is not None and not code:
             write_readme(values["readme"], done.result)
     except BenchError as error:
         click.echo(f"lockbench: {error}", err=True)
@@ -52,10 +54,10 @@ def main(**values: Any) -> None:
     except KeyboardInterrupt:
         click.echo("lockbench: interrupted", err=True)
         sys.exit(INTERRUPTED)
-    sys.exit(done.exit_code)
+    sys.exit(code)
 
 
-def _measured(values: dict[str, Any]) -> PeersDone:
+def _measured(values: dict[str, Any]) -> Done:
     run_id = secrets.token_hex(4)
     folder = make_result_folder(values["out"], "peers", run_id)
     order = PeersOrder(
@@ -79,16 +81,9 @@ def _measured(values: dict[str, Any]) -> PeersDone:
         folder.remove_if_empty()
 
 
-def _show(done: PeersDone, values: dict[str, Any]) -> None:
-    sheet, page = summarise_peers(done.result, str(done.path)), report_beside(done.result, done.path)
-    if values["as_json"]:
-        click.echo(json.dumps(done.result, ensure_ascii=False))
-    elif not values["quiet"]:
-        print_sheet(sheet, Console(highlight=False))
-        if page is not None:
-            click.echo(f"report     {page}")
-    if values["markdown"] is not None:
-        values["markdown"].write_text(sheet_markdown(sheet), encoding="utf-8")
+def _told(done: Done) -> Told:
+    sheet = summarise_peers(done.result, str(done.path or ""))
+    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), peers_suite(done.result))
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ from typing import Any
 from bench.analysis.bottleneck import NextLimit, Use, next_limit
 from bench.analysis.capacity_search import Bracket, Search, Seen
 from bench.analysis.usl import Law, Refusal, fit_law
-from bench.errors import BenchError, InconclusiveError
+from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.experiments.capacity_probe import Probe, Slo, judge_probe
+from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.run import Order, run_on
 from bench.experiments.servers import Servers, open_servers
-from bench.experiments.verdict import exit_code
 from bench.measure.environment import describe_environment
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE
@@ -80,16 +80,7 @@ class CapacityOrder:
     allow_missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityDone:
-    """What came of it: the result, where it is, the exit code."""
-
-    result: Result
-    path: Path
-    exit_code: int
-
-
-def run_capacity(order: CapacityOrder, show: Show) -> CapacityDone:
+def run_capacity(order: CapacityOrder, show: Show) -> Done:
     """Measure `order`, showing progress, and return its result, which is written by then.
 
     Raises BenchError when nothing could be measured, KeyboardInterrupt when it was cut short before the first probe.
@@ -117,8 +108,7 @@ def run_capacity(order: CapacityOrder, show: Show) -> CapacityDone:
         "warnings": list(dict.fromkeys(seeker.warnings)),
         "verdict": {"status": status, "reasons": [*([seeker.stopped] if seeker.stopped else []), *reasons]},
     }
-    path = write_result(result, order.folder)
-    return CapacityDone(result, path, exit_code(result["verdict"], interrupted=seeker.interrupted))
+    return store(result, order.folder)
 
 
 def _worst(statuses: Sequence[str], stopped: str) -> str:
@@ -242,20 +232,13 @@ class _Seeker:
         if self._interrupts.count:
             raise _CutShort
         _drain(servers.urls)
-        folder = self._order.folder / "probes" / f"{self._runs + 1:02d}"
-        folder.mkdir(parents=True)
-        order = Order(
-            scenario,
-            f"{self._order.run_id}-{self._runs + 1}",
-            self._order.command,
-            folder,
-            self._order.server,
-            self._order.allow_missing,
-        )
+        run_id = f"{self._order.run_id}-{self._runs + 1}"
+        order = Order(scenario, run_id, self._order.command, None, self._order.server, self._order.allow_missing)
         finished = run_on(servers, order, self._interrupts, lambda _progress: None)
         if finished.result["interrupted"]:
             raise _CutShort
         self._runs += 1
+        self._store(finished.result)
         verdict = finished.result["verdict"]
         if verdict["status"] == "violated":
             findings.violated = f"at {scenario.rate_per_s or 0:,.0f}/s: {'; '.join(verdict['reasons'])}"
@@ -263,6 +246,15 @@ class _Seeker:
             raise InconclusiveError(f"a probe did not run to its end: {verdict['reasons'][0]}")
         self.warnings += [text for text in servers.warnings() if text not in self.warnings]
         return finished.result
+
+    def _store(self, result: Result) -> None:
+        """Keep a probe's whole result; what cannot be stored costs nothing but itself."""
+        folder = self._order.folder / "probes" / f"{self._runs:02d}"
+        try:
+            folder.mkdir(parents=True)
+            write_result(result, folder)
+        except (OSError, EnvironmentNotReadyError) as error:
+            self.warnings.append(f"a probe's result could not be stored in {folder} ({error})")
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:

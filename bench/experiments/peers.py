@@ -20,13 +20,13 @@ from pathlib import Path
 from statistics import median
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.peers_contest import Figures, Load, contest, contest_stopped
 from bench.experiments.peers_installed import Absent, Contestant, install
 from bench.experiments.speed import two_cores
-from bench.experiments.verdict import INTERRUPTED
 from bench.measure.environment import describe_environment
-from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.result import SCHEMA_VERSION, Result
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, find_server, found_servers
 
@@ -58,15 +58,6 @@ class PeersOrder:
     server: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PeersDone:
-    """What came of it: the result, where it is, the exit code."""
-
-    result: Result
-    path: Path
-    exit_code: int
-
-
 @dataclass(slots=True)
 class _Cell:
     """One contestant under one load: its figures, one per round."""
@@ -76,7 +67,7 @@ class _Cell:
     rounds: list[Figures] = field(default_factory=list)
 
 
-def run_peers(order: PeersOrder, say: Say) -> PeersDone:
+def run_peers(order: PeersOrder, say: Say) -> Done:
     """Install, measure, and return the result, which is written by then.
 
     Raises BenchError when nothing can be measured here, KeyboardInterrupt when it was cut short before any figure.
@@ -108,7 +99,7 @@ def run_peers(order: PeersOrder, say: Say) -> PeersDone:
         "bars": bars(cells, hot, stopped),
         "verdict": {"status": "pass", "reasons": []},
     }
-    return PeersDone(result, write_result(result, order.folder), INTERRUPTED if interrupted else 0)
+    return store(result, order.folder)
 
 
 def _conditions(order: PeersOrder, server: ServerBinary, cores: int) -> Figures:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.report.figures import MISSING, count, latency, milliseconds, percent
+from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -39,6 +40,15 @@ def summarise_capacity(result: Result, place: str = "") -> Sheet:
         )  # fmt: skip
     headline = f"{len(points)} points, {' and '.join(result['slo'])}"
     return Sheet(verdict, style, headline, _conditions(result), (_sweep(points),), tuple(_sweep_lines(result, place)))
+
+
+def capacity_suite(result: Result) -> Suite:
+    """One JUnit case per point."""
+    cases = [
+        Case(" ".join(point["variables"].values()) or "capacity", point["status"], answer(point, result))
+        for point in result["points"]
+    ]
+    return Suite("capacity", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
 
 
 def answer(point: Mapping[str, Any], result: Result) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.report.figures import MISSING, count, milliseconds, percent, share
+from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, GOOD, Part, Sheet, part_markdown
 
 Result = Mapping[str, Any]
@@ -33,6 +34,12 @@ def summarise_peers(result: Result, place: str = "") -> Sheet:
     verdict, style = ("BARS MISSED", BAD) if missed else ("BARS REACHED", GOOD)
     headline = f"{reached} of {len(result['bars'])} bars reached"
     return Sheet(verdict, style, headline, conditions(result), tuple(_parts(result)), tuple(_lines(result, place)))
+
+
+def peers_suite(result: Result) -> Suite:
+    """One JUnit case per bar."""
+    cases = [Case(bar["name"], "pass" if bar["reached"] else "fail", _bar(bar)) for bar in result["bars"]]
+    return Suite("peers", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
 
 
 def conditions(result: Result) -> str:

@@ -37,7 +37,7 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "cut"
     with capacity("--slo", "acquire.p99 < 1s", "--first-rate", "50", "--instances", "1", out=out) as process:
         assert process.stderr is not None
-        while not (out / "probes" / "02").exists():  # the first is finished then
+        while not (out / "probes" / "01" / "result.json").exists():
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
