@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments import fsync_ground
 from bench.experiments.fsync_generator import Generator
 from bench.experiments.fsync_ground import Ground, OwnServers, has_waitaof
 from bench.experiments.fsync_plan import FsyncCell
@@ -217,6 +218,20 @@ class Forgetful:
     """A ledger in which nothing is durable."""
 
     durable_bytes = 0
+
+
+def test_without_the_shim_no_latency_is_added_and_no_fsync_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler() -> None:
+        raise EnvironmentNotReadyError("there is no compiler")
+
+    monkeypatch.setattr(fsync_ground, "Preload", no_compiler)
+    servers = OwnServers(find_server(), None)
+    slow, raw = FsyncCell("always", 1, 1, 1, 2.0, "off"), FsyncCell("always", 1, 1, 1, 0.0, "off")
+    assert servers.why_not(slow) == "no latency can be added to an fsync: there is no compiler"
+    assert servers.why_not(raw) is None
+    assert servers.warnings() == ["fsyncs are not counted: there is no compiler"]
+    with servers.ground(raw) as ground:
+        assert ground.syncs is None
 
 
 def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> None:
