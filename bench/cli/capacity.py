@@ -39,7 +39,7 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-@click.command(epilog="A point takes about 7 minutes, with --quick about 3; servers are started and stopped.")
+@click.command(epilog="A point takes about 6 minutes, with --quick about 2; servers are started and stopped.")
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
 @click.option("--target-rate", metavar="R", type=click.FloatRange(min=0, min_open=True), help="say the headroom at R/s")

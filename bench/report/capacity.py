@@ -66,6 +66,8 @@ def answer(point: Mapping[str, Any], result: Result) -> str:
 
 def _bracket(point: Mapping[str, Any]) -> str:
     capacity = point["capacity"]
+    if not point["probes"]:
+        return "no probe was finished"
     if capacity["low"] is None:
         return "no rate"
     if capacity["at_least"] or capacity["high"] is None:
