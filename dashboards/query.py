@@ -85,10 +85,17 @@ def total(name: str, by: Sequence[str] = (), *, part: str = "", run: str = "$run
     return Query(_sum(f"last_over_time({metric(name, part, run=run, **labels)}[$__range])", by), unit, _legend(by))
 
 
+def voting() -> Query:
+    """How many instances vote: each one only while every load process gets its vote."""
+    each = _sum(metric("redlock.instance.voting"), (RUN, *INSTANCE), "min")
+    return Query(f"sum({each})", BY_NAME["redlock.instance.voting"].unit)
+
+
 def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
-    """A gauge's median over each run in view, averaged over runs."""
-    expr = _sum(f"quantile_over_time(0.5, {metric(name, run=run, **labels)}[$__range])", by, "avg")
-    return Query(expr, BY_NAME[name].unit, _legend(by))
+    """A gauge's median over each run in view, summed over its load processes, averaged over runs."""
+    of_run = tuple(dict.fromkeys((RUN, *by)))
+    each = _sum(f"quantile_over_time(0.5, {metric(name, run=run, **labels)}[$__range])", of_run)
+    return Query(_sum(each, by, "avg"), BY_NAME[name].unit, _legend(by))
 
 
 def quantile(q: float, name: str, by: Sequence[str] = (), **labels: str) -> Query:

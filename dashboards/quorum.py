@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dashboards.frame import board
 from dashboards.panels import line, lines, number, row
-from dashboards.query import INSTANCE, RATIO, Query, mean, metric, now, quantile, rate, ratio, total
+from dashboards.query import INSTANCE, RATIO, Query, mean, metric, now, quantile, rate, ratio, total, voting
 
 UID = "lockbench-quorum"
 _MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
@@ -20,8 +20,8 @@ def _no_reserve() -> Query:
 
 
 def _spare() -> Query:
-    voting, needed = now("redlock.instance.voting"), now("redlock.quorum.size", function="max")
-    return Query(f"{voting.expr} - {needed.expr}", "{instance}", "spare")
+    needed = now("redlock.quorum.size", function="max")
+    return Query(f"{voting().expr} - {needed.expr}", "{instance}", "spare")
 
 
 _splits = ratio(total("redlock.split_votes"), total("redlock.acquire.outcomes"))
@@ -93,7 +93,6 @@ _VOTES = row(
 _by_instance = [quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99)]
 _median = quantile(0.5, _REPLY, INSTANCE).expr
 _skew = Query(f"max({_median}) / min({_median})", "x", "slowest ÷ fastest")
-_voting = now("redlock.instance.voting").named("voting")
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _INSTANCES = row(
     "Instances",
@@ -110,12 +109,12 @@ _INSTANCES = row(
     ),
     line(
         7,
-        lines(8, "Voting instances", "Below the quorum nothing can be locked.", _voting, _needed),
+        lines(8, "Voting instances", "Below the quorum nothing can be locked.", voting().named("voting"), _needed),
         lines(
             8,
             "Abstaining",
             "1 while an instance does not vote, as it may have forgotten locks.",
-            now("redlock.instance.abstaining", INSTANCE),
+            now("redlock.instance.abstaining", INSTANCE, function="max"),
         ),
         lines(8, "Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
     ),
