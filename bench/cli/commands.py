@@ -16,7 +16,9 @@ import click
 
 from bench.cli.capacity import capacity
 from bench.cli.compare import compare
+from bench.cli.completion import completion, completion_asked
 from bench.cli.crash import crash
+from bench.cli.examples import show_examples
 from bench.cli.fsync import fsync, planner
 from bench.cli.gate import gate
 from bench.cli.observe import observe
@@ -40,6 +42,10 @@ def execute(arguments: Sequence[str]) -> int:
         return end.exit_code
     except click.Abort:
         raise KeyboardInterrupt from None
+    except SystemExit as end:
+        if not completion_asked():
+            raise
+        return int(end.code or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return 2
@@ -165,3 +171,5 @@ lockbench.add_command(gate)
 lockbench.add_command(fsync)
 lockbench.add_command(planner)
 lockbench.add_command(observe)
+lockbench.add_command(completion)
+show_examples(lockbench)

@@ -56,7 +56,14 @@ def _option(key: Key) -> Callable[[Command], Command]:
         multiple=key.kind.many,
         default=None,
         help=text,
+        shell_complete=_recipe_names if key.name == "recipe" else None,
     )
+
+
+def _recipe_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from bench.recipes.registry import all_recipes
+
+    return [name for name in all_recipes() if name.startswith(begun)]
 
 
 def _parameter(key: Key) -> str:

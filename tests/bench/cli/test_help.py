@@ -1,0 +1,69 @@
+"""Every command explains itself with examples that work, and a shell can complete it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from bench.cli.commands import lockbench
+from bench.cli.examples import EXAMPLES
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = sorted(lockbench.commands)
+
+
+def help_of(name: str) -> str:
+    command = lockbench.commands[name]
+    return command.get_help(click.Context(command, info_name=name, parent=click.Context(lockbench, info_name="lockbench")))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
+    text = help_of(name)
+    assert text.startswith("Usage: lockbench")
+    assert "Examples:" in text
+    assert f"  lockbench {name}" in text or f"(lockbench {name}" in text
+
+
+def test_no_example_is_of_a_command_that_is_not_there() -> None:
+    assert set(EXAMPLES) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_is_understood(line: str) -> None:
+    if line.startswith("eval"):
+        line = line.partition("$(")[2].partition(")")[0]
+    words = shlex.split(line.partition(" > ")[0])
+    assert words[0] == "lockbench"
+    command = lockbench.commands[words[1]]
+    assert command.make_context(words[1], words[2:], parent=click.Context(lockbench)) is not None
+
+
+def completed(words: str, place: int, shell: str = "bash") -> list[str]:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(place), "_LOCKBENCH_COMPLETE": f"{shell}_complete"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench"],
+        env={**os.environ, **asked, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_a_shell_completes_commands_options_and_recipes() -> None:
+    assert completed("lockbench ca", 1) == ["capacity"]
+    assert completed("lockbench run --recipe watch", 3) == ["watchdog", "watchdog-naive"]
+    assert "--retry-window" in completed("lockbench run --retry", 2)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_asks_this_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lockbench.main(["completion", shell], standalone_mode=False) == 0
+    script = capsys.readouterr().out
+    assert f"_LOCKBENCH_COMPLETE={shell}_complete" in script
+    assert "lockbench" in script

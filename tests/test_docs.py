@@ -1,0 +1,148 @@
+"""What the READMEs tell people to type: understood as written, and done where that takes seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from bench.cli.commands import lockbench
+from bench.scenario import load
+from bench.topology.fleet import start_fleet
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("lockcore", "bench", "dashboards", ".github")
+PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+LATER = re.compile(r"\s{2,}#.*|\s\|\s.*|\s>\s.*|\s&&\s.*")  # a remark, a pipe, a file: not the command's
+MADE = ("results/", "git:", "lib:", "…", "mine.toml")  # places that a reader has, and a test has not
+
+
+def blocks(page: Path, language: str = "") -> list[str]:
+    """The code of a page: fenced blocks of `language`, and indented ones if none is asked for."""
+    text = page.read_text("utf-8")
+    fenced = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    indented = re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
+    return fenced + ([re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in indented] if not language else [])
+
+
+def commands(word: str) -> list[tuple[str, str]]:
+    """Every line that begins with `word`, with its page; lines that end in a backslash are joined."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page) + blocks(page, "sh"):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [
+                (str(page.relative_to(ROOT)), LATER.sub("", line)) for line in lines if line.startswith(f"{word} ")
+            ]
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands("lockbench"))
+def test_a_command_is_understood_as_it_is_written(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(line)
+    if "…" in line or "─" in line:
+        pytest.skip("a sketch, not a command")
+    if words[1] == "--version":
+        return
+    command = lockbench.commands[words[1]]
+    context = command.make_context(words[1], words[2:], parent=click.Context(lockbench))
+    scenario = context.params.get("scenario")
+    if scenario is not None and not str(scenario).startswith(MADE):
+        load(scenario, {}, lambda _recipe: 5)
+
+
+def test_there_are_commands_to_understand() -> None:
+    assert len(commands("lockbench")) > 15
+    assert ("README.md", "make test") in commands("make")
+
+
+@pytest.mark.parametrize("line", sorted({line for _, line in commands("make")}))
+def test_a_make_target_is_there(line: str) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert {word for word in shlex.split(line)[1:] if "=" not in word} <= set(targets)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text("utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_a_folders_table_names_are_there(page: Path) -> None:
+    """The first cell of the tables that list files: every `name.py` in it exists below the folder."""
+    if page.parent in (ROOT, ROOT / ".github"):
+        return
+    cells = re.findall(r"^\| (`[^|]*\.(?:py|css|js|j2|json|c|lua)`[^|]*) \|", page.read_text("utf-8"), re.MULTILINE)
+    names = [name for cell in cells for name in re.findall(r"`([\w/.-]+\.\w+)`", cell)]
+    there = {str(path.relative_to(page.parent)) for path in page.parent.rglob("*.*")}
+    known = there | {Path(path).name for path in there}
+    assert [name for name in names if name not in known] == []
+
+
+def run(*words: str, cwd: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+QUICK = ("doctor", "recipes", "init", "--version", "completion")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("page", "line"), [(page, line) for page, line in commands("lockbench") if line.split()[1] in QUICK]
+)
+def test_a_quick_command_of_a_page_works(page: str, line: str, tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "bench", *shlex.split(line)[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    with start_fleet(5, "none") as servers:
+        yield servers
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [(str(page.relative_to(ROOT)), code) for page in PAGES for code in blocks(page, "python")],
+    ids=lambda value: value if value.endswith(".md") else None,
+)
+def test_a_python_example_of_a_page_works(page: str, code: str, fleet, tmp_path: Path) -> None:
+    """As written, but for two things: the hosts are servers that run, and these, just started, are trusted at once."""
+    for number, host in enumerate(dict.fromkeys(re.findall(r"redis://([\w.-]+)", code))):
+        code = code.replace(f"redis://{host}", fleet.urls[number])
+    code = re.sub(r"(\.connect\((?:\[.*?\]|\w+))", r'\1, rejoin="trust-first"', code, flags=re.DOTALL)
+    path = tmp_path / "example.py"
+    path.write_text(code, "utf-8")
+    done = run(sys.executable, str(path), cwd=tmp_path, timeout_s=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [
+        (page, line)
+        for page, line in commands("lockbench")
+        if not any(part in line for part in (*MADE, "10.0.0", "fleet")) and line.split()[1] not in QUICK
+    ],
+)
+def test_a_long_command_of_a_page_works(page: str, line: str, tmp_path: Path) -> None:
+    """Exit codes 0, and 4 or 5 where that is what the command is there to show."""
+    (tmp_path / "bench").symlink_to(ROOT / "bench")
+    done = run(sys.executable, "-m", "bench", *shlex.split(line)[1:], cwd=tmp_path, timeout_s=1_800)
+    assert done.returncode in (0, 1, 4, 5), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout
