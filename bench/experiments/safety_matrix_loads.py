@@ -30,7 +30,8 @@ OVERSLEEP = "after-grant:150ms:0.08"
 class Strain:
     """What a load meets: stretched pause points, and faults as (kind, target, at ms, for ms).
 
-    `processes` share the callers; `options` of the scenario besides.
+    `processes` share the callers; `options` of the scenario besides. `sweep`: milder pauses, loaded before it one by
+    one for their figure alone.
     """
 
     name: str
@@ -39,10 +40,16 @@ class Strain:
     faults: tuple[tuple[str, str, float, float | None], ...] = ()
     processes: int = 1
     options: Mapping[str, object] | None = None
+    sweep: tuple[str, ...] = ()
 
 
 PAUSES = Strain("pauses", "8 % of the holders stall for 150 ms, TTL 60 ms", (OVERSLEEP,))
-GAP = Strain("gap", "10 % of the releases stall for 100 ms between GET and DEL, TTL 60 ms", ("after-get:100ms:0.1",))
+GAP = Strain(
+    "gap",
+    "10 % of the releases stall for 100 ms (20, 60 ms) between GET and DEL; hold 20 ms, TTL 60 ms",
+    ("after-get:100ms:0.1",),
+    sweep=("after-get:20ms:0.1", "after-get:60ms:0.1"),
+)
 READ_GAP = Strain("read-gap", "10 ms between reading the lock and writing it", ("after-get:10ms:0.2",))
 STOPPED = Strain(
     "stopped-clients",
@@ -73,7 +80,7 @@ ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
     (PAUSES, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
     (GAP, ("set-nx-get-del",)),
     (READ_GAP, ("get-set",)),
-    (STOPPED, ("set-nx-fixed", "set-nx-lua", "redlock")),
+    (STOPPED, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
     (FLUSHED, ("set-nx-lua",)),
     (UNSTABLE, ("redlock", "redlock-sequential", "redlock-random-order")),
 )
@@ -121,6 +128,15 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scena
 
 def look_at_load(strain: Strain, recipe: str, ground: Ground) -> Finding:
     """Load `recipe` under `strain`; what this machine cannot do is skipped. Raises KeyboardInterrupt when cut short."""
+    swept: dict[str, float | None] = {}
+    for pause in strain.sweep:
+        milder = _load_once(replace(strain, pauses=(pause,)), recipe, ground)
+        swept[f"service_faults_at_{pause.split(':')[1]}"] = milder.figures.get("service_faults")
+    finding = _load_once(strain, recipe, ground)
+    return replace(finding, figures={**finding.figures, **swept})
+
+
+def _load_once(strain: Strain, recipe: str, ground: Ground) -> Finding:
     scenario = scenario_of(strain, recipe, seed=ground.seed, quick=ground.quick)
     with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
         order = Order(scenario, ground.run_id, [], Path(folder), ground.server)

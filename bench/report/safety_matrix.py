@@ -91,15 +91,20 @@ def _conditions(result: Result) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    figure = figures_text(row["figures"]) if row["figures"] or not row["reason"] else str(row["reason"])
-    return (row["recipe"], row["fault"], row["expected"], row["seen"], figure, row["verdict"])
+    return (row["recipe"], row["fault"], row["expected"], row["seen"], _figure(row), row["verdict"])
+
+
+def _figure(row: Row) -> str:
+    """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
+    if row["figures"] and not (row["part"] == "claim" and row["reason"]):
+        return figures_text(row["figures"])
+    return "; ".join(filter(None, (row["figures"] and figures_text(row["figures"]), row["reason"]))) or "–"
 
 
 def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
     for reason in result["verdict"]["reasons"]:
         yield "because", reason
-    schedules = [row for row in result["rows"] if row["part"] == "schedule" and row["fault"] != "none"]
-    yield from {row["fault"]: row["about"] for row in schedules}.items()
+    yield from {row["fault"]: row["about"] for row in result["rows"] if row["fault"] != "none"}.items()
     for warning in result["warnings"]:
         yield "warning", warning
     if place:

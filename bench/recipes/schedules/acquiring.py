@@ -31,7 +31,8 @@ def both_read_first(stage: Stage) -> Shown:
 def takeover_together(stage: Stage) -> Shown:
     """A dead holder's lock has ended; two clients have seen that before either takes it over.
 
-    Figures: winners; the loser's writes over the winner's end, and by how much they moved it.
+    Figures: winners and violations of the one takeover; the loser's writes over the winner's end, and by how much they
+    moved it.
     """
     dead = stage.client()
     dead.acquire(SHORT_MS)
@@ -46,7 +47,12 @@ def takeover_together(stage: Stage) -> Shown:
     overwritten = int(bool(winners) and held != winners[0].lease.owner_token)
     moved_ms = int(held or 0) - int(winners[0].lease.owner_token) if overwritten else 0
     report = stage.report()
-    figures = {"winners": len(winners), "overwritten_ends": overwritten, "end_moved_ms": moved_ms}
+    figures: dict[str, float | None] = {
+        "winners": len(winners),
+        "violations_per_takeover": report.service_faults,
+        "overwritten_ends": overwritten,
+        "end_moved_ms": moved_ms,
+    }
     return Shown(len(winners) != 1 or overwritten > 0, figures, report)
 
 
