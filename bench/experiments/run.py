@@ -107,7 +107,7 @@ def run_on(
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
         }
         result = conclude(evidence, **identity)
-        result["warnings"] += telemetry.finish(result["safety"])
+        result["warnings"] += telemetry.finish(result["safety"], hurried=course.interrupted)
         code = exit_code(result["verdict"], interrupted=course.interrupted)
         return Finished(result, *_stored(result, order, workdir, code))
 

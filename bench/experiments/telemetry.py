@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bench.telemetry.surroundings import Info
 
 ASK_EVERY_S = 2.0
+HURRIED_S = 1.0
 
 
 class RunTelemetry:
@@ -44,13 +45,16 @@ class RunTelemetry:
             self._servers.start()
             self._exporter.start()
 
-    def finish(self, safety: Mapping[str, Any]) -> list[str]:
-        """Export what the run came to; return warnings. The run's folder must still be there."""
+    def finish(self, safety: Mapping[str, Any], *, hurried: bool = False) -> list[str]:
+        """Export what the run came to; return warnings. The run's folder must still be there.
+
+        `hurried`: somebody waits for the end, so a collector gets little time.
+        """
         exporter, self._exporter = self._exporter, None
         if exporter is None or self._servers is None:
             return []
         self._servers.stop()
-        return exporter.finish(safety)
+        return exporter.finish(safety, HURRIED_S) if hurried else exporter.finish(safety)
 
     def __enter__(self) -> Self:
         return self

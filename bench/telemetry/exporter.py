@@ -111,6 +111,7 @@ class Exporter:
             notes = read_workers(self._folder)
             self._count_all()
             self._replies.adopt(notes)
+            self._achieved_per_s = self._held = self._waiting = 0.0  # nobody is at it any more
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))
             self._offer(notes, None, _violations(safety) if safety else self._sources.violations())
