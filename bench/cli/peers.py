@@ -47,7 +47,7 @@ def main(**values: Any) -> None:
         done = _measured(values)
         code = show(done, _told(done), files, values)
         if values["readme"] is not None and not code:
-            write_readme(values["readme"], done.result)
+            _renew(values["readme"], done, whole=not (values["only"] or values["parts"]))
     except BenchError as error:
         click.echo(f"lockbench: {error}", err=True)
         sys.exit(error.exit_code)
@@ -79,6 +79,14 @@ def _measured(values: dict[str, Any]) -> Done:
     finally:
         line.clear()
         folder.remove_if_empty()
+
+
+def _renew(readme: Path, done: Done, *, whole: bool) -> None:
+    """Renew the table, but never by a part of it."""
+    if whole:
+        write_readme(readme, done.result)
+    else:
+        click.echo(f"{readme} keeps its table: only a part was measured", err=True)
 
 
 def _told(done: Done) -> Told:

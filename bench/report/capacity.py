@@ -138,7 +138,7 @@ def _headroom(headroom: Mapping[str, Any]) -> str:
     target, ratio = f"{count(headroom['target_rate_per_s'])}/s", headroom["ratio"]
     if ratio is None:
         return f"none at {target}: no rate holds"
-    return f"{ratio:+.0%} at {target}" + ("" if headroom["kept"] else ": the SLO is not kept there")
+    return f"{ratio * 100:+.0f} % at {target}" + ("" if headroom["kept"] else ": the SLO is not kept there")
 
 
 def _law(point: Mapping[str, Any]) -> str:

@@ -36,7 +36,10 @@ def run_peers(out: Path, *options: str) -> dict[str, object]:
 
 
 def test_one_hot_key_is_measured(tmp_path: Path) -> None:
-    rows = run_peers(tmp_path / "out", "--part", "hot")["hot"]
+    readme = tmp_path / "README.md"
+    readme.write_text("kept", encoding="utf-8")
+    rows = run_peers(tmp_path / "out", "--part", "hot", "--readme", str(readme))["hot"]
+    assert readme.read_text(encoding="utf-8") == "kept"  # a part never takes the place of the whole table
     assert isinstance(rows, list)
     assert [row["instances"] for row in sorted(rows, key=lambda row: row["instances"])] == [1, 5]
     for row in rows:
