@@ -31,8 +31,11 @@ RULE_OF_THREE = 3.0
 Crash = Mapping[str, Any]
 
 
-def plan_page(rows: Sequence[Row], crash: Crash | None, fsync_id: str) -> Row:
-    """The section `planner`: options, costs, disk, and what is advised, in sentences made from these figures."""
+def plan_page(rows: Sequence[Row], crash: Crash | None, fsync_id: str, server: Mapping[str, Any] | None = None) -> Row:
+    """The section `planner`: options, costs, disk, and what is advised, in sentences made from these figures.
+
+    `server`: the program that was measured, None = not known.
+    """
     reference = _reference(rows)
     cells = crash["rows"] if crash else []
     options = [_option(rows, cells, reference, key) for key in _keys(rows, cells)]
@@ -43,9 +46,16 @@ def plan_page(rows: Sequence[Row], crash: Crash | None, fsync_id: str) -> Row:
         "disk_fdatasync_s": _disk(rows),
         "sources": {"fsync": fsync_id, "crash": crash["id"] if crash else None},
         "ttl_ms": crash["conditions"].get("ttl_ms") if crash else None,
+        "warnings": _unlike(server, crash["fleet"]["server"]) if crash else [],
         "crash_locks_per_s": crash["conditions"].get("locks_per_s") if crash else None,
     }
     return {**page, "advice": list(_advice(page))}
+
+
+def _unlike(measured: Mapping[str, Any] | None, crashed: Mapping[str, Any] | None) -> list[str]:
+    """Speed and losses of unlike servers may stand on one page, but not without a word."""
+    names = [f"{one['name']} {one['version']}" if one else "servers of another kind" for one in (measured, crashed)]
+    return [] if names[0] == names[1] else [f"the speed is that of {names[0]}, the losses are those of {names[1]}"]
 
 
 def _reference(rows: Sequence[Row]) -> Row | None:

@@ -237,7 +237,8 @@ def planner(**values: Any) -> int:
     result = result_of_kind(wanted, "fsync") if wanted is not None else newest_result(Path("results"), "fsync")
     if result is None:
         raise EnvironmentNotReadyError("there is no result of lockbench fsync in results/; measure one, or name it")
-    result["planner"] = plan_page(result["rows"], _crash_of(values["crash"]), result["id"])
+    crash = _crash_of(values["crash"])
+    result["planner"] = plan_page(result["rows"], crash, result["id"], result["fleet"]["server"])
     return _show_page(result, values, files)
 
 

@@ -191,7 +191,7 @@ class _Matrix:
             "skipped": [{**asdict(cell), "reason": reason} for cell, reason in self._skipped.items()],
             "costs": costs_of_pair(rows, "everysec", "always"),
             "findings": findings,
-            "planner": plan_page(rows, order.crash, order.run_id),
+            "planner": plan_page(rows, order.crash, order.run_id, self._servers.describe()["server"]),
             "warnings": self._warnings(rows, findings),
             "verdict": judge_fsync(findings),
         }

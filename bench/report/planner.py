@@ -85,6 +85,8 @@ def disk_text(disk: Mapping[str, float | None] | None) -> str:
 def _lines(page: Page) -> Iterator[tuple[str, str]]:
     for text in page["advice"][1:]:
         yield "seen", text
+    for warning in page["warnings"]:
+        yield "warning", warning
     yield "disk", disk_text(page["disk_fdatasync_s"])
     yield "beware", CARRY_OVER
     if page["sources"]["crash"]:

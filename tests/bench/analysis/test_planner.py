@@ -28,7 +28,12 @@ def rows() -> list[dict[str, Any]]:
 
 
 def crash(*cells: dict[str, Any]) -> dict[str, Any]:
-    return {"id": "c0ffee00", "conditions": {"ttl_ms": 2000}, "rows": list(cells)}
+    return {
+        "id": "c0ffee00",
+        "conditions": {"ttl_ms": 2000},
+        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
+        "rows": list(cells),
+    }
 
 
 def healthy() -> dict[str, Any]:
@@ -63,6 +68,14 @@ def test_the_recommendation_is_made_from_the_figures() -> None:
     )
     assert any("everysec, restarted at once: 93 double grants in 120 cuts, up to 900 locks lost" in t for t in advice)
     assert any(text.startswith("always costs 4.0–88×, depending on callers and disk") for text in advice)
+
+
+def test_losses_of_another_server_are_told_of() -> None:
+    like, unlike = ({"name": "redis", "version": version} for version in ("7.0.15", "8.4.0"))
+    assert plan_page(rows(), healthy(), "f5", like)["warnings"] == []
+    assert plan_page(rows(), healthy(), "f5", unlike)["warnings"] == [
+        "the speed is that of redis 8.4.0, the losses are those of redis 7.0.15"
+    ]
 
 
 def test_the_page_is_what_its_schema_says() -> None:

@@ -23,7 +23,9 @@ def result(*visits: dict[str, Any], crash: bool = True) -> dict[str, Any]:
         *(visit("always", 3000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
     )
     cells = [cut("everysec", "delayed"), cut("everysec", "at-once", grants=12, lost=90_000), cut("always", "at-once")]
-    losses = {"id": "c0ffee00", "conditions": {"ttl_ms": 2000}, "rows": cells} if crash else None
+    losses = (
+        {"id": "c0ffee00", "conditions": {"ttl_ms": 2000}, "fleet": {"server": None}, "rows": cells} if crash else None
+    )
     rows = rows_of(made)
     findings = findings_of(rows)
     return {
