@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from bench.experiments.sides import Given
 
 PAIRS = 24
-CLOSED, OPEN = ("rate", "acquire.p50", "acquire.success"), ("acquire.p50", "acquire.success")
+CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
+OPEN = ("acquire.p50", "acquire.success")
 
 
 @click.command(
