@@ -17,5 +17,8 @@ def drift_ns(ttl_ms: int, drift_factor: float) -> int:
 
     `ttl_ms` > 0; `drift_factor` in [0, 1). Source: the Redlock text's CLOCK_DRIFT; the 2 ms cover Redis's own expiry
     granularity of 1 ms and the rounding of PX.
+
+    >>> drift_ns(10_000, 0.01) / NS_PER_MS
+    102.0
     """
     return int(ttl_ms * drift_factor * NS_PER_MS) + 2 * NS_PER_MS

@@ -37,7 +37,11 @@ class Outcome(Enum):
 
 
 class Tally(NamedTuple):
-    """Votes of one round, counted; the six sum to N. `undecided` is 0 once the round is closed."""
+    """Votes of one round, counted; the six sum to N. `undecided` is 0 once the round is closed.
+
+    >>> print(Tally(granted=3, absent=2))
+    3 granted, 2 absent
+    """
 
     granted: int = 0
     refused: int = 0
@@ -122,7 +126,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a `Lease` is true."""
+    """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a `Lease` is true.
+
+    >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
+    False
+    """
 
     resource: str
     outcome: Outcome

@@ -15,7 +15,11 @@ from lockcore.model import Outcome, Tally
 
 
 def quorum_of(instances: int) -> int:
-    """The votes that win, of `instances` ≥ 1 configured ones: never of those that happen to answer."""
+    """The votes that win, of `instances` ≥ 1 configured ones: never of those that happen to answer.
+
+    >>> [quorum_of(instances) for instances in (1, 2, 3, 4, 5)]
+    [1, 2, 2, 3, 3]
+    """
     if instances < 1:
         raise ValueError(f"a lock needs at least 1 instance, not {instances}")
     return instances // 2 + 1
@@ -27,7 +31,11 @@ def is_lost(granted: int, undecided: int, quorum: int) -> bool:
 
 
 def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
-    """The name of a round whose remaining votes are neither grants nor refusals (validity is judged by the caller)."""
+    """The name of a round whose remaining votes are neither grants nor refusals (validity is judged by the caller).
+
+    >>> [outcome_of(granted, refused, quorum=3).name for granted, refused in ((3, 2), (2, 3), (2, 0), (2, 2))]
+    ['ACQUIRED', 'CONTENDED', 'UNREACHABLE', 'SPLIT_VOTE']
+    """
     if granted >= quorum:
         return Outcome.ACQUIRED
     if refused >= quorum:

@@ -115,6 +115,13 @@ class Redlock(_Connected):
         `settings`: the fields of `lockcore.Settings`. `shell`: how callers wait; `auto` is gevent in a monkey-patched
         process, else threads. Raises ValueError or TypeError for a bad setting or URL, InstanceError when an instance
         must not take part or too few can be reached.
+
+        >>> Redlock.connect("redis://127.0.0.1")
+        Traceback (most recent call last):
+        TypeError: urls must be a list of instance URLs, not one string
+        >>> Redlock.connect(["redis://127.0.0.1"], instance_timeout_ms=5_000)
+        Traceback (most recent call last):
+        ValueError: instance_timeout_ms must be 0.1 … 2500, not 5000
         """
         checked = Settings(**settings)
         return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))

@@ -23,6 +23,15 @@ class RetryPolicy:
     `window_ms` ± 25 %, `none` never retries.
 
     `window_ms` ≥ 0 (ms); `attempts` ≥ 1 rounds in all; `retry_unreachable` also retries when a quorum was impossible.
+
+    >>> patient = RetryPolicy(window_ms=8)
+    >>> patient.next_start_ns(Outcome.CONTENDED, attempts=1, now_ns=0, deadline_ns=100_000_000, random=0.25)
+    2000000
+    >>> RetryPolicy("none").next_start_ns(Outcome.CONTENDED, 1, 0, 100_000_000, 0.25) is None
+    True
+    >>> RetryPolicy("sometimes")
+    Traceback (most recent call last):
+    ValueError: retry policy 'sometimes' is unknown; use full-jitter, fixed or none
     """
 
     policy: Literal["full-jitter", "fixed", "none"] = "full-jitter"

@@ -25,7 +25,12 @@ class Lagging(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LagCap:
-    """How far an instance may lag before it is left alone: commands and bytes not answered, ms of the oldest one."""
+    """How far an instance may lag before it is left alone: commands and bytes not answered, ms of the oldest one.
+
+    >>> LagCap(operations=0)
+    Traceback (most recent call last):
+    ValueError: lag_cap.operations must be 1 … 1099511627776, not 0
+    """
 
     operations: int = 20_000
     bytes: int = 8 << 20
@@ -50,7 +55,14 @@ class Settings:
     """`max_ttl_ms`: a setting of the whole fleet, shared by every client of it: no larger TTL is granted, and a
     restarted instance abstains for as long. `instance_timeout_ms`: None for min(50 ms, TTL ÷ 4). `rejoin`: see
     membership.py.
-    `observe_every`: one attempt in so many is observed. `merge_releases`: merge script releases of one turn."""
+    `observe_every`: one attempt in so many is observed. `merge_releases`: merge script releases of one turn.
+
+    >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
+    25000000
+    >>> Settings(max_ttl_ms=2_000).check_ttl(5_000)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: ttl_ms 5000 is above the fleet's max_ttl_ms 2000: restarted instances abstain only that long; ...
+    """
 
     key_prefix: str = ""
     max_ttl_ms: int = 10_000

@@ -1,0 +1,23 @@
+"""The examples in the public API's docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+
+import pytest
+
+import lockcore
+
+MODULES = ("clock", "model", "quorum", "redlock", "retry", "settings")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_come_out_as_they_say(name: str) -> None:
+    failed, tried = doctest.testmod(import_module(f"lockcore.{name}"))
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    assert [name for name in lockcore.__all__ if not getattr(lockcore, name).__doc__] == []
+    assert len(lockcore.__all__) <= 20
