@@ -48,6 +48,7 @@ from bench.telemetry.surroundings import (
 )
 from bench.telemetry.tracing import Tracing
 
+TRIES = 5  # looks that fail one after the other, before it gives up
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
 ALL_TIME = Window(0, 1 << 62)
 Fault = tuple[str, str, bool]  # kind, target, in force
@@ -129,18 +130,18 @@ class Exporter:
     def _follow(self) -> None:
         with suppress(OSError):  # of this thread alone: the load goes first
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        offered_s = time.monotonic()
-        while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
+        offered_s, failures = time.monotonic(), 0
+        while failures < TRIES and not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
             try:
                 self._look(time.monotonic_ns())
-                if time.monotonic() - offered_s < self._settings.interval_s - LOOK_S / 2:
-                    continue
-                offered_s = time.monotonic()
-                notes = read_workers(self._folder)
-                self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.violations())
+                if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
+                    offered_s = time.monotonic()
+                    notes = read_workers(self._folder)
+                    self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.violations())
+                failures = 0
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
-                self._failure = f"{type(error).__name__}: {error}"
-                return
+                failures += 1  # a file may go while it is read
+                self._failure = f"{type(error).__name__}: {error}" if failures == TRIES else ""
 
     def _look(self, now_ns: int) -> None:
         """Read what is new in the folder."""

@@ -123,6 +123,7 @@ class Replies:
         self._addresses = addresses
         self._times_ns: dict[tuple[int, str], list[int]] = {}
         self._buckets: dict[tuple[int, str], Buckets] = {}
+        self._operation: dict[str, str | int] = {"db_operation_name": "SET"}
 
     def note(self, attempts: Sequence[Attempt]) -> None:
         """Count the answers of these attempts; a silent instance took until the round closed."""
@@ -134,8 +135,11 @@ class Replies:
                     self._times_ns.setdefault((index, error), []).append(took_ns)
 
     def adopt(self, notes: Sequence[Worker]) -> None:
-        """For a recipe whose attempts are not observed: the reply times that its workers left at their end."""
-        for note in notes if not self._buckets and not self._times_ns else ():
+        """For a recipe whose attempts are not observed: the reply times of any command, left by its workers."""
+        if self._buckets or self._times_ns:
+            return
+        self._operation = {}
+        for note in notes:
             for index, text in enumerate(note.get("reply_histograms") or ()):
                 buckets = Buckets.of_histogram(Histogram.decode(text))
                 known = self._buckets.setdefault((index, ""), Buckets())
@@ -150,6 +154,6 @@ class Replies:
             host, port = self._addresses[index]
             failed: dict[str, str | int] = {"error_type": error} if error else {}
             yield point(
-                "db.client.operation.duration", buckets, db_system_name="redis", db_operation_name="SET",
-                server_address=host, server_port=port, **failed,
+                "db.client.operation.duration", buckets, db_system_name="redis",
+                server_address=host, server_port=port, **self._operation, **failed,
             )  # fmt: skip
