@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from bench.analysis.crash import Asked, Crash, CutFacts, Loss
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash_place import CrashPlace
 from bench.experiments.crash_plan import TTL_MS, load_range_s, sync_delay_s
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
@@ -83,6 +84,7 @@ class Cut:
     locks_per_s: int
     victims: list[int] = field(init=False)
     load_s: float = field(init=False)
+    _dead_ns: int = field(init=False, default=0)
     _back_ns: int = field(init=False, default=0)
     _ended_ns: dict[int, int] = field(init=False, default_factory=dict)
     _firsts: list[_First] = field(init=False, default_factory=list)
@@ -107,6 +109,8 @@ class Cut:
             stack.callback(_cancel, probes.values())
             back = self._back_at_once if self.crash.restart == "at-once" else self._back_delayed
             losses, asked = await back()
+            if not any(loss.at_stake for loss in losses) or not any(one.asked for one in asked):
+                raise EnvironmentNotReadyError("this machine is too slow: no lock was valid any more after the crash")
             unavailable_s = {name: await probe for name, probe in probes.items()}
             back_s = (self._back_ns - max(self._ended_ns.values())) / NS_PER_S
             found = tuple(ledgers), tuple(losses), tuple(asked)
@@ -150,6 +154,7 @@ class Cut:
         try:
             await asyncio.sleep(self.load_s)
             self._ended_ns = await finish(self.place.end, self.victims, self.crash.kind)
+            self._dead_ns = monotonic_ns()
         finally:
             stop.set()
             if delay_s:
@@ -182,7 +187,8 @@ class Cut:
 
     async def _back_at_once(self) -> tuple[list[Loss], list[Asked]]:
         await self._bring_back()
-        known = {index: await self._known(index) for index in self.victims}
+        found = await asyncio.gather(*map(self._known, self.victims))
+        known = dict(zip(self.victims, found, strict=True))
         losses = self._losses(known, monotonic_ns())
         await asyncio.gather(*(self._until_seen(second) for second in self._seconds.values()))
         asked = await asyncio.gather(
@@ -198,7 +204,7 @@ class Cut:
         """Every lease has ended by the time they are back; meanwhile the second client asks all the time."""
         names = {index: [self.prefix + lease.resource for lease in self._known_before(index)] for index in self.victims}
         known = {index: await finish(self.place.kept_by, index, names[index]) for index in self.victims}
-        losses = self._losses(known, max(self._ended_ns.values()))
+        losses = self._losses(known, self._dead_ns)  # what ended before may be deleted there
         asking = [asyncio.ensure_future(self._contend(first, False, None)) for first in self._firsts]
         try:
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)

@@ -67,9 +67,14 @@ def sync_delay_s(crash: Crash) -> float:
     return SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
 
 
+def lanes_of(crash: Crash) -> float:
+    """How many fleets of `DEPTH` instances it is worth: a large one takes the place of several."""
+    return max(1.0, crash.instances / DEPTH)
+
+
 def seconds_of(crash: Crash) -> float:
-    """About how long one cut takes."""
-    return sum(load_range_s(crash)) / 2 + AFTER_S
+    """About how long one cut takes one lane."""
+    return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
 def needs_shim(crash: Crash) -> bool:

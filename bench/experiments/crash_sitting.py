@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from random import Random
 
@@ -19,7 +20,7 @@ from bench.analysis.crash import Crash, CutFacts
 from bench.errors import BenchError
 from bench.experiments.crash_cut import Cut, finish
 from bench.experiments.crash_place import CrashPlace
-from bench.experiments.crash_plan import CrashPlan, seconds_of
+from bench.experiments.crash_plan import CrashPlan, lanes_of, seconds_of
 from bench.experiments.journal import Journal
 from bench.topology.server import ServerBinary
 from lockcore.errors import LockcoreError
@@ -44,6 +45,7 @@ class Sitting:
         self._began_s = self._shown_s = 0.0
         self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
         self._worked_s = 0.0
+        self._free, self._moved = float(plan.concurrent), asyncio.Condition()
         self._given_up: dict[Crash, str] = {}
 
     @property
@@ -82,12 +84,27 @@ class Sitting:
         try:
             while self._waiting:
                 order, crash, number = self._waiting.pop()
-                facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
+                async with self._room(crash):
+                    facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
                 if facts is not None:
                     self._journal.add(asdict(facts))
                     self._note(crash)
         finally:
             place.close()
+
+    @asynccontextmanager
+    async def _room(self, crash: Crash) -> AsyncIterator[None]:
+        """Wait until the machine has room for a fleet of this size, and keep it so long."""
+        lanes = min(lanes_of(crash), self._plan.concurrent)
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._free >= lanes)
+            self._free -= lanes
+        try:
+            yield
+        finally:
+            self._free += lanes
+            async with self._moved:
+                self._moved.notify_all()
 
     async def _tried(self, held: _Held, order: int, crash: Crash, number: int) -> CutFacts | None:
         """The cut, tried a few times; None when it was given up."""

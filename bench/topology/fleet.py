@@ -164,11 +164,12 @@ class Fleet:
         """Let a frozen instance go on (SIGCONT); what it was sent meanwhile runs late."""
         self._guard.signal(index, signal.SIGCONT)
 
-    def restart(self, index: int) -> None:
-        """Start instance `index` again on its port and files, killing it first if it lives; returns when it answers."""
-        self.kill(index)
-        self._start(index)
-        self._wait_until_ready([index], may_move=False)
+    def restart(self, *indices: int) -> None:
+        """Start these instances again, each on its port and files, killing those that live; returns when all answer."""
+        for index in indices:
+            self.kill(index)
+            self._start(index)
+        self._wait_until_ready(indices, may_move=False)
 
     def close(self) -> None:
         """Kill every server and remove the folder. More than once is fine, and so is after Ctrl-C."""
