@@ -19,7 +19,13 @@ _HEAD = """\
 
 """
 
-_FAULT = '[{ at = "5s", for = "2s", kind = "stop", target = ["instance:0"] }]'
+_EXAMPLES = {  # of what is absent by default
+    "rate": "2000",
+    "targets": '["redis://127.0.0.1:6379"]',
+    "thresholds": '["acquire.p99 < 10ms", "safety.violations == 0"]',
+    "pause": '["before-release:100ms:0.03"]',
+    "faults": '[{ at = "5s", for = "2s", kind = "stop", target = ["instance:0"] }]',
+}
 
 
 def template(name: str) -> str:
@@ -42,7 +48,7 @@ def write_scenario(path: Path) -> int:
 
 def _line(key: Key) -> str:
     absent = key.default is None or key.default == ()
-    example = {"rate": "2000", "targets": '["redis://127.0.0.1:6379"]', "faults": _FAULT}.get(key.name, "")
+    example = _EXAMPLES.get(key.name, "")
     setting = f"{key.name} = {example if absent else json.dumps(key.default)}"
     # Commented out: what is absent by default, and what only makes sense beside something absent.
     mark = "# " if absent or key.name == "arrivals" else ""
