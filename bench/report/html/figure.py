@@ -91,7 +91,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page. `style`: good, warning or bad; `facts`: label, text, style; `repeat`: the command line."""
+    """A whole page. `style`: good, warning or bad; `facts`: label, text, style; `repeat`: the command line.
+
+    `source`: the file that holds its figures.
+    """
 
     title: str
     verdict: str
@@ -101,3 +104,4 @@ class Page:
     facts: tuple[tuple[str, str, str], ...]
     sections: tuple[Section, ...]
     repeat: str = ""
+    source: str = "result.json"

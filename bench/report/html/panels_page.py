@@ -47,6 +47,7 @@ def panels_page(panels: Mapping[str, Any], result: Mapping[str, Any], place: str
         ),
         sections=tuple(sections),
         repeat=shlex.join(str(word) for word in panels["command"]),
+        source="panels.json",
     )
 
 
