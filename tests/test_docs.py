@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("lockcore", "bench", "dashboards", ".github")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 LATER = re.compile(r"\s{2,}#.*|\s\|\s.*|\s>\s.*|\s&&\s.*")  # a remark, a pipe, a file: not the command's
-MADE = ("results/", "git:", "lib:", "…", "mine.toml")  # places that a reader has, and a test has not
+MADE = ("results/", "redis-py-lock", "git:", "lib:", "…", "mine.toml")  # places that a reader has, and a test has not
 
 
 def blocks(page: Path, language: str = "") -> list[str]:
@@ -56,6 +56,13 @@ def test_a_command_is_understood_as_it_is_written(page: str, line: str, monkeypa
     scenario = context.params.get("scenario")
     if scenario is not None and not str(scenario).startswith(MADE):
         load(scenario, {}, lambda _recipe: 5)
+
+
+@pytest.mark.parametrize("code", [code for page in PAGES for code in blocks(page, "toml")])
+def test_a_scenario_of_a_page_can_be_loaded(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(code, "utf-8")
+    assert load(path, {}, lambda _recipe: 5)
 
 
 def test_there_are_commands_to_understand() -> None:
