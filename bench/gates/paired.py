@@ -8,7 +8,8 @@ Rules
 - The gate's interval has the confidence 1 − 0.02/m for m judged metrics. Identical code has lo > 0 with a chance of at
   most 0.01/m per metric, whatever the noise is like: so it fails at most 1 time in 100.
 - Compare: `different` if the interval (95 %) excludes 1, `same` if it lies within the tolerance, else `inconclusive`.
-- A pair without a value is no pair; without any value the verdict is inconclusive.
+- A pair without a value on either side is no pair; without any pair the verdict is inconclusive. Where only one side has
+  a value, as the other got no lease, nothing passes.
 
 Source: README, "Gate your CI".
 """
@@ -51,6 +52,11 @@ class Sides:
             return [a for a in self.first if a], [b for b in self.second if b]
         both = [(a, b) for a, b in zip(self.first, self.second, strict=True) if a and b]
         return [a for a, _ in both], [b for _, b in both]
+
+    @property
+    def torn(self) -> int:
+        """In how many pairs only one side has a value."""
+        return sum(bool(a) != bool(b) for a, b in zip(self.first, self.second, strict=True)) if self.paired else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,9 @@ def _judge(metric: Metric, values: Sides, confidence: float, verdict: Callable[[
         logs = [[sign * log(value) for value in side] for side in (first, second)]
         worse = unpaired_shift(logs[0], logs[1], confidence)
     found = verdict(worse)
+    if values.torn and found in ("pass", "same"):
+        reason = f"in {values.torn} of {len(values.first)} pairs only one side has samples"
+        return Judged(metric, *medians, count, worse, deviation, values.paired, "inconclusive", reason)
     reason = _reason(worse, count, "pair" if values.paired else "run") if found == "inconclusive" else ""
     return Judged(metric, *medians, count, worse, deviation, values.paired, found, reason)
 

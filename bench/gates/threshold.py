@@ -110,9 +110,3 @@ def read_threshold(text: str) -> Threshold:
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
     """Return each threshold once, in the order written. Raises UsageError as `read_threshold` does."""
     return tuple(dict.fromkeys(map(read_threshold, texts)))
-
-
-def worst_status(judged: Iterable[Mapping[str, Any]]) -> str:
-    """The word for all of them together: inconclusive before fail before pass, as exit codes 4 and 1."""
-    found = {entry["status"] for entry in judged}
-    return next((status for status in ("inconclusive", "fail") if status in found), "pass")

@@ -91,6 +91,15 @@ def test_without_samples_nothing_passes(first: list[Any], second: list[Any], rea
     assert judge_compare(P50, Sides(first[:5], second[:5]), 0.1).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize("missing", [None, 0.0])
+def test_a_candidate_that_got_nothing_in_some_pairs_does_not_pass_by_the_others(missing: float | None) -> None:
+    base = [100.0 + place for place in range(24)]
+    found = judge_gate(RATE, Sides(base, [*base[:22], missing, missing]), 0.1, metrics=1)
+    assert (found.verdict, found.reason) == ("inconclusive", "in 2 of 24 pairs only one side has samples")
+    slower = [value / 1.3 for value in base[:22]]
+    assert judge_gate(RATE, Sides(base, [*slower, missing, missing]), 0.1, metrics=1).verdict == "fail"
+
+
 def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
     few = judge_gate(P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1, metrics=1)
     assert (few.verdict, few.reason) == ("inconclusive", "1 run is too few for an interval of 0.98")

@@ -12,7 +12,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.gates.metric import find_metric, metrics
-from bench.gates.threshold import read_threshold, read_thresholds, worst_status
+from bench.gates.threshold import read_threshold, read_thresholds
 from bench.measure.result import schema
 
 SAMPLE = json.loads((Path(__file__).parents[1] / "report" / "sample.json").read_text(encoding="utf-8"))
@@ -162,16 +162,3 @@ def test_every_figure_of_a_real_result_is_a_metric_and_the_other_way_round() -> 
 
 def test_the_same_limit_twice_is_one() -> None:
     assert len(read_thresholds(["rate > 1", "rate > 1", "rate > 2"])) == 2
-
-
-@pytest.mark.parametrize(
-    ("statuses", "worst"),
-    [
-        ((), "pass"),
-        (("pass", "pass"), "pass"),
-        (("pass", "fail"), "fail"),
-        (("fail", "inconclusive", "pass"), "inconclusive"),
-    ],
-)
-def test_the_worst_status_follows_the_exit_codes(statuses: tuple[str, ...], worst: str) -> None:
-    assert worst_status({"status": status} for status in statuses) == worst
