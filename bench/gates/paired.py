@@ -8,8 +8,8 @@ Rules
 - The gate's interval has the confidence 1 − 0.02/m for m judged metrics. Identical code has lo > 0 with a chance of at
   most 0.01/m per metric, whatever the noise is like: so it fails at most 1 time in 100.
 - Compare: `different` if the interval (95 %) excludes 1, `same` if it lies within the tolerance, else `inconclusive`.
-- A pair without a value on either side is no pair; without any pair the verdict is inconclusive. Where only one side has
-  a value, as the other got no lease, nothing passes.
+- A pair without a value on either side is no pair; without any pair the verdict is inconclusive. Where only one side
+  has a value, as the other got no lease, nothing passes.
 
 Source: README, "Gate your CI".
 """
