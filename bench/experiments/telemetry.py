@@ -7,9 +7,8 @@ warning of the result, and only what is wrong before the load starts stops the r
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,23 +18,23 @@ from bench.experiments.faults import Timeline
 from bench.experiments.servers import Servers
 from bench.safety.live import LiveJudge
 from bench.scenario import Scenario
-from bench.telemetry.run import Run, address_of
+from bench.telemetry.run import Run, address_of, policy_of
 from bench.telemetry.settings import settings_of
-from bench.topology.probe import info_snapshot
+from bench.telemetry.surroundings import FSYNCS
+from bench.topology.faults.site import Site
+from bench.topology.info_watch import InfoWatch
 from lockcore.clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from bench.telemetry.exporter import Exporter
-    from bench.telemetry.surroundings import Info
 
-ASK_EVERY_S = 2.0
 HURRIED_S = 1.0
 
 
 class RunTelemetry:
     """What a run exports, if anything. Made by `open_telemetry`; `start` with the load, `finish` with the result."""
 
-    def __init__(self, exporter: Exporter | None, servers: _Asked | None, beside: _Beside) -> None:
+    def __init__(self, exporter: Exporter | None, servers: InfoWatch | None, beside: _Beside) -> None:
         self._exporter, self._servers, self._beside = exporter, servers, beside
 
     def start(self, timeline: Timeline, live: LiveJudge) -> None:
@@ -75,7 +74,7 @@ def open_telemetry(
         return RunTelemetry(None, None, beside)
     from bench.telemetry.exporter import Sources, open_exporter
 
-    asked = _Asked(servers)
+    asked = InfoWatch(servers.urls, _syncs(servers.site))
     sources = Sources(infos=lambda: asked.infos, faults=beside.faults, violations=beside.violations)
     exporter = open_exporter(settings, _run(scenario, run_id, servers), workdir, sources)
     return RunTelemetry(exporter, asked, beside)
@@ -103,50 +102,22 @@ class _Beside:
         ]
 
 
-class _Asked:
-    """INFO of all instances every other second, in a thread of its own: a stopped instance delays nobody else."""
+def _syncs(site: Site) -> Callable[[int], Mapping[str, Any]]:
+    """What INFO does not say: how often an instance has synced, where the shim counts it."""
 
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._ask_on, name="telemetry-info", daemon=True)
-        self.infos: Sequence[Info] = ()
+    def syncs(index: int) -> Mapping[str, Any]:
+        with suppress(BenchError, LookupError):
+            return {FSYNCS: site.control(index).syncs}
+        return {}
 
-    def start(self) -> None:
-        """Ask from now on."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask once more, and no more."""
-        if self._thread.is_alive():
-            self._stop.set()
-            self._thread.join()
-            self._ask()
-
-    def _ask_on(self) -> None:
-        while not self._stop.is_set():
-            self._ask()
-            self._stop.wait(ASK_EVERY_S)
-
-    def _ask(self) -> None:
-        with suppress(BenchError, OSError):
-            snapshots = info_snapshot(self._servers.urls)
-            self.infos = tuple(self._with_syncs(index, one.values) for index, one in enumerate(snapshots))
-
-    def _with_syncs(self, index: int, values: Mapping[str, Any] | None) -> Info:
-        if values is None:
-            return None
-        with suppress(BenchError, LookupError):  # without the shim nobody counts them
-            return {**values, "lockbench_fsyncs": self._servers.site.control(index).syncs}
-        return values
+    return syncs
 
 
 def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
-    policies = {fact.fsync for fact in servers.facts if fact.fsync}
     return Run(
         id=run_id,
         recipe=scenario.recipe,
-        fsync=policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown",
+        fsync=policy_of(fact.fsync for fact in servers.facts),
         addresses=[address_of(fact.address) for fact in servers.facts],
         users=scenario.users,
         processes=scenario.processes,

@@ -5,7 +5,7 @@ Source: the resource and `redlock.run.info` of `table.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -64,6 +64,12 @@ def address_of(text: str) -> Address:
     """Host and port of `host:port` or `[host]:port`; anything else is a unix socket's path, with port 0."""
     host, colon, port = text.rpartition(":")
     return (host.strip("[]"), int(port)) if colon and port.isdigit() else (text, 0)
+
+
+def policy_of(policies: Iterable[str | None]) -> str:
+    """One of attributes.POLICIES for the instances' AOF policies; None: it did not say."""
+    known = set(policies) - {None}
+    return str(known.pop()) if len(known) == 1 else "mixed" if known else "unknown"
 
 
 def version() -> str:

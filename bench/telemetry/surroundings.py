@@ -21,6 +21,7 @@ from bench.telemetry.points import Point, point
 from bench.telemetry.run import Address, Run, version
 
 Info = Mapping[str, Any] | None  # one instance's INFO; None: it did not say
+FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever runs the servers with the fault shim
 _CLIENT_ERRORS = ("errored", "silent")
 
 
@@ -108,7 +109,7 @@ _FIELDS = {
     "redis.uptime": "uptime_in_seconds",
     "redis.commands.processed": "total_commands_processed",
     "redis.keys.expired": "expired_keys",
-    "redis.aof.fsyncs": "lockbench_fsyncs",  # put there by whoever runs the servers with the fault shim
+    "redis.aof.fsyncs": FSYNCS,
     "redis.aof.delayed_fsyncs": "aof_delayed_fsync",
     "redis.aof.size": "aof_current_size",
     "redis.aof.rewrites": "aof_rewrites",

@@ -2,7 +2,7 @@
 
 Rules: only where OTEL_* variables ask for it; the exporter hears of the worker's end, ordered or not, by the pipe
 between them; what it has to say stands in Locust's log. Under `lockbench run` that command's own process exports.
-Source: bench.telemetry.beside.
+Source: bench.workloads.export_process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.recipes.protocol import Recipe
-from bench.telemetry.run import Run, address_of
+from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
 from bench.workloads.plan import Plan
 
@@ -30,7 +29,7 @@ class ExportBeside:
 
     def __init__(self, folder: Path, order: dict[str, object]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.telemetry.beside", str(folder)],
+            [sys.executable, "-m", "bench.workloads.export_process", str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
             cwd=Path(__file__).parents[2],
         )  # fmt: skip
@@ -54,7 +53,7 @@ class ExportBeside:
             self._process.stdin.flush()
 
 
-def export_beside(plan: Plan, index: int, folder: Path, recipe: Recipe) -> ExportBeside | None:
+def export_beside(plan: Plan, index: int, folder: Path) -> ExportBeside | None:
     """Export what the worker `index` writes into `folder`; None when nobody asks for it."""
     if not is_wanted(os.environ):
         return None
@@ -62,11 +61,11 @@ def export_beside(plan: Plan, index: int, folder: Path, recipe: Recipe) -> Expor
     run = Run(
         id=plan.run_id,
         recipe=scenario.recipe,
-        fsync="unknown",
-        addresses=[address_of(status.address) for status in recipe.instances],
+        fsync="unknown",  # the exporter asks
+        addresses=[],
         users=scenario.users,
         processes=1,
         rate_per_s=scenario.rate_per_s,
         instance_timeout_ms=scenario.instance_timeout_ms,
     )
-    return ExportBeside(folder, {"worker": index, "run": asdict(run)})
+    return ExportBeside(folder, {"worker": index, "targets": plan.targets, "run": asdict(run)})

@@ -116,7 +116,7 @@ class Worker:
                 _require_all(recipe)
             worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke)
             if plan.workdir is None:  # by itself: nobody follows the history and exports what it says
-                worker.exporting = export_beside(plan, index, workdir, recipe)
+                worker.exporting = export_beside(plan, index, workdir)
         except BaseException:
             if recipe is not None:
                 recipe.close()

@@ -34,6 +34,9 @@ def test_workers_of_plain_locust_export_what_its_table_counts(tmp_path: Path) ->
         releases = sum(number_of(point) for point in metrics["redlock.release.duration"].histogram.data_points)
         exported += acquires + releases
     assert exported == counted > 0
+    assert collector.received.resource["redlock.fsync"] == "none"
+    of_servers = [metrics for metrics in collector.received.instances.values() if "redis.uptime" in metrics]
+    assert len(of_servers) == 1  # one worker asks the servers for all
     assert list(tmp_path.glob("lockbench-*")) == []
     children = [span for span in collector.received.spans if span.name == "SET"]
     assert children

@@ -1,7 +1,8 @@
 """An exporter in a process of its own: *a worker's folder, what it runs on stdin → OTLP, until stdin says so*.
 
-Rules: the first line is the order (JSON); the line `finish` exports the rest, and an end of file without it, the
-worker's death, ends at once. What there is to say goes to stderr, one line each. Source: bench.workloads.export.
+Rules: the first line is the order (JSON; it holds URLs with their passwords, so it comes by pipe); the line `finish`
+exports the rest, and an end of file without it, the worker's death, ends at once. What there is to say goes to stderr,
+one line each. Source: export.py.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError
-from bench.telemetry.exporter import open_exporter
-from bench.telemetry.run import Run
+from bench.telemetry.exporter import Sources, open_exporter
+from bench.telemetry.run import Run, address_of, policy_of
 from bench.telemetry.settings import Settings, settings_of
+from bench.topology.info_watch import InfoWatch
+from bench.topology.probe import inspect
 
 
 def main(folder: Path) -> int:
@@ -26,12 +29,17 @@ def main(folder: Path) -> int:
         settings = settings_of(os.environ)
         if not order or settings is None:
             return 0
-        exporter = open_exporter(_own_port(settings, order["worker"]), _run(order), folder)
+        watch = InfoWatch(order["targets"])
+        sources = Sources(infos=lambda: watch.infos)
+        exporter = open_exporter(_own_port(settings, order["worker"]), _run(order), folder, sources)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
+    if order["worker"] == 0:  # one of them is enough to ask the servers
+        watch.start()
     if sys.stdin.readline().strip() == "finish":
+        watch.stop()
         sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     else:
         exporter.abort()
@@ -40,8 +48,12 @@ def main(folder: Path) -> int:
 
 def _run(order: dict[str, Any]) -> Run:
     run = order["run"]
-    addresses = [(host, port) for host, port in run["addresses"]]
-    return Run(**{**run, "addresses": addresses, "instance": f"{run['id']}-{order['worker']}-{os.getppid()}"})
+    facts = inspect(order["targets"], allow_missing=True)
+    addresses = [address_of(fact.address) for fact in facts]
+    policy = policy_of(fact.fsync for fact in facts)
+    return Run(
+        **{**run, "addresses": addresses, "fsync": policy, "instance": f"{run['id']}-{order['worker']}-{os.getppid()}"}
+    )
 
 
 def _own_port(settings: Settings, worker: int) -> Settings:
