@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models.dashboard import VariableOption
 
 from dashboards.frame import board
 from dashboards.panels import heat, line, lines, number, row, table
@@ -181,5 +182,6 @@ def overview() -> str:
     """The board as JSON."""
     slo = dashboard.CustomVariable("slo").label("SLO (s)").description("an acquire should take no longer")
     about = "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
+    slo.current(VariableOption(selected=True, text="0.01", value="0.01"))
     extra = (slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01")))),)
     return board("lockbench: Run overview", UID, about, (_GLANCE, _LATENCY, _OUTCOMES), extra)

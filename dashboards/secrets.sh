@@ -14,6 +14,5 @@ if [ ! -s /secrets/redis/redis.conf ]; then
     printf '}'; } > /secrets/redis/exporter.json
   printf 'requirepass %s\n' "$password" > /secrets/redis/redis.conf
 fi
-if [ ! -s /secrets/grafana/admin-password ]; then
-  draw > /secrets/grafana/admin-password
-fi
+[ -s /secrets/grafana/admin-password ] || draw > /secrets/grafana/admin-password
+[ -s /secrets/locust/password ] || draw > /secrets/locust/password

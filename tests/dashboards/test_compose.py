@@ -95,6 +95,13 @@ def test_passwords_come_from_files_and_grafana_knows_no_anonymous_admin() -> Non
     assert "requirepass" not in TEXT, "the servers' password stands in a file"
 
 
+def test_locusts_page_asks_for_a_password() -> None:
+    master = SERVICES["locust-master"]
+    assert "--web-login" in master["command"]
+    assert any("dashboards/locust_login.py" in word for word in master["command"])
+    assert master["environment"]["LOCKBENCH_LOCUST_PASSWORD_FILE"] == "/run/locust/password"
+
+
 def test_everything_that_stays_is_asked_for_its_health_and_waited_for() -> None:
     """Collector and Tempo have no shell; `ready` asks them, and whoever needs them waits for `ready`."""
     asked = {name for name, service in SERVICES.items() if "healthcheck" in service}
@@ -110,7 +117,7 @@ def test_everything_that_stays_is_asked_for_its_health_and_waited_for() -> None:
 
 def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> None:
     script = (ROOT / "dashboards" / "secrets.sh").read_text("utf-8").replace("/secrets/", f"{tmp_path}/")
-    for folder in ("redis", "grafana"):
+    for folder in ("redis", "grafana", "locust"):
         (tmp_path / folder).mkdir()
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert not done.stdout
@@ -119,6 +126,7 @@ def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> N
     admin = (tmp_path / "grafana" / "admin-password").read_text()
     assert len(password) == len(admin) == 48
     assert password != admin
+    assert len((tmp_path / "locust" / "password").read_text()) == 48
     assert (tmp_path / "redis" / "redis.conf").read_text() == f"requirepass {password}\n"
     targets = (tmp_path / "redis" / "targets").read_text().split()
     assert targets == [f"redis://:{password}@{name}:6379" for name in INSTANCES]

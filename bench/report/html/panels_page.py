@@ -125,7 +125,8 @@ def _unit_name(unit: str) -> str:
 
 
 def _label(unit: str) -> Label:
-    return {"s": duration_tick, "percentunit": ratio_tick}.get(unit, number_tick)
+    labels: dict[str, Label] = {"s": duration_tick, "percentunit": ratio_tick, "bytes": lambda at: value_text(at, unit)}
+    return labels.get(unit, number_tick)
 
 
 def _bands(board: Mapping[str, Any]) -> list[Band]:

@@ -1,0 +1,65 @@
+"""A login for the stack's Locust, as a second locustfile: *a password file → who opens the page must know it*.
+
+Rules: Locust's page lets every site that a browser visits start a load unless there is a login. One user, `admin`; the
+password comes from LOCKBENCH_LOCUST_PASSWORD_FILE; sessions end with the process. Without --web-login nothing changes.
+Source: Locust's documentation, "Adding authentication to the web UI".
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import locust
+from flask import redirect, request, session, url_for
+from flask_login import login_user
+
+VARIABLE = "LOCKBENCH_LOCUST_PASSWORD_FILE"
+USER = "admin"
+CALLBACK = "/authenticate"
+
+
+class Admin:
+    """The only user, as flask_login wants one."""
+
+    is_authenticated = is_active = True
+    is_anonymous = False
+
+    def get_id(self) -> str:
+        """Return the name that a session holds."""
+        return USER
+
+
+def is_right(user: str, password: str, file: Path) -> bool:
+    """Whether these are the name and the password in `file`; an empty or missing password is never right."""
+    known = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+    return bool(known) and hmac.compare_digest(password.encode(), known.encode()) and user == USER
+
+
+def _protect(environment: Any, **_: object) -> None:
+    web_ui = environment.web_ui
+    if web_ui is None or not web_ui.web_login:
+        return
+    app = web_ui.app
+    app.secret_key = secrets.token_bytes(32)
+    app.config.update(SESSION_COOKIE_SAMESITE="Strict", SESSION_COOKIE_HTTPONLY=True)
+    web_ui.login_manager.user_loader(lambda name: Admin() if name == USER else None)
+    web_ui.auth_args = {"username_password_callback": CALLBACK}
+    file = Path(os.environ.get(VARIABLE, ""))
+
+    def authenticate() -> Any:
+        if is_right(request.form.get("username", ""), request.form.get("password", ""), file):
+            session.pop("auth_error", None)
+            login_user(Admin())
+            return redirect(url_for("locust.index"))
+        session["auth_error"] = "The name or the password is wrong"
+        return redirect(url_for("locust.login"))
+
+    app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])
+
+
+events: Any = locust.events
+events.init.add_listener(_protect)
