@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isinf, log
+from math import ceil, exp, inf, isinf, log
 from statistics import median
 from typing import Any
 
@@ -133,15 +133,17 @@ def compare_verdict(worse: Estimate, tolerance: float) -> str:
 
 def judge_gate(metric: Metric, values: Sides, tolerance: float, *, metrics: int) -> Judged:
     """Judge one of `metrics` judged figures: values of the baseline and of the candidate."""
-    return _judge(metric, values, gate_confidence(metrics), lambda worse: gate_verdict(worse, tolerance))
+    return _judge(metric, values, gate_confidence(metrics), gate_verdict, tolerance)
 
 
 def judge_compare(metric: Metric, values: Sides, tolerance: float) -> Judged:
     """Say of one figure whether the two sides differ, and by how much."""
-    return _judge(metric, values, COMPARE_CONFIDENCE, lambda worse: compare_verdict(worse, tolerance))
+    return _judge(metric, values, COMPARE_CONFIDENCE, compare_verdict, tolerance)
 
 
-def _judge(metric: Metric, values: Sides, confidence: float, verdict: Callable[[Estimate], str]) -> Judged:
+def _judge(
+    metric: Metric, values: Sides, confidence: float, verdict: Callable[[Estimate, float], str], tolerance: float
+) -> Judged:
     first, second = values.known()
     medians = (median(first) if first else None, median(second) if second else None)
     count = min(len(first), len(second))
@@ -155,16 +157,27 @@ def _judge(metric: Metric, values: Sides, confidence: float, verdict: Callable[[
     else:
         logs = [[sign * log(value) for value in side] for side in (first, second)]
         worse = unpaired_shift(logs[0], logs[1], confidence)
-    found = verdict(worse)
+    found, reason = verdict(worse, tolerance), ""
     if values.torn and found in ("pass", "same"):
-        reason = f"in {values.torn} of {len(values.first)} pairs only one side has samples"
-        return Judged(metric, *medians, count, worse, deviation, values.paired, "inconclusive", reason)
-    reason = _reason(worse, count, "pair" if values.paired else "run") if found == "inconclusive" else ""
+        found, reason = "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples"
+    elif found == "inconclusive":
+        reason = _too_few(worse, count, values) or _too_noisy(worse, deviation, tolerance)
     return Judged(metric, *medians, count, worse, deviation, values.paired, found, reason)
 
 
-def _reason(worse: Estimate, count: int, noun: str) -> str:
-    if worse.low == -inf:
-        many = f"1 {noun} is" if count == 1 else f"{count} {noun}s are"
-        return f"{many} too few for an interval of {worse.confidence:.3g}"
-    return "the interval is too wide to tell"
+def _too_few(worse: Estimate, count: int, values: Sides) -> str:
+    if worse.low != -inf:
+        return ""
+    noun = "pair" if values.paired else "run"
+    many = f"1 {noun} is" if count == 1 else f"{count} {noun}s are"
+    return f"{many} too few for an interval of {worse.confidence:.3g}"
+
+
+def _too_noisy(worse: Estimate, deviation: float | None, tolerance: float) -> str:
+    """How much so many pairs can show, and how many it would take to show the tolerance."""
+    effect = detectable(deviation, worse.count, worse.confidence) if deviation is not None else 0.0
+    limit = log(1 + tolerance)
+    if effect <= limit:
+        return "the change is too close to the tolerance to tell"
+    wanted = ceil(worse.count * (effect / limit) ** 2)
+    return f"{worse.count} pairs with this noise show {exp(effect) - 1:.0%}, {tolerance:.0%} takes about {wanted}"

@@ -113,6 +113,17 @@ def test_more_metrics_ask_for_more_certainty_and_more_pairs() -> None:
     assert [gate_pairs(metrics) for metrics in (1, 2, 4)] == [7, 8, 9]
 
 
+def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
+    base = [100.0] * 24
+    noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
+    found = judge_gate(P50, Sides(base, noisy), 0.1, metrics=1)
+    assert found.verdict == "inconclusive"
+    assert found.reason == "24 pairs with this noise show 25%, 10% takes about 131"
+    near = [109.9 + place % 3 / 10 for place in range(24)]
+    found = judge_gate(P50, Sides(base, near), 0.1, metrics=1)
+    assert (found.verdict, found.reason) == ("inconclusive", "the change is too close to the tolerance to tell")
+
+
 # -- the verdict as a whole --------------------------------------------------------------------------------------------
 
 
