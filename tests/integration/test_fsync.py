@@ -83,7 +83,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
 
-    rest = lockbench(*order, "--resume", str(folder), "--json", "--quiet", cwd=tmp_path)
+    rest = lockbench("--resume", str(folder), "--json", "--quiet", cwd=tmp_path)
     out, err = rest.communicate(timeout=WAIT_S)
     assert rest.returncode == 0, err
     result = json.loads(out)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
+from bench.errors import UsageError
 from bench.experiments.fsync_ground import has_waitaof
 from bench.experiments.fsync_plan import POLICIES, FsyncPlan, full_cells, product_cells, quick_cells
 
@@ -32,6 +36,15 @@ def test_policies_are_interleaved() -> None:
     policies = [cell.policy for _, cell in plan().visits()]
     runs = 1 + sum(one != other for one, other in itertools.pairwise(policies))
     assert runs > len(policies) / 3
+
+
+def test_a_plan_is_read_back_from_its_journal() -> None:
+    assert FsyncPlan.from_json({"experiment": "fsync", **json.loads(json.dumps(plan().to_json()))}) == plan()
+
+
+def test_the_journal_of_another_experiment_is_refused() -> None:
+    with pytest.raises(UsageError, match="none of lockbench fsync"):
+        FsyncPlan.from_json({"experiment": "crash", "cells": [{"cuts": 1}]})
 
 
 def test_what_is_compared_is_visited_in_a_row() -> None:
