@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,15 +46,22 @@ def test_the_fsync_policy_is_a_variable_of_all_five_instances() -> None:
             assert words[words.index("--appendfsync") + 1] == policy
 
 
-def test_the_file_says_what_docker_compose_needs_even_where_none_can_say_so() -> None:
-    """The weaker check: keys of the compose specification, references that exist."""
-    known = {
-        "image", "build", "command", "entrypoint", "environment", "volumes", "ports", "networks", "network_mode",
-        "user", "depends_on", "healthcheck", "deploy", "restart", "cap_drop", "security_opt", "read_only", "tmpfs",
-        "logging", "profiles", "working_dir",
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    "schema, file",
+    [
+        ("vendor.compose-spec", "docker-compose.yml"),
+        ("vendor.github-workflows", ".github/workflows/stack.yml"),
+    ],
+)
+def test_the_published_schema_accepts_the_file_where_no_docker_can(schema: str, file: str) -> None:
+    pytest.importorskip("check_jsonschema")
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(ROOT / file)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_a_service_refers_to_is_there() -> None:
     for name, service in SERVICES.items():
-        assert set(service) <= known, name
         assert set(service.get("depends_on", {})) <= set(SERVICES)
         assert set(service.get("networks", [])) <= set(STACK["networks"])
         for volume in service.get("volumes", []):
