@@ -61,7 +61,7 @@ def test_the_published_schema_accepts_the_file_where_no_docker_can(schema: str, 
 
 
 def test_what_a_service_refers_to_is_there() -> None:
-    for name, service in SERVICES.items():
+    for service in SERVICES.values():
         assert set(service.get("depends_on", {})) <= set(SERVICES)
         assert set(service.get("networks", [])) <= set(STACK["networks"])
         for volume in service.get("volumes", []):
