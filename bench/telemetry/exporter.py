@@ -85,7 +85,7 @@ class Exporter:
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
         self._counts, self._handoffs = Counts(run.quorum), HandoffWindow()
         self._replies = Replies(run.addresses)
-        self._achieved_per_s = self._held = self._waiting = 0.0
+        self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
         self._looked_ns = self._before_ns = time.monotonic_ns()
         self._last: Records | None = None
         self._stop = threading.Event()
@@ -112,7 +112,7 @@ class Exporter:
             notes = read_workers(self._folder)
             self._count_all()
             self._replies.adopt(notes)
-            self._achieved_per_s = self._held = self._waiting = 0.0  # nobody is at it any more
+            self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0  # nobody is at it any more
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))
             self._offer(notes, None, _violations(safety) if safety else self._sources.violations())
@@ -166,11 +166,12 @@ class Exporter:
         """What was so in the interval before the last: those who were at it then have been recorded by now."""
         window = Window(self._before_ns, self._looked_ns)
         if self._last is not None and window.duration_s > 0:
-            held = waiting = 0.0
+            held = waiting = releasing = 0.0
             for part in (self._last, records):
                 held += busy(part, "granted_ns", "release_sent_ns", window)
                 waiting += busy(part, "start_ns", "ended_ns", window)
-            self._held, self._waiting = held, waiting
+                releasing += busy(part, "release_sent_ns", "release_replied_ns", window)
+            self._held, self._waiting, self._releasing = held, waiting, releasing
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         self._achieved_per_s = (self._counts.leases - leases_before) / elapsed_s
         self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
@@ -201,7 +202,7 @@ class Exporter:
             chain(
                 self._counts.points(exemplars),
                 self._extended.points(),
-                self._gauges(),
+                self._gauges(notes),
                 run_points(run),
                 phase_points(phase),
                 worker_points(notes),
@@ -217,10 +218,15 @@ class Exporter:
             if sink is not None:
                 sink.offer(snapshot)
 
-    def _gauges(self) -> Sequence[Point]:
+    def _gauges(self, notes: Sequence[Worker]) -> Sequence[Point]:
+        """Who holds and who waits: as the records tell, or as the workers saw it last, where holds and waits outlast
+        an interval."""
+        running = [note for note in notes if note["phase"] == "running"]
+        holding = sum(int(note.get("holding") or 0) for note in running)
+        asking = sum(int(note.get("callers") or 0) - int(note.get("idle") or 0) for note in running) - holding
         return (
-            point("redlock.leases.held", self._held),
-            point("redlock.callers.waiting", self._waiting),
+            point("redlock.leases.held", max(self._held, holding)),
+            point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0)),
             point("redlock.load.achieved", self._achieved_per_s),
         )
 

@@ -9,6 +9,8 @@
 Rules
 - Made afterwards, from what was recorded anyway; an attempt that was not observed has an event, but no SET spans.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
+- Of an acquire of hundreds of attempts the first and the last `MOST_ATTEMPTS` ÷ 2 are shown; `redlock.attempts` says how
+  many there were.
 - Attributes are those of `SPANS`, and no others.
 
 Source: bench.measure.record, bench.telemetry.attempts; OpenTelemetry's conventions for database client spans.
@@ -52,6 +54,7 @@ SPANS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # name -> (parent, attribu
     "redlock.extend": ("redlock.acquire", (*_COMMON, "redlock.outcome")),
     "redlock.release": ("redlock.acquire", (*_COMMON, "redlock.outcome")),
 }  # fmt: skip
+MOST_ATTEMPTS = 16
 LINK = "redlock.link"  # what a link means: "holder"
 ROUTINE = ("acquired", "contended")  # what is no error: a held lock is an answer
 EVENT = "redlock.attempt"  # one per observed attempt, on the acquire
@@ -104,6 +107,8 @@ class Spans:
 
     def of(self, traced: Traced, attempts: Sequence[Attempt], extensions: Sequence[Extension] = ()) -> Iterator[Span]:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
+        if len(attempts) > MOST_ATTEMPTS:
+            attempts = (*attempts[: MOST_ATTEMPTS // 2], *attempts[-MOST_ATTEMPTS // 2 :])
         yield self._acquire(traced, attempts)
         before: Attempt | None = None
         for attempt in attempts:

@@ -69,6 +69,11 @@ class Alarm:
         self._watcher.priority = _FIRST
         self._watcher.start(self._fired)
 
+    @property
+    def waiting(self) -> int:
+        """How many greenlets are parked here."""
+        return len(self._waiting)
+
     def wait_until(self, due_ns: int) -> int:
         """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or CANCELLED.
 

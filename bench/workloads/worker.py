@@ -303,6 +303,9 @@ class Worker:
             "started_starts": pacer.started if pacer else 0,
             "scheduled_starts": self._scheduled,
             "cut": self._cuts,
+            "callers": self._callers,
+            "holding": max(self._naps.waiting - 1, 0),  # without the prober
+            "idle": self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
             "instances": [status_facts(status) for status in self.recipe.instances],
             "figures": dict(self.recipe.figures),
             "reply_histograms": [histogram.encode() for histogram in self._replies] if last else [],

@@ -165,6 +165,16 @@ def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_loc
     assert acquires["contended"].events == ()
 
 
+def test_of_hundreds_of_attempts_the_first_and_the_last_are_shown(records) -> None:
+    lost = records({"start": 99, "attempt": 100, "ended": 900, "outcome": "contended", "attempts": 300})
+    spans = traced(lost, *(attempt(number, 100 + 2 * number, "contended", "rrr") for number in range(1, 301)))
+    shown = sorted({one.attributes["redlock.attempt"] for one in spans if one.name == "SET"})
+    assert shown == [*range(1, 9), *range(293, 301)]
+    assert sum(one.name == "redlock.retry_wait" for one in spans) == 14
+    (acquire,) = [one for one in spans if one.name == "redlock.acquire"]
+    assert acquire.attributes["redlock.attempts"] == 300
+
+
 def test_attempts_of_another_resource_are_not_mixed_in(records) -> None:
     spans = traced(contended(records), *ROUNDS, attempt(1, 106, "acquired", "ggg", "r5"))
     assert sum(one.name == "SET" for one in spans) == 8
