@@ -126,7 +126,8 @@ class Extensions:
 
 class HandoffWindow:
     """Finds hand-offs while the history still grows: those released between two looks, once everybody who waited then
-    has been recorded: `SETTLE_NS` later, sooner at rates (`FAST` a look) that nobody waits long at."""
+    has been recorded: `SETTLE_NS` later. At rates (`FAST` a look) that nobody waits long at it is sooner, and only
+    resources that somebody was refused are looked at: the whole history is, at the end."""
 
     def __init__(self) -> None:
         self._kept = np.empty(0, RECORD_DTYPE)
@@ -135,7 +136,11 @@ class HandoffWindow:
     def add(self, records: Records, now_ns: int, counts: Counts) -> None:
         """Take what is new at `now_ns`, and count what is settled by now."""
         kept = np.concatenate([self._kept, records])
-        settle_ns = SETTLE_NS // 8 if len(records) > FAST else SETTLE_NS
+        settle_ns = SETTLE_NS
+        if len(records) > FAST:
+            settle_ns //= 8
+            refused = ~acquired(kept) | (votes.attempts_of(kept) > 1)
+            kept = kept[np.isin(kept["resource"], np.unique(kept["resource"][refused]))]
         until_ns = now_ns - settle_ns
         if until_ns > self._until_ns and len(kept):
             counts.add_handoffs(kept, Window(self._until_ns, until_ns))

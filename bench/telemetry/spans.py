@@ -7,10 +7,10 @@
     └─ redlock.release                 release sent → returned
 
 Rules
-- Made afterwards, from what was recorded anyway; an attempt that was not observed has an event, but no SET spans.
+- Made afterwards, from what was recorded anyway; an attempt that was not observed has neither spans nor an event.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
-- Of an acquire of hundreds of attempts the first and the last `MOST_ATTEMPTS` ÷ 2 are shown; `redlock.attempts` says how
-  many there were.
+- Of an acquire of hundreds of attempts the first and the last `MOST_ATTEMPTS` ÷ 2 are shown; `redlock.attempts` says
+  how many there were.
 - Attributes are those of `SPANS`, and no others.
 
 Source: bench.measure.record, bench.telemetry.attempts; OpenTelemetry's conventions for database client spans.
