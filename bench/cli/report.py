@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 
 if TYPE_CHECKING:
     from bench.measure.result import Result
@@ -43,8 +43,12 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
 
     documents = [read_result(place) for place in results]
     names = [str(place.parent if place.is_file() else place) for place in results]
-    page = _write(documents, results, names, values["html"])
-    _show(documents, names, page, values)
+    try:
+        page = _write(documents, results, names, values["html"])
+        _show(documents, names, page, values)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew") from None
     return 0
 
 
@@ -102,6 +106,9 @@ def report_beside(result: Result, stored: Path | None) -> Path | None:
         from bench.report.html.pages import write_report
 
         return write_report(result, stored)
-    except (BenchError, ImportError) as error:
-        print(f"lockbench: there is no report.html: {error}", file=sys.stderr)
-        return None
+    except BenchError as error:
+        why = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the result is there and must be shown
+        why = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
+    print(f"lockbench: there is no report.html: {why}", file=sys.stderr)
+    return None

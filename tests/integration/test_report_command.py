@@ -29,6 +29,8 @@ def folder(tmp_path_factory):
     run = lockbench("run", *options, "--resources", "2", "--out", "one", cwd=place)
     assert run.returncode in (0, 4), run.stderr
     (place / "run.txt").write_text(run.stdout, "utf-8")
+    (place / "half").mkdir()
+    (place / "half" / "result.json").write_text('{"schema_version": 1, "latency_s": {}}', "utf-8")
     return place
 
 
@@ -63,6 +65,7 @@ def test_several_results_give_one_page(folder):
         (["run.txt"], "run.txt is no result"),
         (["one", "--html", "no/such/place.html"], "cannot write no/such/place.html: No such file or directory"),
         ([], "missing argument"),
+        (["half"], "half: not a whole result of lockbench (KeyError: 'verdict'); make it anew"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(folder, arguments, says):

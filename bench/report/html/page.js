@@ -206,7 +206,9 @@
         lane.held_ratio.forEach((ratio, slice) => {
           if (ratio > 0.004) levels[Math.min(4, Math.floor(ratio * 5))] += `M${x(low + slice * width).toFixed(1)} ${y}v${STRIP - 1}h${(x(low + width) - x(low)).toFixed(1)}v${1 - STRIP}Z`;
         });
+        const overlaps = lane.rows.filter((row) => row[5]).map((row) => `M${x(row[0] / 1e6).toFixed(1)} ${y}v${STRIP - 1}`).join("");
         levels.forEach((d, level) => { if (d) make("path", { d, class: "held", "fill-opacity": 0.2 + level * 0.2 }, this.svg); });
+        if (overlaps) make("path", { d: overlaps, class: "overlap" }, this.svg);
       });
       bands.forEach(([from, to, text]) => make("title", {}, make("rect", { x: x(from), y: OVERVIEW_TOP - 2, width: Math.max(x(to) - x(from), 1), height: this.overview - OVERVIEW_TOP + 3, class: "fault" }, this.svg), text));
       marks.forEach((mark) => {

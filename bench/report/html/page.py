@@ -37,9 +37,10 @@ def write_page(page: Page, path: Path) -> Path:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
+        raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror}; name another file") from error
+    finally:  # also when it is interrupted
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror}; name another file") from error
     return path
 
 

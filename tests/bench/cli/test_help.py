@@ -20,7 +20,9 @@ COMMANDS = sorted(lockbench.commands)
 
 def help_of(name: str) -> str:
     command = lockbench.commands[name]
-    return command.get_help(click.Context(command, info_name=name, parent=click.Context(lockbench, info_name="lockbench")))
+    return command.get_help(
+        click.Context(command, info_name=name, parent=click.Context(lockbench, info_name="lockbench"))
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
