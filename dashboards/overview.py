@@ -57,7 +57,7 @@ _GLANCE = row(
         number(
             4,
             "Typical rate",
-            "Median over the seconds of each run, averaged over runs.",
+            "Median over the seconds of each run that had leases, averaged over runs.",
             typical("redlock.load.achieved"),
         ),
         number(4, "Acquire p99", "Of all leases of the runs in view, from the intended start.", _whole),

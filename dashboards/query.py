@@ -92,9 +92,9 @@ def voting() -> Query:
 
 
 def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
-    """A gauge's median over each run in view, summed over its load processes, averaged over runs."""
+    """A gauge's median over each run in view while it is not 0, summed over load processes, averaged over runs."""
     of_run = tuple(dict.fromkeys((RUN, *by)))
-    each = _sum(f"quantile_over_time(0.5, {metric(name, run=run, **labels)}[$__range])", of_run)
+    each = _sum(f"quantile_over_time(0.5, ({metric(name, run=run, **labels)} > 0)[$__range:])", of_run)
     return Query(_sum(each, by, "avg"), BY_NAME[name].unit, _legend(by))
 
 

@@ -155,7 +155,8 @@ def test_faults_and_runs_are_annotations(watched: Watched) -> None:
         told = {one["name"]: one for one in observed.panels["boards"][0]["annotations"]}
         assert told["Faults"]["title"] == f"{kind} on instance:0"
         assert observed.finished.result["id"] in told["Run start and end"]["title"]
-        assert told["Measured time"]["end_s"] > told["Measured time"]["start_s"]
+        assert told["Run start and end"]["end_s"] > told["Run start and end"]["start_s"]
+        assert "Measured time" in told
 
 
 def test_a_dozen_values_are_those_of_the_result(watched: Watched) -> None:
