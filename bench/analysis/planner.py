@@ -37,8 +37,8 @@ def plan_page(rows: Sequence[Row], crash: Crash | None, fsync_id: str, server: M
     `server`: the program that was measured, None = not known.
     """
     reference = _reference(rows)
-    cells = crash["rows"] if crash else []
-    options = [_option(rows, cells, reference, key) for key in _keys(rows, cells)]
+    cells, groups = (crash["rows"], crash.get("groups", [])) if crash else ([], [])
+    options = [_option(rows, cells, groups, reference, key) for key in _keys(rows, cells)]
     page = {
         "reference": reference,
         "options": options,
@@ -84,7 +84,11 @@ def _keys(rows: Sequence[Row], cells: Sequence[Crash]) -> list[tuple[int, str, s
 
 
 def _option(
-    rows: Sequence[Row], cells: Sequence[Crash], reference: Row | None, key: tuple[int, str, str | None]
+    rows: Sequence[Row],
+    cells: Sequence[Crash],
+    groups: Sequence[Crash],
+    reference: Row | None,
+    key: tuple[int, str, str | None],
 ) -> Row:
     instances, policy, restart = key
     shape = {} if reference is None else {name: reference[name] for name in ("clients", "pipeline")}
@@ -100,13 +104,13 @@ def _option(
         "generator_bound": fastest[0]["generator"]["bound"] if fastest else None,
         "p99_s": loaded[0]["acquire_s"]["p99"] if loaded and loaded[0]["sustained"] else None,
         "sustained": loaded[0]["sustained"] if loaded else None,
-        "crash": _losses([cell for cell in same if cell["kind"] in POWER_CUTS]) or _losses(same),
+        "crash": _losses([cell for cell in same if cell["kind"] in POWER_CUTS], groups) or _losses(same, groups),
     }
 
 
-def _losses(cells: Sequence[Crash]) -> Row | None:
+def _losses(cells: Sequence[Crash], groups: Sequence[Crash]) -> Row | None:
     """The worst of some groups of cuts; None without any. Margins and abstention share their cuts, so those count
-    once."""
+    once; a cell knows the losses of one margin, `groups` those of all."""
     if not cells:
         return None
     cuts: dict[tuple[str, int], int] = {}
@@ -114,6 +118,7 @@ def _losses(cells: Sequence[Crash]) -> Row | None:
         key = cell["kind"], cell["crashed"]
         cuts[key] = max(cuts.get(key, 0), cell["cuts"])
     total = sum(cuts.values())
+    whole = [group for group in groups if any(_is_same_crash(group, cell) for cell in cells)] or cells
     trusting = [cell for cell in cells if not cell["abstention"]]
     abstaining = [cell for cell in cells if cell["abstention"]]
     grants = sum(cell["double_grants"] for cell in trusting)
@@ -122,8 +127,8 @@ def _losses(cells: Sequence[Crash]) -> Row | None:
         "kinds": sorted({cell["kind"] for cell in cells}),
         "cuts": total,
         "lost_per_cut": {
-            "median": max(cell["lost_per_cut"]["median"] for cell in cells),
-            "max": max(cell["lost_per_cut"]["max"] for cell in cells),
+            "median": max(group["lost_per_cut"]["median"] or 0 for group in whole),
+            "max": max(group["lost_per_cut"]["max"] or 0 for group in whole),
         },
         "lost_window_max_s": max(windows) if windows else None,
         "double_grants": grants if trusting else None,
@@ -135,6 +140,10 @@ def _losses(cells: Sequence[Crash]) -> Row | None:
             "max": max(cell["unavailable_s"]["max"] or 0.0 for cell in trusting or cells),
         },
     }
+
+
+def _is_same_crash(one: Crash, other: Crash) -> bool:
+    return all(one[name] == other[name] for name in ("instances", "policy", "kind", "crashed", "restart"))
 
 
 def _always_costs(rows: Sequence[Row]) -> Row | None:

@@ -139,6 +139,15 @@ def test_margins_and_abstention_share_their_cuts() -> None:
     assert losses["lost_per_cut"]["max"] == 0, "a kill is no power cut"
 
 
+def test_a_crash_loses_the_locks_of_all_margins() -> None:
+    """Each cell knows those of its own margin only."""
+    cells = [cut("everysec", "at-once", margin=margin, lost=100) for margin in (0, 1)]
+    named = ("instances", "policy", "kind", "crashed", "restart")
+    group = {**{name: cells[0][name] for name in named}, "lost_per_cut": {"median": 150, "max": 200}}
+    losses = option(plan_page(rows(), {**crash(*cells), "groups": [group]}, "f5"), 3, "everysec", "at-once")["crash"]
+    assert losses["lost_per_cut"] == {"median": 150, "max": 200}
+
+
 def test_a_latency_of_a_growing_queue_is_not_offered() -> None:
     behind = visit("everysec", 8000, instances=3, shape=SHAPE)
     behind["loads"]["80%"]["granted"] //= 2
