@@ -21,9 +21,15 @@ OUTCOMES = {
 TIME = "s since the measured window began"
 
 
+def has_course(result: Result) -> bool:
+    """Whether there is anything over time: not in results of old, nor in a run cut off as its window began."""
+    over = result.get("over_time") or {}
+    return bool(over.get("start_s") and over["slice_s"])
+
+
 def course_figures(result: Result) -> list[Figure]:
-    """The figures over time; none for a result of before there were any."""
-    if not result.get("over_time", {}).get("start_s"):
+    """The figures over time; none for a result that has no course."""
+    if not has_course(result):
         return []
     course = _Course(result)
     return [course.latency(), course.rate(), course.outcomes(), course.votes()]

@@ -12,6 +12,7 @@ from typing import Any
 from bench.report.figures import count, inverse
 from bench.report.html.faults import fault_bands
 from bench.report.html.figure import Column, Data, Figure, Key, Table
+from bench.report.html.run_course import has_course
 
 Result = Mapping[str, Any]
 _COLUMNS = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
@@ -37,10 +38,10 @@ def safety_finding(result: Result) -> str:
 
 def holders_figure(result: Result) -> Figure | None:
     """Holders per resource over time; None when the result has none."""
-    holders, over = result["safety"].get("holders") or [], result.get("over_time")
-    if not over or not any(entry["rows"] for entry in holders):
+    holders = result["safety"].get("holders") or []
+    if not has_course(result) or not any(entry["rows"] for entry in holders):
         return None
-    starts = over["start_s"]
+    over, starts = result["over_time"], result["over_time"]["start_s"]
     end = starts[-1] + over["slice_s"]
     drawn = {
         "start_s": starts[0],

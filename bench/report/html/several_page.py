@@ -14,6 +14,7 @@ from bench.report.figures import MISSING, count, latency, percent
 from bench.report.html.facts import fact_text
 from bench.report.html.figure import Cell, Column, Data, Figure, Key, Page, Section, Table
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, plot
+from bench.report.html.run_course import has_course
 from bench.report.html.run_latency import curve_axes, curve_lines, curve_of, curve_rows
 from bench.report.html.scale import exact, linear, number_tick, percentiles
 from bench.report.summary import summarise
@@ -133,7 +134,7 @@ def _rates(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
     shown = [
         (label, style, result["over_time"], result)
         for result, label, style in zip(results, labels, STYLES, strict=False)
-        if result.get("over_time", {}).get("start_s")
+        if has_course(result)
     ]
     if not shown:
         return None

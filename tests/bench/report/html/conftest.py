@@ -65,9 +65,9 @@ def fault(kind, target, begun_s, ended_s):
     }  # fmt: skip
 
 
-def result_of(records, *, faults=(), rate=None):
+def result_of(records, *, faults=(), rate=None, window=WINDOW):
     sample = json.loads(SAMPLE.read_text("utf-8"))
-    fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), WINDOW), Judge(10_000)
+    fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), window), Judge(10_000)
     fold.add(records)
     oracle.add(records)
     holders = Holders(fold.slices)
@@ -86,7 +86,7 @@ def result_of(records, *, faults=(), rate=None):
             **values,
             "command": ["lockbench", "run", "hot key.toml"],
             "scenario": {**sample["scenario"], "rate_per_s": rate, "hold": {"kind": "exp", "ms": 5.0, "sigma": 0.0}},
-            "duration_s": WINDOW.duration_s,
+            "duration_s": window.duration_s,
             "environment": describe_environment(),
             "instances": instances,
             "safety": safety,
@@ -106,3 +106,9 @@ def safe():
 @pytest.fixture(scope="module")
 def violated():
     return result_of(broken(operations(4_000)), rate=700.0)
+
+
+@pytest.fixture(scope="module")
+def cut():
+    """A run that was interrupted in the very moment its measured window began."""
+    return result_of(operations(500), window=Window(WINDOW.start_ns, WINDOW.start_ns))

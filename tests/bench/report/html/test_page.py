@@ -130,6 +130,11 @@ def test_a_result_of_before_there_was_over_time_still_has_a_page(safe):
     assert figures_of(render(page_of(old))) == {"percentiles"}
 
 
+def test_a_run_cut_off_as_its_window_began_has_a_page(cut):
+    assert {"rate", "holders"} & figures_of(render(page_of(cut))) == set()
+    assert "2 RUNS" in render(page_of_several([cut, cut], ["a", "b"]))
+
+
 def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
     from bench.measure.histogram import Histogram
 
