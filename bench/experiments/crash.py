@@ -104,7 +104,7 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
 
 def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[dict[str, Any]]]:
     """The plan as far as it can be done, and what is skipped, with reasons; `without_shim`: why there is none."""
-    skipped = skipped_of(sorted({crash.instances for crash in plan.crashes}))
+    skipped = skipped_of(plan.crashes)
     if without_shim is None:
         return plan, skipped
     left_out = [crash for crash in plan.crashes if needs_shim(crash)]

@@ -121,11 +121,13 @@ def _is_quick(crash: Crash, depth: int) -> bool:
     return of_a_quorum and pair in (_DELAYED if crash.restart == "delayed" else _MAIN)
 
 
-def skipped_of(instances: Sequence[int]) -> list[dict[str, Any]]:
-    """The policies and kinds that do not go together, each with its reason."""
+def skipped_of(crashes: Sequence[Crash]) -> list[dict[str, Any]]:
+    """The policies and kinds among these crashes that do not go together, each with its reason."""
+    instances = sorted({crash.instances for crash in crashes})
+    policies, kinds = {crash.policy for crash in crashes}, {crash.kind for crash in crashes}
     return [
-        {"policy": policy, "kind": kind, "instances": list(instances), "reason": reason}
+        {"policy": policy, "kind": kind, "instances": instances, "reason": reason}
         for policy in POLICIES
         for kind in KINDS
-        if (reason := impossible(policy, kind)) is not None
+        if policy in policies and kind in kinds and (reason := impossible(policy, kind)) is not None
     ]

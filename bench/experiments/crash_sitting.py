@@ -29,6 +29,7 @@ TRIES = 3
 _LOOK_S = 0.05
 _THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
 _SHOW_S = 0.5
+_ROUNDS = 2  # of all lanes: then it is known how fast it goes here
 _CUT_S = 90.0  # a cut that takes so long hangs
 
 
@@ -44,6 +45,7 @@ class Sitting:
         self._waiting.reverse()  # the next one is at the end
         self._began_s = self._shown_s = 0.0
         self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
+        self._round_s = self._planned_s * plan.concurrent / max(1, len(self._waiting))
         self._worked_s = 0.0
         self._free, self._moved = float(plan.concurrent), asyncio.Condition()
         self._given_up: dict[Crash, str] = {}
@@ -131,9 +133,9 @@ class Sitting:
 
     def _remaining(self) -> str:
         """How long the rest will take: as planned at first, then as it has gone so far."""
-        left_s = (self._planned_s - self._worked_s) / self._plan.concurrent
-        passed_s = time.monotonic() - self._began_s
-        if self._worked_s > self._planned_s / 20:
+        lanes, passed_s = self._plan.concurrent, time.monotonic() - self._began_s
+        left_s = max(self._planned_s / lanes - passed_s, (self._planned_s - self._worked_s) / lanes / 2)
+        if self._worked_s > _ROUNDS * self._round_s:
             left_s = passed_s * (self._planned_s - self._worked_s) / self._worked_s
         minutes, seconds = divmod(round(left_s), 60)
         return f"about {minutes} min {seconds:02} s left"

@@ -251,7 +251,7 @@ def _is_one_of_odd(row: Row) -> bool:
 def _safe(name: str, rows: Sequence[Row]) -> str:
     doubled, asked = _sum(rows, "double_grants"), _sum(rows, "asked")
     cuts = sum({(*_named(row), row["restart"]): row["cuts"] for row in rows}.values())
-    bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if not doubled and cuts >= 3 else ""
+    bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if not doubled and cuts >= 6 else ""
     about = {
         "always": f"{count(_sum([row for row in rows if not row['abstention']], 'lost_total'))} locks lost, ",
         "delayed": "restarted after the longest TTL: ",
