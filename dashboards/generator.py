@@ -65,9 +65,8 @@ _HEALTH = row(
         number(
             6,
             "Telemetry dropped",
-            "Made and not arrived: then counts here are too low.",
+            "Made and not arrived: attempts and spans cost replies and traces, exports cost moments; counts stay whole.",
             total("redlock.telemetry.dropped"),
-            red_above=1,
         ),
     ),
     line(
@@ -81,7 +80,7 @@ _HEALTH = row(
             _late,
             _queued,
         ),
-        lines(6, "Telemetry dropped", "By kind; must be none.", _dropped),
+        lines(6, "Telemetry dropped", "By kind: observed attempts, spans, exports, records.", _dropped),
     ),
 )
 
