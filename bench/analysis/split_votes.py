@@ -19,12 +19,13 @@ Source: the Redis text's "split brain condition where nobody wins"; Wilson 1927 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import comb, factorial, inf, prod, sqrt
 
 from lockcore.model import Outcome, Vote
@@ -150,16 +151,17 @@ def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
     """The rounds of one resource in order; those of two or more attempts are contention rounds."""
     leases = [(attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won]
     rounds: list[list[Attempt]] = []
-    over_ns = 0.0  # the present round: nobody of it runs any more, or somebody has won it
+    won_ns, all_decided_ns = inf, 0  # of the present round: over when somebody has won it, or nobody runs any more
     for attempt in sorted(attempts, key=lambda attempt: attempt.started_ns):
         start_ns = attempt.started_ns
         if any(granted_ns <= start_ns < end_ns for granted_ns, end_ns in leases):
             continue
-        if not rounds or start_ns >= over_ns:
+        if not rounds or start_ns >= min(won_ns, all_decided_ns):
             rounds.append([])
+            won_ns, all_decided_ns = inf, 0
         rounds[-1].append(attempt)
-        granted_ns = min((one.decided_ns for one in rounds[-1] if one.is_won), default=inf)
-        over_ns = min(granted_ns, max(one.decided_ns for one in rounds[-1]))
+        won_ns = min(won_ns, attempt.decided_ns) if attempt.is_won else won_ns
+        all_decided_ns = max(all_decided_ns, attempt.decided_ns)
     return [tuple(round_) for round_ in rounds]
 
 
@@ -193,13 +195,9 @@ def ending_of(attempts: Sequence[Attempt], everyone: Sequence[Attempt] = ()) -> 
         return Ending.UNREACHABLE
     around = [[attempt.ballots[index] for attempt in everyone or attempts] for index in range(instances)]
     spans = [span for index in range(instances) for span in _certain(index, columns[index], around[index])]
-    enough_ns = first_answers[quorum - 1]
-    for moment_ns in sorted({enough_ns, *(span.from_ns for span in spans if span.from_ns >= enough_ns)}):
-        held = {span.instance: span.attempt for span in spans if span.from_ns <= moment_ns < span.until_ns}
-        most = max(Counter(held.values()).values(), default=0)
-        if most + live - len(held) < quorum:
-            return Ending.SPLIT
-    return Ending.UNPROVEN
+    return (
+        Ending.SPLIT if _is_certain_at_some_moment(spans, first_answers[quorum - 1], live, quorum) else Ending.UNPROVEN
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,26 +210,65 @@ class _Certain:
     until_ns: float
 
 
+def _is_certain_at_some_moment(spans: Sequence[_Certain], enough_ns: int, live: int, quorum: int) -> bool:
+    """Whether at `enough_ns` or later so many instances are held that no attempt can reach a quorum any more.
+
+    A sweep over the spans' ends and begins, as nothing else changes what is held.
+    """
+    spans = [span for span in spans if span.from_ns < span.until_ns]
+    changes: list[tuple[float, bool, _Certain]] = [(span.from_ns, True, span) for span in spans]
+    changes += [(span.until_ns, False, span) for span in spans]
+    changes.sort(key=lambda change: change[:2])  # an end is exclusive: before the begins of the same moment
+    held: dict[int, _Certain] = {}
+    for position, (at_ns, begins, span) in enumerate(changes):
+        if begins:
+            held[span.instance] = span
+        elif held.get(span.instance) is span:
+            del held[span.instance]
+        last_of_its_moment = position + 1 == len(changes) or changes[position + 1][0] > max(at_ns, enough_ns)
+        if last_of_its_moment and _nobody_can(held, live, quorum):
+            return True
+    return False
+
+
+def _nobody_can(held: Mapping[int, _Certain], live: int, quorum: int) -> bool:
+    most = max(Counter(span.attempt for span in held.values()).values(), default=0)
+    return most + live - len(held) < quorum
+
+
 def _certain(instance: int, column: Sequence[Ballot], around: Sequence[Ballot]) -> Iterator[_Certain]:
-    """The certain votes of one instance: `column` has one ballot per attempt of the round, `around` those of all."""
+    """The certain votes of one instance: `column` has one ballot per attempt of the round, `around` those of all.
+
+    A refusal proves a grant that is its only explanation: no other vote was possible while it was asked for.
+    """
+    explained = _Explanations(around)
+    proofs: dict[int, int] = {}
+    for ballot in column:
+        if ballot.vote is Vote.REFUSED and (only := explained.only(ballot)) is not None:
+            proofs[id(only)] = min(proofs.get(id(only), ballot.replied_ns), ballot.replied_ns)
     for number, ballot in enumerate(column):
         if ballot.vote is Vote.GRANTED:
-            proofs = [refused.replied_ns for refused in column if _is_only_explanation(ballot, refused, around)]
-            yield _Certain(instance, number, min([ballot.replied_ns, *proofs]), ballot.release_sent_ns or inf)
+            from_ns = min(ballot.replied_ns, proofs.get(id(ballot), ballot.replied_ns))
+            yield _Certain(instance, number, from_ns, ballot.release_sent_ns or inf)
 
 
-def _is_only_explanation(granted: Ballot, refused: Ballot, around: Sequence[Ballot]) -> bool:
-    """Whether a refusal proves that `granted` had the key: no other vote was possible while it was asked for."""
-    if refused.vote is not Vote.REFUSED:
-        return False
-    possible = [
-        ballot
-        for ballot in around
-        if ballot.vote in (Vote.GRANTED, Vote.SILENT)
-        and ballot.sent_ns <= refused.replied_ns
-        and refused.sent_ns <= (ballot.release_replied_ns or inf)
-    ]
-    return len(possible) == 1 and possible[0] is granted
+class _Explanations:
+    """The votes that were possible on one instance, from SET sent until the release's reply, for many questions."""
+
+    def __init__(self, around: Sequence[Ballot]) -> None:
+        self._ballots = [ballot for ballot in around if ballot.vote in (Vote.GRANTED, Vote.SILENT)]
+        by_begin = sorted((ballot.sent_ns, number) for number, ballot in enumerate(self._ballots))
+        by_end = sorted((ballot.release_replied_ns or inf, number) for number, ballot in enumerate(self._ballots))
+        self._begins, self._ends = [at for at, _ in by_begin], [at for at, _ in by_end]
+        # sums of their numbers: where one more has begun than has ended, the difference is its number
+        self._begun = [0, *accumulate(number for _, number in by_begin)]
+        self._ended = [0, *accumulate(number for _, number in by_end)]
+
+    def only(self, refused: Ballot) -> Ballot | None:
+        """The one vote that was possible at some time between the refusal's SET and its reply; None if several."""
+        begun = bisect_right(self._begins, refused.replied_ns)
+        ended = bisect_left(self._ends, refused.sent_ns)
+        return self._ballots[self._begun[begun] - self._ended[ended]] if begun - ended == 1 else None
 
 
 def is_probable(attempt: Attempt) -> bool:

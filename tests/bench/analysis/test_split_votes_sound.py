@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -10,7 +11,7 @@ from random import Random
 
 import pytest
 
-from bench.analysis.split_votes import Attempt, Ballot, Ending, ending_of
+from bench.analysis.split_votes import Attempt, Ballot, Ending, ending_of, rounds_of
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 
@@ -161,3 +162,12 @@ def test_forgotten_releases_would_be_caught() -> None:
         world.gone.clear()
         wrong += ending_of(wins_hidden(world)) is Ending.SPLIT and not world.was_split()
     assert wrong > 0
+
+
+def test_a_trial_of_thousands_of_attempts_is_judged_in_seconds() -> None:
+    """Twenty contenders that retry on fifteen instances for seconds: one endless round."""
+    attempts = simulated(15, 1500, seed=1).attempts()
+    before = time.process_time()
+    assert ending_of(attempts) is not Ending.UNREACHABLE
+    assert sum(map(len, rounds_of(attempts))) == len(attempts)
+    assert time.process_time() - before < 10  # 0.1 s; it was a matter of hours when every pair was looked at

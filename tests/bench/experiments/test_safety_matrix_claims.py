@@ -19,15 +19,16 @@ def lease(granted_ns: int, valid_until_ns: int) -> Lease:
     return Lease("r", b"t", 100, granted_ns, granted_ns, valid_until_ns, 1, 0, Tally)
 
 
-def split_votes(status: str, **first_grant_ms: float) -> dict[str, object]:
+def split_votes(status: str, **dead_time_ms: float) -> dict[str, object]:
     retries = [
         {
             "order": "random",
             "retry": {"policy": name.replace("_", "-")},
-            "first_grant_s": {"p50": ms / 1000},
+            "first_grant_s": {"p50": 0.004},
+            "dead_time_s": {"mean": ms / 1000},
             "attempts_per_grant": 2.0,
         }
-        for name, ms in first_grant_ms.items()
+        for name, ms in dead_time_ms.items()
     ]
     return {"verdict": {"status": status, "reasons": []}, "retries": retries}
 
@@ -67,7 +68,19 @@ def test_two_leases_are_double_only_while_the_first_is_valid() -> None:
     assert not double_grant(first, Denied("r", Outcome.CONTENDED, Tally(), 1, 0, 0, 1))
 
 
-def test_what_goes_wrong_on_the_way_confirms_nothing() -> None:
+def test_what_goes_wrong_once_is_tried_again() -> None:
+    findings = iter([None, Finding("confirmed", AS_EXPECTED)])
+
+    def look(_ground: Ground) -> Finding:
+        finding = next(findings)
+        if finding is None:
+            raise TimeoutError
+        return finding
+
+    assert claims._looked(look, None).verdict == AS_EXPECTED  # type: ignore[arg-type]
+
+
+def test_what_always_goes_wrong_on_the_way_confirms_nothing() -> None:
     def look(_ground: Ground) -> Finding:
         raise EnvironmentNotReadyError("there is no server")
 
