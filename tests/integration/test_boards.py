@@ -200,6 +200,18 @@ def test_the_open_run_shows_its_schedule_and_its_fsyncs(watched: Watched) -> Non
     assert watched.value("lockbench-fsync", "Fsyncs", watched.open.finished.result["id"]) > 0
 
 
+def test_every_recorded_rule_has_data_and_no_alert_fires_for_a_safe_run(watched: Watched) -> None:
+    for rule in (
+        "redlock:acquires:rate30s",
+        "redlock:acquire_duration_seconds:p99_30s",
+        "redlock:instance_reply_seconds:p50_30s",
+        "redlock:instances_spare",
+    ):
+        assert watched.prometheus.at(f"last_over_time({rule}[10m])", watched.span.end_s).has_data, rule
+    fired = watched.prometheus.at('last_over_time(ALERTS{alertname="LockSafetyViolated"}[10m])', watched.span.end_s)
+    assert not fired.series
+
+
 def test_the_policies_stand_side_by_side(watched: Watched) -> None:
     for title in ("Typical rate", "Acquire p99"):
         series = watched.panels["lockbench-fsync", title]["targets"][0]["series"]
