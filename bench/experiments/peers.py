@@ -2,7 +2,7 @@
 
     cycles    acquire + release of a free resource, N = 1, 3, 5, by 1 and by 64 callers
     hot key   64 callers want one resource, each holds it for 1 ms
-    stopped   one of three instances stands still for 5 s under 64 callers
+    stopped   one of three instances stands still for 5 s under 64 callers; ours in every round, others once
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
 same two cores; ratios are taken inside a round, medians over rounds are quoted. Libraries run as they come. Ctrl-C
@@ -165,7 +165,7 @@ def _stopped_cells(contestants: Sequence[Contestant]) -> list[_Cell]:
 
 
 def _measure(order: PeersOrder, fleet: Fleet, cells: dict[str, list[_Cell]], say: Say) -> bool:
-    """Round after round; whether it was cut short. The stopped instance comes once, at the end."""
+    """Round after round; whether it was cut short. An instance is stopped in every round for ours, once for others."""
     dice = random.Random(order.seed)
     try:
         for number in range(1, order.rounds + 1):
@@ -176,10 +176,11 @@ def _measure(order: PeersOrder, fleet: Fleet, cells: dict[str, list[_Cell]], say
                     say(f"round {number} of {order.rounds}, {part}: {_what(cell)}")
                     load = Load(cell.load.instances, cell.load.callers, cell.load.own, seconds, cell.load.hold_s)
                     cell.rounds.append(contest(cell.contestant, fleet, load))
-        if "stopped" in order.parts:
-            for cell in _shuffled(cells["stopped"], dice):
-                say(f"stopped: {_what(cell)}")
-                cell.rounds.append(contest_stopped(cell.contestant, fleet, cell.load))
+            if "stopped" in order.parts:
+                wanted = [cell for cell in cells["stopped"] if number == 1 or _is_ours(cell)]
+                for cell in _shuffled(wanted, dice):
+                    say(f"round {number} of {order.rounds}, stopped: {_what(cell)}")
+                    cell.rounds.append(contest_stopped(cell.contestant, fleet, cell.load))
     except KeyboardInterrupt:
         return True
     return False
@@ -303,14 +304,11 @@ def _champion(cells: Sequence[_Cell], figure: str, best: Callable[..., int]) -> 
 
 
 def _stopped_bar(cells: Sequence[_Cell]) -> Figures | None:
-    """Our lowest share of the rate that is kept while an instance stands still."""
-    kept = [
-        (cell.rounds[0]["stopped_per_s"] / cell.rounds[0]["before_per_s"], cell.contestant.peer.name)
-        for cell in cells
-        if _is_ours(cell) and cell.rounds and cell.rounds[0]["before_per_s"]
-    ]
+    """The share of the rate that ours keep while an instance stands still: the median of all their rounds."""
+    ours = [cell for cell in cells if _is_ours(cell)]
+    kept = [one["kept_ratio"] for cell in ours for one in cell.rounds if one["kept_ratio"] is not None]
     if not kept:
         return None
-    value, text = median(share for share, _ in kept), "one of three stopped: rate ÷ the rate before, median of ours"
-    base = {"name": text, "ours": "lockcore", "theirs": None, "value": value, "low": min(kept)[0], "high": max(kept)[0]}
+    value, text = median(kept), "one of three stopped: rate ÷ the mean of before and after, median of ours"
+    base = {"name": text, "ours": "lockcore", "theirs": None, "value": value, "low": min(kept), "high": max(kept)}
     return {**base, "bar": STOPPED_BAR, "at_least": True, "reached": value >= STOPPED_BAR}

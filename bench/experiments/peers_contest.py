@@ -77,10 +77,14 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: Load) -> Figures
     time.sleep(SETTLE_S)
     left = sum(_forget(fleet))
     bins = {int(number): int(count) for number, count in answer["bins"].items()}
+    before = rate_between(bins, EDGE_S, BEFORE_S)
+    stopped = rate_between(bins, BEFORE_S + EDGE_S, BEFORE_S + STOPPED_S)
+    after = rate_between(bins, BEFORE_S + STOPPED_S + EDGE_S, whole_s)
     return {
-        "before_per_s": rate_between(bins, EDGE_S, BEFORE_S),
-        "stopped_per_s": rate_between(bins, BEFORE_S + EDGE_S, BEFORE_S + STOPPED_S),
-        "after_per_s": rate_between(bins, BEFORE_S + STOPPED_S + EDGE_S, whole_s),
+        "before_per_s": before,
+        "stopped_per_s": stopped,
+        "after_per_s": after,
+        "kept_ratio": stopped / ((before + after) / 2) if before + after else None,
         "keys_left": left,
         "cycles": answer["all_cycles"],
         "gave_up": answer["gave_up"],

@@ -19,6 +19,7 @@ Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+IN_README = 5  # instances; the other tables stand in the result
 _CYCLES = (
     *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
     *("client\nµs", "server\nµs", "errors"),
@@ -59,8 +60,9 @@ def conditions(result: Result) -> str:
 
 
 def readme_section(result: Result) -> str:
-    """The tables and bars of README, as Markdown."""
-    tables = [part_markdown(part) for part in _parts(result)]
+    """The tables for five instances and the bars, as Markdown."""
+    five = {**result, "cycles": _of_five(result["cycles"]), "hot": _of_five(result["hot"])}
+    tables = [part_markdown(part) for part in _parts(five)]
     bars = "\n".join(f"- {'reached' if bar['reached'] else '**missed**'}: {_bar(bar)}" for bar in result["bars"])
     absent = "".join(f"\nNot there: {one['name']} ({one['reason']})." for one in result["absent"])
     versions = sorted({package for one in result["contestants"] for package in one["packages"]})
@@ -71,6 +73,10 @@ def readme_section(result: Result) -> str:
             f"Measured {conditions(result)}. µs are CPU per cycle at 64 callers; {', '.join(versions)}.{absent}",
         )
     )
+
+
+def _of_five(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["instances"] == IN_README]
 
 
 def write_readme(path: Path, result: Result) -> None:
@@ -151,13 +157,12 @@ def _hot(row: Row) -> tuple[str, ...]:
 
 
 def _stopped(row: Row) -> tuple[str, ...]:
-    before = row["before_per_s"]
     return (
         row["name"],
-        _count(before),
+        _count(row["before_per_s"]),
         _count(row["stopped_per_s"]),
         _count(row["after_per_s"]),
-        percent(row["stopped_per_s"] / before, 0) if before else MISSING,
+        percent(row["kept_ratio"], 0),
         count(row["keys_left"]),
         count(sum(row["errors"].values())),
     )

@@ -86,8 +86,8 @@ def test_on_the_hot_key_only_who_never_gives_up_counts() -> None:
 
 def test_a_stopped_instance_may_cost_a_tenth() -> None:
     load = Load(3, 64, own=True, seconds=0.0)
-    kept = cell("lockcore gevent", load, before_per_s=1_000.0, stopped_per_s=950.0)
-    lost = cell("lockcore gevent", load, before_per_s=1_000.0, stopped_per_s=800.0)
+    kept = cell("lockcore gevent", load, kept_ratio=0.95)
+    lost = cell("lockcore gevent", load, kept_ratio=0.8)
     assert named(bars([], [], [kept]), "stopped")["reached"]
     assert not named(bars([], [], [lost]), "stopped")["reached"]
 
