@@ -7,7 +7,20 @@ from grafana_foundation_sdk.models.dashboard import VariableOption
 
 from dashboards.frame import board
 from dashboards.panels import heat, line, lines, number, row, table
-from dashboards.query import RUN, Query, mean, metric, now, quantile, rate, ratio, total, typical, whole_quantile
+from dashboards.query import (
+    RUN,
+    Query,
+    buckets,
+    mean,
+    metric,
+    now,
+    quantile,
+    rate,
+    ratio,
+    total,
+    typical,
+    whole_quantile,
+)
 
 UID = "lockbench-run-overview"
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
@@ -20,11 +33,6 @@ def _within(window: str, function: str) -> Query:
     good = f"sum({function}({metric(_ACQUIRE, 'bucket', redlock_outcome='acquired', le='$slo')}[{window}]))"
     asked = f"sum({function}({metric('redlock.acquire.outcomes')}[{window}]))"
     return ratio(Query(good, "", "within the SLO"), Query(asked, ""))
-
-
-def _heat() -> Query:
-    cells = metric(_ACQUIRE, "bucket", redlock_outcome="acquired")
-    return Query(f"sum by (le) (rate({cells}[$__rate_interval]))", "s", "{{le}}")
 
 
 def _gone() -> tuple[Query, Query]:
@@ -113,7 +121,7 @@ _LATENCY = row(
             12,
             "Acquire latency, heatmap",
             "How many acquires per second ended in each bucket, successes only.",
-            _heat(),
+            buckets(_ACQUIRE, redlock_outcome="acquired"),
         ),
         lines(
             12,
