@@ -20,14 +20,16 @@ from bench.analysis.crash import Crash, CutFacts
 from bench.errors import BenchError
 from bench.experiments.crash_cut import Cut, finish
 from bench.experiments.crash_place import CrashPlace
-from bench.experiments.crash_plan import CrashPlan, lanes_of, seconds_of
+from bench.experiments.crash_plan import DEPTH, CrashPlan, lanes_of, seconds_of
 from bench.experiments.journal import Journal
+from bench.topology.fleet import require_descriptors
 from bench.topology.server import ServerBinary
 from lockcore.errors import LockcoreError
 
 TRIES = 3
 _LOOK_S = 0.05
 _THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
+_CLIENTS = 6  # connections to an instance: one client per margin, two second ones, our own questions
 _SHOW_S = 0.5
 _ROUNDS = 2  # of all lanes: then it is known how fast it goes here
 _CUT_S = 90.0  # a cut that takes so long hangs
@@ -45,7 +47,8 @@ class Sitting:
         self._waiting.reverse()  # the next one is at the end
         self._began_s = self._shown_s = 0.0
         self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
-        self._round_s = self._planned_s * plan.concurrent / max(1, len(self._waiting))
+        self._lanes = max(1, min(plan.concurrent, len(self._waiting)))
+        self._round_s = self._planned_s * self._lanes / max(1, len(self._waiting))
         self._worked_s = 0.0
         self._free, self._moved = float(plan.concurrent), asyncio.Condition()
         self._given_up: dict[Crash, str] = {}
@@ -57,17 +60,18 @@ class Sitting:
 
     def work(self, is_over: Callable[[], bool]) -> None:
         """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
+        require_descriptors(DEPTH * self._lanes, _CLIENTS)
         self._began_s = time.monotonic()
         total, missing = len(self._plan.orders), len(self._waiting)
         kept = f", {total - missing:,} of them done before" if total > missing else ""
         self._show(f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{kept}; {self._remaining()}")
         if missing and not is_over():
-            asyncio.run(self._lanes(is_over))
+            asyncio.run(self._work(is_over))
 
-    async def _lanes(self, is_over: Callable[[], bool]) -> None:
+    async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        lanes = [asyncio.ensure_future(self._lane()) for _ in range(min(self._plan.concurrent, len(self._waiting)))]
+        lanes = [asyncio.ensure_future(self._lane()) for _ in range(self._lanes)]
         try:
             while not is_over() and not all(lane.done() for lane in lanes):
                 await asyncio.wait(lanes, timeout=_LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
@@ -133,7 +137,7 @@ class Sitting:
 
     def _remaining(self) -> str:
         """How long the rest will take: as planned at first, then as it has gone so far."""
-        lanes, passed_s = self._plan.concurrent, time.monotonic() - self._began_s
+        lanes, passed_s = self._lanes, time.monotonic() - self._began_s
         left_s = max(self._planned_s / lanes - passed_s, (self._planned_s - self._worked_s) / lanes / 2)
         if self._worked_s > _ROUNDS * self._round_s:
             left_s = passed_s * (self._planned_s - self._worked_s) / self._worked_s
