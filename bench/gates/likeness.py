@@ -76,4 +76,8 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 def _text(value: Any) -> str:
     if isinstance(value, float) and value == int(value):
         return str(int(value))
-    return str(value) if value not in (None, [], ()) else "none"
+    if isinstance(value, Mapping):
+        return ":".join(_text(inner) for inner in value.values())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or "none"
+    return "none" if value is None else str(value)

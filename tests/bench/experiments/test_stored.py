@@ -79,6 +79,12 @@ def test_another_machine_or_server_is_another_configuration_but_another_commit_i
         require_alike([[result()], [other]], ["a", "b"], ())
 
 
+def test_a_difference_is_told_as_one_would_write_it() -> None:
+    pause = [{"point": "after-grant", "ms": 0.2, "share": 1.0}]
+    series = [[result(pause=[])], [result(pause=pause)]]
+    assert require_alike(series, ["a", "b"], ("pause",)) == ["pause none → after-grant:0.2:1"]
+
+
 def test_a_variable_that_is_no_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="option --variable: there is no setting fsnyc; did you mean fsync"):
         require_alike([[result()], [result()]], ["a", "b"], ("fsnyc",))
