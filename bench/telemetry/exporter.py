@@ -197,7 +197,8 @@ class Exporter:
 
     def _offer(self, notes: Sequence[Worker], phase: str | None, violations: Mapping[str, int]) -> None:
         run = self._run
-        exemplars = {name: list(of.values()) for name, of in self._tracing.exemplars.items()}
+        shown = self._tracing.exemplars if self._settings.exemplars else {}
+        exemplars = {name: list(of.values()) for name, of in shown.items()}
         points = list(
             chain(
                 self._counts.points(exemplars),
@@ -258,7 +259,7 @@ class Exporter:
 
     def _close(self, within_s: float) -> list[str]:
         if self._otlp is not None:
-            self._otlp.close(within_s)
+            self._otlp.close(2 * within_s if self._otlp.has_arrived else within_s)  # slow is not down
         if self._page is not None:
             self._page.close(0.0 if not within_s else 4 * within_s)
         return [*self._settings.warnings, *self._said()]

@@ -62,6 +62,11 @@ class Otlp:
             "span": self._traces.dropped if self._traces else 0,
         }
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether anything has ever been taken."""
+        return any(line is not None and line.sent for line in (self._metrics, self._traces))
+
     def complaints(self, endpoint: str) -> list[str]:
         """What the exporters said of their settings, and one sentence if anything did not arrive at `endpoint`."""
         dropped, before = self.dropped, [self._before] if self._before else []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from bench.errors import UsageError
 from bench.scenario import redacted
@@ -23,6 +24,11 @@ INTERVAL_S = 1.0  # the standard's 60 s is longer than most runs
 ONE_IN = 1000
 PAGE_HOST, PAGE_PORT = "127.0.0.1", 9464
 _DEFAULT_PORTS = {HTTP: "http://localhost:4318", GRPC: "http://localhost:4317"}
+
+_FIXED = {
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
+    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
+}
 
 Environ = Mapping[str, str]
 
@@ -39,6 +45,7 @@ class Settings:
     page: tuple[str, int] | None = None
     interval_s: float = INTERVAL_S
     one_in: int = ONE_IN
+    exemplars: bool = True
     service_name: str | None = None
     endpoint: str = ""
     warnings: tuple[str, ...] = ()
@@ -56,15 +63,17 @@ def settings_of(environ: Environ) -> Settings | None:
     warnings: list[str] = []
     metrics, traces = (_protocol(environ, signal, warnings) for signal in SIGNALS)
     one_in = _one_in(environ, warnings)
-    if environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "cumulative").lower() != "cumulative":
-        warnings.append("telemetry: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is ignored, all is cumulative")
+    for name, only in _FIXED.items():
+        if environ.get(name, only).strip().lower() not in ("", only):
+            warnings.append(f"telemetry: {name} is ignored, there is only {only}")
     return Settings(
         metrics=metrics,
         traces=None if one_in < 0 else traces,
         page=_page(environ) if "prometheus" in _exporters(environ, "METRICS") else None,
         interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
         one_in=max(one_in, 0),
-        service_name=environ.get("OTEL_SERVICE_NAME") or None,
+        exemplars=environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() != "always_off",
+        service_name=_service_name(environ),
         endpoint=_endpoint(environ, metrics or traces or HTTP),
         warnings=tuple(warnings),
     )
@@ -119,6 +128,13 @@ def _one_in(environ: Environ, warnings: list[str]) -> int:
         f"telemetry: OTEL_TRACES_SAMPLER={sampler} is not here; one ordinary operation in {ONE_IN} is traced"
     )
     return ONE_IN
+
+
+def _service_name(environ: Environ) -> str | None:
+    """OTEL_SERVICE_NAME, else what OTEL_RESOURCE_ATTRIBUTES says; None where neither does."""
+    pairs = (pair.partition("=") for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
+    named = {name.strip(): value.strip() for name, _, value in pairs}
+    return environ.get("OTEL_SERVICE_NAME") or unquote(named.get("service.name", "")) or None
 
 
 def _page(environ: Environ) -> tuple[str, int]:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     with Collector() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
         yield collector
 
 
@@ -147,6 +148,20 @@ def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, col
     (warning,) = exporter.finish()
     assert re.match(rf"telemetry: {collector.endpoint} took 0 of 1 metric exports and 0 of \d+ spans", warning)
     assert "400" in warning
+
+
+def test_a_slow_collector_gets_the_last_sums_all_the_same(tmp_path: Path, collector: Collector) -> None:
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    exporter.start()
+    write(recorder, 7)
+    until(lambda: acquired(collector) == 7)
+    collector.stall()
+    write(recorder, 5)
+    recorder.close()
+    slow = threading.Timer(1.0, collector.go_on)
+    slow.start()
+    exporter.finish()
+    assert acquired(collector) == 12
 
 
 def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, collector: Collector) -> None:
