@@ -65,7 +65,7 @@ _HEALTH = row(
         number(
             6,
             "Telemetry dropped",
-            "Made and not arrived: attempts and spans cost replies and traces, exports cost moments; counts stay whole.",
+            "Made and not arrived: attempts and spans cost replies and traces, exports moments; counts stay whole.",
             total("redlock.telemetry.dropped"),
         ),
     ),
