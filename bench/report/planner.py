@@ -96,8 +96,8 @@ def _lines(page: Page) -> Iterator[tuple[str, str]]:
         yield (
             "crash",
             (
-                f"power cuts (none: kill −9), TTL {(page['ttl_ms'] or 0) / 1000:g} s; double grants: of clients that trust a restarted "
-                "instance; a delayed restart waits out the longest TTL, so its price grows with yours"
+                f"power cuts (none: kill −9), TTL {(page['ttl_ms'] or 0) / 1000:g} s; double grants: of clients that "
+                "trust a restarted instance; a delayed restart waits out the longest TTL, so its price grows with yours"
             ),
         )
 
