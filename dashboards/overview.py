@@ -72,7 +72,7 @@ _GLANCE = row(
         number(
             4,
             "Within the SLO",
-            "Acquired within the chosen time, of all acquires; failures are misses.",
+            "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
             _within("$__range", "last_over_time"),
         ),
         number(4, "Faults active", "Injected faults in force now.", now("redlock.fault.active")),
@@ -150,7 +150,7 @@ _OUTCOMES = row(
         lines(
             8,
             "Share within the SLO",
-            "Acquired within the chosen time, of all that returned.",
+            "Acquired within the chosen time (at first 10 ms), of all that returned.",
             _within("$__rate_interval", "rate"),
         ),
         lines(
