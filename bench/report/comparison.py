@@ -20,6 +20,7 @@ Result = Mapping[str, Any]
 STYLES = {"pass": GOOD, "fail": BAD, "violated": BAD}
 HEAD = ("change", "interval", "noise", "shows", "verdict")
 VERDICT_COLUMN = 7
+MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
 
 def summarise_comparison(result: Result, place: str = "") -> Sheet:
@@ -82,13 +83,15 @@ def _parts(result: Result) -> Iterator[Part]:
         rows = tuple(_row(entry, noise.get(entry["metric"], entry)) for entry in entries if entry["pairs"])
         rows += tuple(_empty(entry) for entry in entries if not entry["pairs"] and entry["role"] == "judged")
         if entries:
-            head = ("", *(_short(one["label"]) for one in (result["sides"][0], side)), *HEAD)
+            names = [_short(one["label"]) for one in (result["sides"][0], side)]
+            head = ("", *(("baseline", "candidate") if result["kind"] == "gate" else names), *HEAD)
             about = f"against {result['sides'][0]['label']}"
             yield Part(side["label"], about, head, rows, frozenset({0, VERDICT_COLUMN}))
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= 18 else "…" + label[-17:]
+    """The end of a label, as paths and recipes differ there."""
+    return label if len(label) <= MOST_LETTERS else "…" + label[1 - MOST_LETTERS :]
 
 
 def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,7 +100,7 @@ def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
         in_unit(entry["first"], entry["unit"]),
         in_unit(entry["second"], entry["unit"]),
         change_text(entry["ratio"]),
-        interval_text(entry),
+        interval_text(entry).replace(" % …", " …"),
         _share(noise["pair_noise_ratio"]),
         _share(noise["detectable_ratio"]),
         word_of(entry),
@@ -119,7 +122,9 @@ def word_of(entry: Mapping[str, Any]) -> str:
 
 def change_text(ratio: float | None) -> str:
     """A ratio of the second against the first as a change in per cent."""
-    return MISSING if ratio is None else f"{(ratio - 1) * 100:+.1f} %"
+    if ratio is None:
+        return MISSING
+    return f"{(ratio - 1) * 100:+.{0 if ratio >= 2 else 1}f} %"
 
 
 def interval_text(entry: Mapping[str, Any]) -> str:
@@ -130,7 +135,7 @@ def interval_text(entry: Mapping[str, Any]) -> str:
 
 
 def _share(ratio: float | None) -> str:
-    return MISSING if ratio is None else f"{ratio * 100:.1f} %"
+    return MISSING if ratio is None else f"{ratio * 100:.{0 if ratio >= 1 else 1}f} %"
 
 
 def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:

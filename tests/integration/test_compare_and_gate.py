@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -201,3 +202,23 @@ def test_an_injected_delay_fails(folder: Path) -> None:
     done = lockbench(folder, "gate", "--baseline", "base.toml", "--candidate", "slow.toml")
     assert done.returncode == 1, done.stdout
     assert "got worse" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_library_that_works_a_sixth_longer_is_caught_with_real_pairs(folder: Path) -> None:
+    """Planted: a loop in lockcore's hot path; the two copies are equal but for it."""
+    for name in ("old", "new"):
+        shutil.copytree(ROOT / "lockcore", folder / name / "lockcore")
+    engine = folder / "new" / "lockcore" / "engine.py"
+    text = engine.read_text(encoding="utf-8")
+    head = "    def submit(self, round_: SetRound) -> None:\n"
+    assert head in text
+    body = text.index('"""\n', text.index('"""', text.index(head)) + 3) + 4
+    planted = text[:body] + "        for _ in range(300):\n            pass\n" + text[body:]
+    engine.write_text(planted, encoding="utf-8")
+    (folder / "load.toml").write_text("users = 64\n", encoding="utf-8")
+    words = ["--baseline", "lib:old", "--candidate", "lib:new", "--out", "result"]
+    done = lockbench(folder, "gate", "load.toml", *words)
+    assert done.returncode == 1, done.stdout
+    assert "cost.client_cpu_us_per_cycle got worse" in done.stdout
+    assert read(folder / "result")["exact"]["failures"] == []

@@ -73,11 +73,21 @@ def test_changes_are_told_as_measured(tmp_path: Path) -> None:
     assert any("rate got worse: -20.0%" in line for line in lines)
 
 
+@pytest.mark.parametrize("kind", ["compare", "gate"])
 @pytest.mark.parametrize("factor", [1.0, 1.3])
-def test_it_fits_a_hundred_columns(tmp_path: Path, factor: float) -> None:
-    result = compared(tmp_path, factor, limits=("acquire.p99 < 5s",))
+def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: str, factor: float) -> None:
+    result = compared(tmp_path, factor, kind, limits=("acquire.p99 < 5s",))
     result["exact"] = judge_exact(COSTS, COSTS)
-    assert max(len(line.rstrip()) for line in shown(result).splitlines()) <= 100
+    result["sides"][0]["label"] = "git:a-branch-with-a-long-name (3e2a215aa)"
+    widest = {"metric": "acquire.success", "low": 0.408, "high": 2.474, "ratio": 1.248, "verdict": "inconclusive"}
+    result["metrics"] = [
+        {**entry, **widest, "pair_noise_ratio": 0.524, "detectable_ratio": 0.891} for entry in result["metrics"]
+    ]
+    text = shown(result)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+    assert text.count("-59.2 … +147 %") == len(METRICS)
+    assert text.count("inconclusive") >= len(METRICS)
+    assert "52.4 %  89.1 %" in text
 
 
 def test_a_comparison_says_better_or_worse(tmp_path: Path) -> None:
