@@ -107,10 +107,13 @@ def _run(given: list[Given], scenario: Path | None, values: dict[str, Any]) -> i
 
 def _stored(given: list[Given], values: dict[str, Any]) -> int:
     from bench.experiments.comparison import Question, compare_stored
-    from bench.experiments.sides import stored_series
-    from bench.experiments.stored import require_alike, rounds_of
+    from bench.experiments.stored import read_series, require_alike, rounds_of
 
-    series = stored_series(given)
+    try:
+        baseline = read_series(given[0].where)
+    except UsageError as error:
+        raise InconclusiveError(f"there is no baseline, so nothing passes: {error}") from None
+    series = [baseline, read_series(given[1].where)]
     labels = [one.label for one in given]
     differs = require_alike(series, labels, values["variables"])
     judged = asked_metrics(values["metrics"], OPEN if series[0][0]["scenario"]["rate_per_s"] else CLOSED)

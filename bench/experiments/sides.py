@@ -19,8 +19,6 @@ from pathlib import Path
 from bench.errors import UsageError
 from bench.experiments.pairs import Side
 from bench.experiments.revision import checked_out, commit_of, installed
-from bench.experiments.stored import read_series
-from bench.measure.result import Result
 from bench.scenario import Scenario
 
 WINDOW_MS, WARMUP_MS = 1000.0, 300.0
@@ -68,11 +66,6 @@ def is_stored(given: list[Given]) -> bool:
             "comparison. Give two results, or let both be run (two scenarios, or two revisions)"
         )
     return bool(stored)
-
-
-def stored_series(given: list[Given]) -> list[list[Result]]:
-    """Return the results of each. Raises UsageError for a place without results."""
-    return [read_series(one.where) for one in given]
 
 
 @contextlib.contextmanager

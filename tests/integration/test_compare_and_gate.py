@@ -47,6 +47,7 @@ def read(folder: Path) -> dict[str, Any]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "base.toml").write_text(SCENARIO, encoding="utf-8")
     (tmp_path / "same.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "slow.toml").write_text(SCENARIO + DELAYED, encoding="utf-8")
     return tmp_path
 
@@ -61,6 +62,11 @@ def folder(tmp_path: Path) -> Path:
             "the baseline results/gone is no result",
         ),
         (["gate", "--baseline", "", "--candidate", "same.toml"], 4, "nothing to compare with, so nothing passes"),
+        (
+            ["gate", "--baseline", "empty", "--candidate", "empty"],
+            4,
+            "there is no baseline, so nothing passes: empty holds",
+        ),
         (["gate", "--baseline", "base.toml"], 2, "name what is to be judged with --candidate"),
         (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], 2, "the candidate gone.toml is no result"),
         (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"], 2, "5 can never decide"),
