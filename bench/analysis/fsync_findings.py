@@ -119,9 +119,7 @@ def _waitaof(rows: Sequence[Row]) -> Iterator[Row]:
     yield _finding("waitaof-counts", "all", text, verdict, asked=asked, confirmed=confirmed, unconfirmed=unconfirmed)
     probes, untrue = (sum(count.get(name, 0) for count in counts) for name in ("probes", "untrue"))
     if probes:
-        text = (
-            f"WAITAOF under everysec: confirmed {probes} locks one by one, {probes - untrue} of them were on the disk"
-        )
+        text = f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk {probes - untrue}"
         if untrue:
             text += "; this server confirms too early, so its rate here buys nothing (redis/redis#13793)"
         verdict = SERVER_FAULT if untrue else AS_EXPECTED

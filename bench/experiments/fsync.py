@@ -216,16 +216,16 @@ class _Matrix:
         bound = [row for row in rows if row["generator"]["bound"] and row["load"] == "max"]
         if bound:
             found.append(
-                f"{len(bound)} maxima are generator-bound (≥ 0.9 of a core): lower bounds, marked ≥; what a policy "
+                f"generator-bound maxima (≥ 0.9 of a core), marked ≥: {len(bound)}; lower bounds, what a policy "
                 "costs there is understated"
             )
         behind = sum(row["sustained"] is False for row in rows)
         if behind:
-            found.append(f"{behind} open loads were not sustained: their latencies are those of a growing queue")
+            found.append(f"open loads that were not sustained: {behind}; their latencies are those of a growing queue")
         invalid = [row for row in rows if row["generator"]["reason"]]
         if invalid:
             reason = invalid[0]["generator"]["reason"]
-            found.append(f"{len(invalid)} loads were not what they claim, the first: {reason}")
+            found.append(f"loads that were not what they claim: {len(invalid)}, the first: {reason}")
         denied = sum(sum(row["denied"].values()) for row in rows)
         if denied:
             found.append(f"{denied:,} acquires were denied and {_failed(rows):,} releases failed")

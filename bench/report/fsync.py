@@ -96,6 +96,8 @@ def _headline(result: Result) -> str:
     if costs is None:
         return f"{len(result['rows'])} rows"
     least, most = costs["least"], costs["most"]
+    if least == most:
+        return f"everysec ÷ always: {most['ratio']:.1f}× at {most['clients']}×{most['pipeline']} callers"
     return (
         f"everysec ÷ always: {most['ratio']:.1f}× at {most['clients']}×{most['pipeline']} callers, "
         f"{least['ratio']:.1f}× at {least['clients']}×{least['pipeline']}"
