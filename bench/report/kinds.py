@@ -88,7 +88,8 @@ def _split_votes(result: Result, place: str) -> Sheet:
 def _fsync(result: Result, place: str) -> Sheet:
     """The figures of the policies, then the planner's page."""
     told, planned = fsync_sheet(result, place), planner_sheet(result)
-    return replace(told, parts=(*planned.parts, *told.parts), lines=(*told.lines, *planned.lines))
+    lines = (("advice", planned.headline), *dict.fromkeys((*told.lines, *planned.lines)))
+    return replace(told, parts=(*planned.parts, *told.parts), lines=lines)
 
 
 def _plain(result: Result, place: str) -> Sheet:
