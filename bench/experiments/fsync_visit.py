@@ -22,7 +22,7 @@ from bench.experiments.fsync_truth import waitaof_truth
 from bench.topology.info import InfoDelta, InfoSnapshot, delta
 from bench.topology.latency_events import LatencyMonitor
 from bench.topology.probe import info_snapshot
-from bench.workloads.durable_load import WAITAOF, Phase, PhaseFigures
+from bench.workloads.durable_load import WAITAOF, Phase
 
 MAXIMUM = "max"
 REWRITE_AT = 0.3  # of the measured window
@@ -81,16 +81,18 @@ class Visit:
             "fsyncs": None if syncs is None or syncs_after is None else syncs_after - syncs,
             "latency_events": None if events is None else {name: asdict(event) for name, event in events.items()},
             "rewrite": rewrite,
-            **_of_servers(before, after, figures),
+            **_of_servers(before, after),
         }
 
 
-def _of_servers(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot], figures: PhaseFigures) -> Row:
+def _of_servers(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> Row:
     """What the servers' own counters say of a load."""
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
-    restarted = [change.warning for change in deltas if change.warning and "restarted" in change.warning]
-    if restarted:
-        raise EnvironmentNotReadyError(f"a server restarted under load ({deltas[0].address}): {restarted[0]}")
+    for old, change in zip(before, deltas, strict=True):
+        if change.warning and old.values is not None:  # it did answer: it has gone, or is another one now
+            raise EnvironmentNotReadyError(
+                f"{change.address} did not live through the load ({change.warning}); see why, and measure again"
+            )
     cpu_s = [change.cpu_s for change in deltas if change.cpu_s is not None]
     whole = len(cpu_s) == len(deltas)
     return {
