@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 
 from bench.measure.result import schema
-from tests.doubles.instance import Instances
 from tests.doubles.queueing import QueueingInstance
 
 pytestmark = pytest.mark.integration
@@ -60,15 +59,15 @@ def test_a_target_that_cannot_be_reached_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_known_capacity_of_queueing_servers_is_found_within_five_per_cent(tmp_path: Path) -> None:
-    service_s = 0.001  # per command: 500 leases/s
+def test_the_known_capacity_of_a_queueing_server_is_found_within_five_per_cent(tmp_path: Path) -> None:
+    """One server: of several, a lagging one abstains, and those that are left bear more than each alone."""
+    service_s = 0.004  # per command: 125 leases/s; long beside the moments a busy machine takes from everybody
     out = tmp_path / "known"
-    with Instances(*[QueueingInstance(service_s) for _ in range(3)]) as instances:
-        targets = [word for url in instances.urls for word in ("--target", url)]
-        options = ["--slo", "acquire.p99 < 40ms", "--arrivals", "fixed", "--duration", "3s", *targets]
-        with capacity(*options, out=out) as process:
-            process.communicate(timeout=600)
-    assert process.returncode == 0
+    with QueueingInstance(service_s) as instance:
+        options = ["--slo", "acquire.p90 < 40ms", "--arrivals", "fixed", "--target", instance.url]
+        with capacity(*options, "--duration", "4s", out=out) as process:
+            _, complaint = process.communicate(timeout=600)
+    assert process.returncode == 0, complaint
     found = result_in(out)["points"][0]["capacity"]
     assert found["low"] == pytest.approx(1 / (2 * service_s), rel=0.05)
     assert found["confirmed"] == 3
