@@ -96,7 +96,7 @@ def _short(label: str) -> str:
 
 def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        _metric(entry["metric"]),
+        metric_text(entry["metric"]),
         in_unit(entry["first"], entry["unit"]),
         in_unit(entry["second"], entry["unit"]),
         change_text(entry["ratio"]),
@@ -108,7 +108,7 @@ def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _empty(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return (_metric(entry["metric"]), *(MISSING for _ in range(6)), word_of(entry))
+    return (metric_text(entry["metric"]), *(MISSING for _ in range(6)), word_of(entry))
 
 
 def word_of(entry: Mapping[str, Any]) -> str:
@@ -191,8 +191,8 @@ def _legend(result: Result) -> Iterator[tuple[str, str]]:
         yield "noise", f"standard deviation {of}; shows: the effect so many pairs find with 95 % chance"
 
 
-def _metric(name: str) -> str:
-    """The name as a table has room for it."""
+def metric_text(name: str) -> str:
+    """A metric's name as a table has room for it."""
     return name.removeprefix("cost.").replace("_us_per_cycle", " µs").replace("_", " ")
 
 

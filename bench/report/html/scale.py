@@ -52,16 +52,17 @@ def exact(low: float, high: float, start_px: float, end_px: float, *, most: int 
     return Scale(low, high, start_px, end_px, _steps(math.ceil(low / step - 1e-9) * step, high, step))
 
 
-def logarithmic(values: Iterable[float], start_px: float, end_px: float) -> Scale:
-    """A logarithmic scale over the positive `values`."""
+def logarithmic(values: Iterable[float], start_px: float, end_px: float, *, most: int = 7) -> Scale:
+    """A logarithmic scale over the positive `values`, with about `most` ticks."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = _round_down(min(known)), _round_up(max(known))
     if high <= low:
         high = low * 10
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = STEPS if math.log10(high / low) < 2.1 else STEPS[:1]
-    ticks = (step * 10.0**decade for decade in decades for step in steps)
-    return Scale(low, high, start_px, end_px, tuple(t for t in ticks if low * 0.999 <= t <= high * 1.001), log=True)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    return Scale(low, high, start_px, end_px, tuple(ticks[:: 1 + len(ticks) // (2 * most)]), log=True)
 
 
 def percentiles(count: int, start_px: float, end_px: float) -> Scale:

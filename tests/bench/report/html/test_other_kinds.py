@@ -89,7 +89,15 @@ def test_a_comparison_shows_each_change_with_its_interval():
 
 def test_what_always_costs_and_the_planner_with_and_without_crashes():
     costs = [
-        {"instances": 1, "clients": 1, "pipeline": 1, "injected_ms": 2.0, "callers": callers, "ratio": ratio}
+        {
+            "instances": 1,
+            "clients": 1,
+            "pipeline": 1,
+            "injected_ms": 2.0,
+            "callers": callers,
+            "ratio": ratio,
+            "generator_bound": False,
+        }
         for callers, ratio in ((1, 57.4), (64, 6.9))
     ]
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
@@ -99,15 +107,16 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
          "crash": crash if policy == "always" else {"lost_per_cut": {"median": 5, "max": 90}}}
         for policy in ("everysec", "always")
     ]  # fmt: skip
-    figures = fsync_figures({"costs": costs, "planner": {"options": options}})
-    assert [figure.name for figure in figures] == ["costs", "planner-latency", "planner-losses"]
-    assert figures[0].title == "always costs from 6.9× (64 callers) to 57× (1 callers)"
-    assert figures[2].title == "Fastest that lost none: N=3 always, p99 10.0 ms, 9,000 locks/s"
+    figures = fsync_figures({"costs": costs, "planner": {"options": options, "advice": ["take always"]}})
+    assert [figure.name for figure in figures] == ["planner-losses", "planner-latency", "costs"]
+    assert figures[2].title == "always costs between 6.9× (64 callers) and 57× (1 caller)"
+    assert figures[0].title == "take always"
     for option in options:
         option["crash"] = None
-    assert [figure.name for figure in fsync_figures({"costs": [], "planner": {"options": options}})] == [
-        "planner-latency"
-    ]
+    assert [
+        figure.name
+        for figure in fsync_figures({"costs": [], "planner": {"options": options, "advice": ["measure crashes"]}})
+    ] == ["planner-latency"]
 
 
 def test_crashes_show_what_was_lost_and_granted_twice():
@@ -135,3 +144,11 @@ def test_split_votes_stand_beside_the_closed_form(request):
     assert [row[4] for row in calibration.data.rows] == [row["closed_form"] for row in result["calibration"]]
     assert calibration.svg.count('class="ring') == len(result["calibration"])
     assert contention.title.startswith("Real processes: at most 0.870 (K=10 random")
+
+
+def test_a_change_by_a_multiple_is_drawn_on_a_log_scale():
+    result = {"metrics": [metric("acquire.p50", 40.0, 35.0, 50.0, "different")], "tolerance_ratio": None,
+              "sides": [{"label": "a"}, {"label": "b"}]}  # fmt: skip
+    (figure,) = comparison_figures(result)
+    assert "second ÷ first (log scale)" in figure.svg
+    assert figure.title == "b against a: acquire.p50 +3900 % (worse)"
