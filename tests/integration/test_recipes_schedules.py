@@ -46,6 +46,13 @@ def test_the_flaw_is_seen_where_it_is_and_only_there(schedule, recipe: str, expe
             assert server.dbsize() == 0, "a schedule leaves nothing"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule, recipe, expected", ROWS)
+def test_it_is_no_luck_twenty_times_out_of_twenty(schedule, recipe: str, expected: bool, fleet: Fleet) -> None:
+    seen = [play(schedule, recipe, None if schedule.harms else fleet).seen for _ in range(20)]
+    assert seen == [expected] * 20
+
+
 def test_every_flawed_recipe_has_a_schedule_that_shows_its_flaw() -> None:
     shown_somewhere = {recipe for schedule in SCHEDULES.values() for recipe in schedule.shown_by}
     flawed = {name for name, entry in RECIPES.items() if not entry.about.safe}
