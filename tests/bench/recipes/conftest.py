@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
-from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.entry import RecipeEntry
+from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RECIPES
 from bench.recipes.replication import replicate
 from bench.topology.fleet import Fleet, start_fleet
