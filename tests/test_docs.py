@@ -21,7 +21,7 @@ FOLDERS = ("lockcore", "bench", "dashboards", ".github")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 LATER = re.compile(r"\s{2,}#.*|\s\|\s.*|\s>\s.*|\s&&\s.*")  # a remark, a pipe, a file: not the command's
 SKETCH = re.compile(r"[…─]")  # a drawing or a place left open, not a command
-MADE = ("results/", "redis-py-lock", "git:", "lib:", "…", "mine.toml")  # places that a reader has, and a test has not
+MADE = ("results/", "planner", "redis-py-lock", "git:", "lib:", "…", "mine.toml")  # places that a reader has, and a test has not
 
 
 def blocks(page: Path, language: str = "") -> list[str]:
