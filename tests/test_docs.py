@@ -21,14 +21,25 @@ FOLDERS = ("lockcore", "bench", "dashboards", ".github")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 LATER = re.compile(r"\s{2,}#.*|\s\|\s.*|\s>\s.*|\s&&\s.*")  # a remark, a pipe, a file: not the command's
 SKETCH = re.compile(r"[…─]")  # a drawing or a place left open, not a command
-MADE = ("results/", "planner", "redis-py-lock", "git:", "lib:", "…", "mine.toml")  # places that a reader has, and a test has not
+MADE = (
+    "results/",
+    "planner",
+    "redis-py-lock",
+    "git:",
+    "lib:",
+    "…",
+    "mine.toml",
+)  # places that a reader has, and a test has not
 
 
 def blocks(page: Path, language: str = "") -> list[str]:
     """The code of a page: fenced blocks of `language`, and indented ones if none is asked for."""
     text = page.read_text("utf-8")
-    fenced = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    indented = re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)  # opening and closing ones in turn
+    fenced = [code for name, code in fences if name == language]
+    indented = re.findall(
+        r"(?:^ {4}\S.*\n)+", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
     return fenced + ([re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in indented] if not language else [])
 
 
@@ -69,6 +80,12 @@ def test_a_scenario_of_a_page_can_be_loaded(code: str, tmp_path: Path) -> None:
 def test_there_are_commands_to_understand() -> None:
     assert len(commands("lockbench")) > 15
     assert ("README.md", "make test") in commands("make")
+    assert any("--threshold" in line for _, line in commands("lockbench")), "also those behind code in another language"
+
+
+def test_a_command_that_is_not_there_would_be_noticed() -> None:
+    with pytest.raises(click.NoSuchOption):
+        lockbench.commands["run"].make_context("run", ["--treshold", "1"], parent=click.Context(lockbench))
 
 
 @pytest.mark.parametrize("line", sorted({line for _, line in commands("make")}))
