@@ -16,9 +16,12 @@ from bench.topology.fleet import Fleet, Instance
 _LOOK_S = 0.5
 
 
-def serve(fleet: Fleet, on_death: Callable[[Instance, int], None]) -> signal.Signals:
+def serve(
+    fleet: Fleet, on_death: Callable[[Instance, int], None], on_ready: Callable[[], None] = lambda: None
+) -> signal.Signals:
     """Return at SIGINT, SIGTERM or SIGHUP with that signal; the fleet is still running then, for its owner to close.
 
+    `on_ready()` is called once a signal cannot get lost any more: whoever reads what it says may send one at once.
     `on_death(instance, exit_code)` is called for every instance that ends meanwhile.
     Raises EnvironmentNotReadyError when the fleet's guard is gone.
     """
@@ -33,6 +36,7 @@ def serve(fleet: Fleet, on_death: Callable[[Instance, int], None]) -> signal.Sig
     before = {number: signal.signal(number, note) for number in ending}
     dead: set[int] = set()
     try:
+        on_ready()
         while True:
             ready, _, _ = select.select([reading], [], [], _LOOK_S)
             if ready:

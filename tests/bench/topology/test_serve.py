@@ -49,6 +49,12 @@ def test_a_signal_ends_it_and_each_death_was_told_once(number: signal.Signals) -
     assert told == [(7001, -9), (7000, 0)]
 
 
+def test_a_signal_sent_as_soon_as_it_says_so_is_not_lost() -> None:
+    fleet = FleetOfTwo(signal.SIGTERM)
+    ended_by = serve(fleet, lambda *_: None, lambda: os.kill(os.getpid(), signal.SIGINT))  # type: ignore[arg-type]
+    assert ended_by is signal.SIGINT
+
+
 def test_the_handlers_that_were_there_are_put_back() -> None:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in signals]
