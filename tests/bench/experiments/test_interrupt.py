@@ -6,19 +6,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from bench.experiments.interrupt import Interrupts
-
-
-@pytest.fixture(autouse=True)
-def _not_under_nohup() -> Iterator[None]:
-    """Whoever runs the suite may ignore a hang-up."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -75,14 +75,6 @@ def ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], DEADLINE_S)[0])
 
 
-@pytest.fixture(autouse=True)
-def _not_under_nohup() -> Iterator[None]:
-    """Whoever runs the suite may ignore a hang-up, and a child would inherit that."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.fixture
 def guard(tmp_path: Path) -> Iterator[Guard]:
     guard = Guard(tmp_path)
