@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bench.measure import votes
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, highest_of_bucket
-from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired
+from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.timeline import Integers
 
@@ -81,18 +81,19 @@ class OverTime:
         self._max_ns = np.zeros(total, np.int64)
 
     def add(self, records: Records) -> None:
-        """Add a part of the history."""
+        """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
         self._granted += self._counted(records["granted_ns"])
         place = self.slices.indices(records["intended_ns"])
-        known = (place >= 0) & (place < self.slices.total)
-        records, place = records[known], place[known]
+        known = np.flatnonzero((place >= 0) & (place < self.slices.total))
+        place, codes = place[known], records["outcome"][known] & 0xFF
         for name in ACQUIRE_OUTCOMES:
-            self._outcomes[name] += self._bins(place[(records["outcome"] & 0xFF) == OUTCOME_CODES[name]])
-        splits = np.bincount(place, votes.split_votes_of(records), self.slices.total)
+            self._outcomes[name] += self._bins(place[codes == OUTCOME_CODES[name]])
+        splits = np.bincount(place, votes.split_votes_of(records)[known], self.slices.total)
         self._split_votes += splits.astype(np.int64)
-        won = acquired(records)
-        self._add_margins(records[won], place[won])
-        self._add_latencies(records[won], place[won])
+        won = codes == OUTCOME_CODES["acquired"]
+        leases, place = known[won], place[won]
+        self._add_margins(records, leases, place)
+        self._add_latencies(records["ended_ns"][leases] - records["intended_ns"][leases], place)
 
     def _counted(self, times_ns: Integers) -> Integers:
         place = self.slices.indices(times_ns[times_ns > 0])
@@ -101,15 +102,15 @@ class OverTime:
     def _bins(self, place: Integers) -> Integers:
         return np.bincount(place, minlength=self.slices.total)
 
-    def _add_margins(self, leases: Records, place: Integers) -> None:
-        closed = votes.votes_of(leases, "undecided") == 0
-        margins = votes.votes_of(leases, "granted")[closed] - self._quorum
-        for margin in np.unique(margins).tolist():
-            counts = self._bins(place[closed][margins == margin])
+    def _add_margins(self, records: Records, leases: Integers, place: Integers) -> None:
+        granted, undecided = (votes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
+        closed = undecided == 0
+        for number in np.flatnonzero(np.bincount(granted[closed])).tolist():
+            counts = self._bins(place[closed & (granted == number)])
+            margin = number - self._quorum
             self._margins[margin] = self._margins[margin] + counts if margin in self._margins else counts
 
-    def _add_latencies(self, leases: Records, place: Integers) -> None:
-        took = leases["ended_ns"] - leases["intended_ns"]
+    def _add_latencies(self, took: Integers, place: Integers) -> None:
         bucket = bucket_indices(took) >> _COARSE_BITS
         flat = np.bincount(place * _COARSE_BUCKETS + bucket, minlength=self._latency.size)
         self._latency += flat.reshape(self._latency.shape).astype(np.int32)
