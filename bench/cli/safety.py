@@ -26,7 +26,7 @@ CLAIMS = (
 )  # fmt: skip
 
 
-@click.command(epilog="Servers are started on loopback and stopped; --quick takes less than three minutes, all about six.")
+@click.command(epilog="Servers are started on loopback and stopped; --quick takes less than 3 minutes, all about 6.")
 @click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
 @click.option(
     "--claim", "claims", metavar="C", multiple=True, help=f"only this claim (repeatable): {', '.join(CLAIMS)}"
