@@ -209,10 +209,10 @@ class Driver:
         if self.closed:
             return
         self._tick_at, self._flush_due = FAR_FUTURE_NS, False
+        now_ns = monotonic_ns()  # before it looks: it may be held up between looking and judging, too
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
-        now_ns = monotonic_ns()
         try:
             self.engine.tick(now_ns)
             for index in self.engine.due_connects(now_ns):
