@@ -50,7 +50,7 @@ _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 def claim_cases() -> Iterator[Case]:
     """One row per claim."""
     for name, about, look in CLAIMS:
-        yield Case("claim", "redlock", name, "confirmed", about, partial(_looked, look))
+        yield Case("claim", "redlock", name, "confirmed", about, partial(looked, look))
     for name, about, why in NOT_HERE:
         yield Case("claim", "persistence", name, "confirmed", about, partial(_elsewhere, why))
 
@@ -91,7 +91,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
 
 
-def _looked(look: Look, ground: Ground) -> Finding:
+def looked(look: Look, ground: Ground) -> Finding:
     """Look; what went wrong on the way (a machine too busy to answer in time) says nothing, and is tried again."""
     finding = Finding("–", NOT_SHOWN)
     for _ in range(TRIES):

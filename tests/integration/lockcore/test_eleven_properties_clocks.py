@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.experiments.safety_matrix_claims import looked
 from bench.experiments.safety_matrix_clocks import clock_drift, validity_drift
 from bench.experiments.safety_matrix_leases import connect, double_grant
 from bench.experiments.safety_matrix_row import SKIPPED, Ground
@@ -85,7 +86,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does(ground: Ground) -> None:
-    within, beyond = validity_drift(ground), clock_drift(ground)
+    within, beyond = looked(validity_drift, ground), looked(clock_drift, ground)
     if within.verdict == SKIPPED:
         pytest.skip(within.reason or "no shim")
     overlaps = {name: value for name, value in within.figures.items() if name.startswith("overlap")}
