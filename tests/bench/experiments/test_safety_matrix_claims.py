@@ -77,14 +77,14 @@ def test_what_goes_wrong_once_is_tried_again() -> None:
             raise TimeoutError
         return finding
 
-    assert claims._looked(look, None).verdict == AS_EXPECTED  # type: ignore[arg-type]
+    assert claims.looked(look, None).verdict == AS_EXPECTED  # type: ignore[arg-type]
 
 
 def test_what_always_goes_wrong_on_the_way_confirms_nothing() -> None:
     def look(_ground: Ground) -> Finding:
         raise EnvironmentNotReadyError("there is no server")
 
-    finding = claims._looked(look, None)  # type: ignore[arg-type]
+    finding = claims.looked(look, None)  # type: ignore[arg-type]
     assert (finding.verdict, finding.reason) == (NOT_SHOWN, "EnvironmentNotReadyError: there is no server")
 
 
