@@ -108,7 +108,7 @@ def run_on(
         }
         result = conclude(evidence, **identity)
         result["warnings"] += telemetry.finish(result["safety"], hurried=course.interrupted)
-        code = exit_code(result["verdict"], interrupted=course.interrupted)
+        code = exit_code(result["verdict"], interrupted=interrupts.count > 0)  # also while it was judged
         return Finished(result, *_stored(result, order, workdir, code))
 
 

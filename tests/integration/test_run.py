@@ -20,7 +20,10 @@ import psutil
 import pytest
 import redis
 
+from bench.experiments.conclude import conclude
+from bench.experiments.run import Order, run_scenario
 from bench.measure.result import schema
+from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
 from tests.integration.locust_runs import all_end
 
@@ -225,6 +228,22 @@ def test_a_second_ctrl_c_leaves_no_process_and_no_lock(tmp_path: Path, fleet: Fl
     assert time.monotonic() - began < 4.5, "it did not wait for the holds"
     assert keys_left(fleet) == [0, 0, 0]
     run.assert_nothing_left()
+
+
+def test_ctrl_c_while_the_run_is_judged_keeps_it_whole_and_shows_in_the_exit_code(
+    tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*evidence: Any, **identity: Any) -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        return conclude(*evidence, **identity)
+
+    monkeypatch.setattr("bench.experiments.run.conclude", interrupted)
+    scenario = load(None, {"targets": list(fleet.urls), "users": "4", "duration": "1s", "warmup": "200ms"})
+    finished = run_scenario(Order(scenario, "judged", ["lockbench", "run"], tmp_path), lambda _progress: None)
+    assert (finished.exit_code, finished.result["interrupted"]) == (130, False)
+    assert finished.path is not None
+    assert finished.path.exists()
+    assert keys_left(fleet) == [0, 0, 0]
 
 
 def test_ctrl_c_before_anything_was_measured_leaves_nothing(tmp_path: Path, fleet: Fleet) -> None:
