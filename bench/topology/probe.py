@@ -214,7 +214,7 @@ def _info(client: redis.Redis) -> tuple[int, dict[str, Any]]:
 
 
 def _reason(target: Target, error: Exception, timeout_s: float) -> str:
-    text = target.hidden(str(error))
+    text = target.hidden(str(error)).rstrip(".")
     if isinstance(error, NoPermissionError):
         return f"not allowed: {text}"
     if isinstance(error, AuthenticationError):
@@ -229,8 +229,8 @@ def _reason(target: Target, error: Exception, timeout_s: float) -> str:
         return "connection refused: nothing listens there"
     if ("closed by server" in text or "reset by peer" in text) and not target.tls:
         return "it closed the connection: is it a TLS port? then rediss://"
-    text = re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text).rstrip(".")
-    return text[:1].lower() + text[1:]
+    text = re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text)
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _chunks(names: Iterable[str], size: int) -> Iterable[list[str]]:

@@ -151,6 +151,11 @@ def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> 
         assert inspect([fleet.urls[0].replace("//", "//:right@")])[0].unreachable is None
 
 
+def test_a_server_s_own_words_keep_their_case_and_lose_their_full_stop(fleet: Fleet) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match=r"\(DB index is out of range\)"):
+        inspect([fleet.urls[0] + "/99"])
+
+
 def test_a_unix_socket_answers() -> None:
     with start_fleet(1, "none", config=["--unixsocket", "in here.sock"]) as fleet:
         path = fleet.instances[0].folder / "in here.sock"
