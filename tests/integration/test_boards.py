@@ -40,7 +40,7 @@ TARGETS = [
 # Two processes on an even number of instances split their votes; a killed instance comes back and abstains.
 SPLIT = {
     "instances": "4", "users": "16", "processes": "2", "resources": "2", "wait": "3s", "ttl": "2s", "max_ttl": "2s",
-    "duration": "4s", "warmup": "1s", "fsync": "everysec",
+    "duration": "6s", "warmup": "1s", "fsync": "everysec",
 }  # fmt: skip
 SPLIT_FAULTS = '[[faults]]\nat = "1s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
 OPEN = {

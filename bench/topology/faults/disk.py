@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from bench.errors import BenchError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.faults.injection import Injection, Need
 from bench.topology.faults.params import NS_PER_MS, Param, duration, error_number
 
@@ -73,9 +73,18 @@ class FsyncError(_SyncFault):
     def end(self) -> None:
         """Work again, and see that the server takes writes."""
         self.site.control(self.index).set_sync_error(0)
-        self._revive()
-        if self.site.info(self.index)["aof_last_write_status"] != "ok":
+        if self._write_status() != "ok":
             self._start_anew()
+
+    def _write_status(self) -> str:
+        """How its last append went; a server that is just ending, or has ended, is started again."""
+        self._revive()
+        try:
+            return str(self.site.info(self.index)["aof_last_write_status"])
+        except EnvironmentNotReadyError:
+            self.site.until_dead(self.index)
+            self._revive()
+            return str(self.site.info(self.index)["aof_last_write_status"])
 
     def _start_anew(self) -> None:
         """Have it begin a new append-only file: it refuses all writes until a sync succeeds, and syncs after writes."""
