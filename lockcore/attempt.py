@@ -1,9 +1,9 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
 
 Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a `Turn` ("send nothing,
-wake me when it is settled") or an int ("wake me at that time, ns"), is sent the time (ns) at which it runs again, and returns its value: that is Send, Wait and Done. A
-shell only moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the
-round it waited for is abandoned: its clean-up goes out at once.
+wake me when it is settled") or an int ("wake me at that time, ns"), is sent the time (ns) at which it runs again, and
+returns its value: that is Send, Wait and Done. A shell only moves bytes and wakes it. When the caller is cancelled in
+the middle the shell throws into it, and the round it waited for is abandoned: its clean-up goes out at once.
 
 Rules: validity is judged with the reading taken when the caller runs again; every attempt has its own start and owner
 token; an extension is sent only inside the validity and never shortens it; a failed one changes nothing. Source: the
@@ -51,6 +51,7 @@ class Acquire:
         "engine",
         "random",
         "resource",
+        "round",
         "split_votes",
         "started_ns",
         "terms",
@@ -64,55 +65,56 @@ class Acquire:
         self.started_ns = now_ns
         self.deadline_ns = now_ns + int(wait_ms * NS_PER_MS)
         self.attempts = self.split_votes = 0
+        self.round: SetRound | None = None
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
         """From the first attempt on; behind who waits here already, that is made when it is his turn."""
         if self.resource in self.engine.turns and now_ns < self.deadline_ns:
-            return (yield from self._in_line(self._attempts(None, now_ns)))
+            return (yield from self._in_line(now_ns))
         round_ = self.engine.set_round(self.resource, self.terms, now_ns)
         now_ns = yield from _settled(round_)
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
         """From the end of the first attempt on: the hot path sends that one itself."""
-        self.attempts = 1
-        return (yield from self._in_line(self._attempts(round_, now_ns)))
+        self.round, self.attempts = round_, 1
+        return (yield from self._in_line(now_ns))
 
-    def _in_line(self, attempts: Steps) -> Steps:
-        unreachable = False
+    def _in_line(self, now_ns: int) -> Steps:
         try:
-            result = yield from attempts
-            unreachable = result.outcome is Outcome.UNREACHABLE
-            return result
-        finally:
-            if self.turn is not None:
-                self.engine.turns.leave(self.turn, unreachable=unreachable)
-
-    def _attempts(self, round_: SetRound | None, now_ns: int) -> Steps:
-        try:
-            while True:
-                start_ns = now_ns
-                if round_ is not None:
-                    ended = self._ended(round_, now_ns)
-                    if not isinstance(ended, Outcome):
-                        return ended
-                    start = self._next_start_ns(ended, now_ns)
-                    if start is None:
-                        return self._denied(round_, ended, now_ns)
-                    start_ns = start
-                now_ns = yield from self._my_turn(start_ns, now_ns)
-                self.attempts += 1
-                # an acquire is seen whole, or when it is odd
-                observe = round_ is not None and (round_.watched or round_.outcome is not Outcome.CONTENDED)
-                round_ = self.engine.set_round(
-                    self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
-                )
-                now_ns = yield from _settled(round_)
+            try:
+                return (yield from self._attempts(now_ns))
+            finally:
+                if self.turn is not None:
+                    unreachable = self.round is not None and self.round.outcome is Outcome.UNREACHABLE
+                    self.engine.turns.leave(self.turn, unreachable=unreachable)
         except BaseException:
-            if round_ is not None:
-                round_.abandon()  # interrupted between its grant and its caller
+            if self.round is not None:
+                self.round.abandon()  # interrupted between its grant and its caller
             raise
+
+    def _attempts(self, now_ns: int) -> Steps:
+        while True:
+            last, start_ns = self.round, now_ns
+            if last is not None:
+                ended = self._ended(last, now_ns)
+                if not isinstance(ended, Outcome):
+                    return ended
+                again_ns = self._next_start_ns(ended, now_ns)
+                if again_ns is None:
+                    return Denied(
+                        self.resource, ended, last.tally, self.attempts, self.split_votes, self.started_ns, now_ns
+                    )
+                start_ns = again_ns
+            now_ns = yield from self._my_turn(start_ns, now_ns)
+            self.attempts += 1
+            # an acquire is seen whole, or when it is odd
+            observe = last is not None and (last.watched or last.outcome is not Outcome.CONTENDED)
+            self.round = self.engine.set_round(
+                self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
+            )
+            now_ns = yield from _settled(self.round)
 
     def _ended(self, round_: SetRound, now_ns: int) -> Lease | Outcome:
         """What became of an attempt when its caller runs again."""
@@ -126,9 +128,6 @@ class Acquire:
         round_.decided(outcome, now_ns)
         self.split_votes += outcome is Outcome.SPLIT_VOTE
         return outcome
-
-    def _denied(self, round_: SetRound, outcome: Outcome, now_ns: int) -> Denied:
-        return Denied(self.resource, outcome, round_.tally, self.attempts, self.split_votes, self.started_ns, now_ns)
 
     def _my_turn(self, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
         """Wait until `start_ns`, if it is his turn, else until it is; never beyond the deadline."""

@@ -140,7 +140,7 @@ class Engine:
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
         targets = round_.won.voters
-        if self.turns and round_.won.outcome is Outcome.ACQUIRED:
+        if self.turns and not round_.won.cleaned:  # a lease's, not a lost attempt's
             self.turns.poke(round_.won.resource)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)

@@ -157,7 +157,7 @@ def test_a_release_while_the_head_is_on_its_way_is_not_missed() -> None:
 
 def test_a_lost_attempt_of_somebody_else_pokes_nobody() -> None:
     line = Line(1)
-    line.fleet.engine.clean_up(line.fleet.ask())
+    line.fleet.ask().clean_up()
     line.run()
     assert line.trying == []
 
@@ -171,6 +171,31 @@ def test_a_head_that_is_killed_passes_the_turn_on(when: str) -> None:
     line.run()
     line.later(2.5)
     assert line.trying == [1]
+
+
+def test_an_interrupt_while_the_turn_is_passed_on_gives_the_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(1)
+    line.fleet.release(line.lease)
+    line.run()
+    attempt = line.callers[0].wanted
+    leave = Turns.leave
+
+    def interrupted(self: Turns, turn: Turn, **options: Any) -> None:
+        leave(self, turn, **options)
+        raise Killed
+
+    monkeypatch.setattr(Turns, "leave", interrupted)
+    line.answer(OK)
+    assert line.callers[0].result is None
+    assert [line.fleet.about(index, attempt) for index in range(3)] == [["set", "release"]] * 3
+
+
+def test_an_attempt_that_is_too_late_does_not_poke_its_own_caller() -> None:
+    line = Line(1, wait_ms=100_000)
+    line.later(2.5)
+    line.fleet.after(TTL_MS)
+    line.answer(OK)
+    assert line.trying == []
 
 
 def test_who_is_killed_in_the_middle_of_a_line_is_passed_over() -> None:
