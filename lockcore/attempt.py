@@ -1,9 +1,9 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
 
-Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled") or an int ("wake me at
-that time, ns"), is sent the time (ns) at which it runs again, and returns its value: that is Send, Wait and Done. A
-shell only moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the
-round it waited for is abandoned: its clean-up goes out at once.
+Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a `Turn` ("send nothing,
+wake me when it is settled") or an int ("wake me at that time, ns"), is sent the time (ns) at which it runs again, and
+returns its value: that is Send, Wait and Done. A shell only moves bytes and wakes it. When the caller is cancelled in
+the middle the shell throws into it, and the round it waited for is abandoned: its clean-up goes out at once.
 
 Rules: validity is judged with the reading taken when the caller runs again; every attempt has its own start and owner
 token; an extension is sent only inside the validity and never shortens it; a failed one changes nothing. Source: the
@@ -20,8 +20,9 @@ from lockcore.commands import OWNER_TOKEN_IN_CLAIM
 from lockcore.engine import Engine
 from lockcore.model import Denied, Lease, Outcome, Tally
 from lockcore.rounds import ReleaseRound, Round, SetRound, Terms
+from lockcore.turns import Turn, Wanted
 
-Steps = Generator["Round | int", int, "Lease | Denied"]
+Steps = Generator[Wanted, int, "Lease | Denied"]
 Post = Callable[[Round], None]
 
 
@@ -54,6 +55,7 @@ class Acquire:
         "split_votes",
         "started_ns",
         "terms",
+        "turn",
     )
 
     def __init__(  # noqa: PLR0917 - made in one place per shell
@@ -62,56 +64,97 @@ class Acquire:
         self.engine, self.resource, self.terms, self.random = engine, resource, terms, random
         self.started_ns = now_ns
         self.deadline_ns = now_ns + int(wait_ms * NS_PER_MS)
-        self.attempts = 1
-        self.split_votes = 0
+        self.attempts = self.split_votes = 0
+        self.round: SetRound | None = None
+        self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """From the first attempt on."""
+        """From the first attempt on; behind who waits here already, that is made when it is his turn."""
+        if self.resource in self.engine.turns and now_ns < self.deadline_ns:
+            return (yield from self._in_line(now_ns))
         round_ = self.engine.set_round(self.resource, self.terms, now_ns)
         now_ns = yield from _settled(round_)
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
         """From the end of the first attempt on: the hot path sends that one itself."""
-        self.round = round_
+        self.round, self.attempts = round_, 1
+        return (yield from self._in_line(now_ns))
+
+    def _in_line(self, now_ns: int) -> Steps:
         try:
-            return (yield from self._attempts(now_ns))
+            try:
+                return (yield from self._attempts(now_ns))
+            finally:
+                if self.turn is not None:
+                    unreachable = self.round is not None and self.round.outcome is Outcome.UNREACHABLE
+                    self.engine.turns.leave(self.turn, unreachable=unreachable)
         except BaseException:
-            self.round.abandon()  # interrupted between its grant and its caller
+            if self.round is not None:
+                self.round.abandon()  # interrupted between its grant and its caller
             raise
 
     def _attempts(self, now_ns: int) -> Steps:
         while True:
-            round_ = self.round
-            outcome = round_.outcome or Outcome.UNREACHABLE
-            if outcome is Outcome.ACQUIRED:
-                lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
-                if lease is not None:
-                    return lease
-                outcome = Outcome.TOO_LATE
-                round_.clean_up()
-            round_.decided(outcome, now_ns)
-            self.split_votes += outcome is Outcome.SPLIT_VOTE
-            start_ns = self._next_start_ns(outcome, now_ns)
-            if start_ns is None:
-                return Denied(
-                    self.resource, outcome, round_.tally, self.attempts, self.split_votes, self.started_ns, now_ns
-                )
-            now_ns = yield start_ns
+            last, start_ns = self.round, now_ns
+            if last is not None:
+                ended = self._ended(last, now_ns)
+                if not isinstance(ended, Outcome):
+                    return ended
+                again_ns = self._next_start_ns(ended, now_ns)
+                if again_ns is None:
+                    return Denied(
+                        self.resource, ended, last.tally, self.attempts, self.split_votes, self.started_ns, now_ns
+                    )
+                start_ns = again_ns
+            now_ns = yield from self._my_turn(start_ns, now_ns)
             self.attempts += 1
-            observe = round_.watched or outcome is not Outcome.CONTENDED  # an acquire is seen whole, or when it is odd
+            # an acquire is seen whole, or when it is odd
+            observe = last is not None and (last.watched or last.outcome is not Outcome.CONTENDED)
             self.round = self.engine.set_round(
                 self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
             )
             now_ns = yield from _settled(self.round)
+
+    def _ended(self, round_: SetRound, now_ns: int) -> Lease | Outcome:
+        """What became of an attempt when its caller runs again."""
+        outcome = round_.outcome or Outcome.UNREACHABLE
+        if outcome is Outcome.ACQUIRED:
+            lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
+            if lease is not None:
+                return lease
+            outcome = Outcome.TOO_LATE
+            round_.clean_up()
+        round_.decided(outcome, now_ns)
+        self.split_votes += outcome is Outcome.SPLIT_VOTE
+        return outcome
+
+    def _my_turn(self, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
+        """Wait until `start_ns`, if it is his turn, else until it is; never beyond the deadline."""
+        turn = self.turn
+        if turn is None:
+            turns = self.engine.turns
+            self.turn = turn = Turn(turns, self.resource)  # known before it stands in line: an interrupt may come
+            turns.join(turn)
+        if not turn.has_come:
+            now_ns = yield from _settled(turn.park(self.deadline_ns))
+            again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
+            start_ns = self.deadline_ns if again_ns is None else again_ns
+        if not turn.poked and now_ns < start_ns:
+            now_ns = yield from _settled(turn.park(start_ns))
+        turn.poked = False
+        return now_ns
 
     def _next_start_ns(self, outcome: Outcome, now_ns: int) -> int | None:
         retry = self.engine.settings.retry
         return retry.next_start_ns(outcome, self.attempts, now_ns, self.deadline_ns, self.random.random())
 
 
-def _settled(round_: Round) -> Generator[Round | int, int, int]:
-    """Wait for a round. A caller cancelled there must not be woken by it later; an attempt of his is cleaned up."""
+def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:
+    """Wait for a round or a turn.
+
+    A caller cancelled there must not be woken by it later; an attempt of his is cleaned up.
+    """
     try:
         return (yield round_)
     except BaseException:
@@ -123,7 +166,7 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
     return Denied(lease.resource, outcome, round_.tally, 1, 0, round_.started_ns, now_ns)
 
 
-def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Round | int, int, Denied]:
+def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Wanted, int, Denied]:
     """One release; the value's outcome is RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
@@ -174,7 +217,7 @@ def _asked_until_ns(lease: Lease) -> int:
 
 def keep_alive_steps(  # noqa: PLR0917 - called in one place
     engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
-) -> Generator[Round | int, int, Denied | None]:
+) -> Generator[Wanted, int, Denied | None]:
     """Extend a lease every `every_ms`, `extensions` times, until it is gone: its Denied says how.
 
     `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the

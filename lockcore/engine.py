@@ -36,6 +36,7 @@ from lockcore.resp import request
 from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms
 from lockcore.settings import Settings
 from lockcore.status import status_of
+from lockcore.turns import Turn, Turns
 from lockcore.watched import WatchedSetRound
 
 STEMS_KEPT = 1 << 16
@@ -52,7 +53,8 @@ class Engine:
         self.pipes = [Pipeline(index, address) for index, address in enumerate(addresses)]
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
-        self.ready: list[Part] = []
+        self.ready: list[Part | Turn] = []
+        self.turns = Turns(self)
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
@@ -138,6 +140,8 @@ class Engine:
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
         targets = round_.won.voters
+        if self.turns and not round_.won.cleaned:  # a lease's, not a lost attempt's
+            self.turns.poke(round_.won.resource)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
             if self._merges:
@@ -286,7 +290,7 @@ class Engine:
             member.caught_up()
             self._recount()
 
-    def take_ready(self) -> list[Part]:
+    def take_ready(self) -> list[Part | Turn]:
         """What was settled since the last call."""
         ready, self.ready = self.ready, []
         return ready
@@ -297,6 +301,7 @@ class Engine:
         """Expire rounds, notice lag, end abstentions. Returns when to call it next (ns), or FAR_FUTURE_NS."""
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
+        self.turns.expire(now_ns)
         if [member for member in self.members if member.abstained(now_ns)]:
             self._recount()
         self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
@@ -314,7 +319,7 @@ class Engine:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
         due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
         due += [member.retry_ns for member in self.members if member.is_due]
-        due.append(self.deadlines.next_ns())
+        due += [self.deadlines.next_ns(), self.turns.next_ns]
         lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
         due += [now_ns + lag_ns for pipe in self.voters if pipe.pending]
         return min(due)

@@ -13,7 +13,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.errors import LockcoreError
 from lockcore.model import Denied, Lease
-from lockcore.rounds import Round
+from lockcore.turns import Wanted
 
 
 class KeepAlive:
@@ -62,7 +62,7 @@ class KeepAlive:
             cancel()
 
 
-def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Round | int, int, Denied | None]:
+def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied | None]:
     """The steps of `keep_alive_steps` for a handle. None also when the Redlock is closed, or of another process.
 
     Raises ValueError at once when the lease was not made by `engine`.
@@ -70,7 +70,7 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Round | int, in
     lease = keeper.lease
     engine.extend_round(lease, engine.terms(lease.ttl_ms), lease.started_ns)
 
-    def steps() -> Generator[Round | int, int, Denied | None]:
+    def steps() -> Generator[Wanted, int, Denied | None]:
         extensions = keep_alive_steps(engine, lease, lease.ttl_ms, keeper.every_ms, keeper.extensions, keeper.renewed)
         try:
             return (yield from extensions)

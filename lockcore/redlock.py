@@ -16,8 +16,8 @@ from lockcore.clock import monotonic_ns
 from lockcore.errors import error_of
 from lockcore.keeper import KeepAlive
 from lockcore.model import Denied, InstanceStatus, Lease, Outcome
-from lockcore.rounds import Round
 from lockcore.settings import Settings
+from lockcore.turns import Wanted
 
 if TYPE_CHECKING:
     from lockcore.shells.target import Target
@@ -96,7 +96,7 @@ class _Connected:
         """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect."""
         self._driver.engine.observe_every = max(every, 1)
 
-    def _release_steps(self, lease: Lease) -> Generator[Round | int, int, Denied]:
+    def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:
         self._driver.stop_keeping(lease)
         return release_steps(self._driver.engine, lease, monotonic_ns())
 

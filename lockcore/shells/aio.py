@@ -17,12 +17,12 @@ from lockcore.attempt import Acquire, lease_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import Round
 from lockcore.settings import Settings
 from lockcore.shells.driver import Driver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
+from lockcore.turns import Wanted
 
 T = TypeVar("T")
 ACQUIRED = Outcome.ACQUIRED
@@ -59,6 +59,9 @@ class AsyncDriver(Driver):
         """See AsyncRedlock.try_acquire."""
         engine = self.engine
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
+        if wait_ms and resource in engine.turns:
+            now_ns = monotonic_ns()
+            return await self.drive(Acquire(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
             try:
@@ -106,7 +109,7 @@ class AsyncDriver(Driver):
                 raise
         return round_.outcome or Outcome.UNREACHABLE
 
-    async def drive(self, steps: Generator[Round | int, int, T]) -> T:
+    async def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this task."""
         try:
             wanted = next(steps)
@@ -121,7 +124,7 @@ class AsyncDriver(Driver):
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def _wait(self, wanted: Round | int) -> None:
+    async def _wait(self, wanted: Wanted) -> None:
         if isinstance(wanted, int):
             await asyncio.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
             return
@@ -130,7 +133,7 @@ class AsyncDriver(Driver):
             wanted.waiter = future = self._new_future()
             await future
 
-    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a task of their own, then `done` with their value; returns what stops them."""
 
         async def run() -> None:

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
-from lockcore.attempt import Acquire, lease_of
+from lockcore.attempt import Acquire, Steps, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.deadlines import FAR_FUTURE_NS
 from lockcore.errors import InstanceClosedError
@@ -33,6 +33,7 @@ from lockcore.shells.driver import Driver
 from lockcore.shells.handshake import discard, shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
+from lockcore.turns import Wanted
 
 T = TypeVar("T")
 JOIN_S = 0.5
@@ -85,6 +86,9 @@ class ThreadDriver(Driver):
         """See Redlock.try_acquire."""
         self.check_usable()
         started_ns = monotonic_ns()
+        if wait_ms and resource in self.engine.turns:
+            steps = self._wait_in_line(resource, ttl_ms, wait_ms, started_ns)
+            return self._carry(steps, judged=True, undo=_give_back)  # type: ignore[no-any-return]
         round_: SetRound | None = None
         try:
             round_ = won = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
@@ -114,12 +118,12 @@ class ThreadDriver(Driver):
             self._post(partial(_give_back, lease))  # once more, should it have been sent
             raise
 
-    def drive(self, steps: Generator[Round | int, int, T]) -> T:
+    def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps for this thread."""
         self.check_usable()
         return self._carry(steps, judged=True)  # type: ignore[no-any-return]
 
-    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps beside all callers, then `done` with their value in a thread. Returns what stops them."""
 
         def tell() -> None:
@@ -138,7 +142,7 @@ class ThreadDriver(Driver):
 
     def _carry(
         self,
-        steps: Generator[Round | int, int, Any],
+        steps: Generator[Wanted, int, Any],
         *,
         judged: bool = False,
         undo: Callable[[Any], None] | None = None,
@@ -182,6 +186,12 @@ class ThreadDriver(Driver):
             round_.abandon()
             raise
         return round_
+
+    def _wait_in_line(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Steps:
+        terms = self.engine.terms(ttl_ms)
+        return (
+            yield from Acquire(self.engine, resource, terms, wait_ms, started_ns, self.random).steps(monotonic_ns())
+        )
 
     def _release(self, lease: Lease, now_ns: int) -> Generator[Round, int, Outcome]:
         round_ = self.engine.release_round(lease, now_ns)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from lockcore.clock import monotonic_ns
 from lockcore.model import Outcome
 from lockcore.rounds import Round
+from lockcore.turns import Turn, Wanted
 
 GRANTED = (Outcome.ACQUIRED, Outcome.RELEASED)
 
@@ -24,7 +25,7 @@ class Carrier(Protocol):
 
     calls: set[Call]
 
-    def submit(self, round_: Round) -> None:
+    def submit(self, round_: Round | Turn) -> None:
         """Queue a round, whose waiter is then woken by `settled`."""
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
@@ -39,7 +40,7 @@ class Call:
     def __init__(
         self,
         carrier: Carrier,
-        steps: Generator[Round | int, int, Any],
+        steps: Generator[Wanted, int, Any],
         wake: Callable[[], object],
         *,
         judged: bool = False,
@@ -65,7 +66,7 @@ class Call:
         self.carrier.calls.add(self)
         self._advance(lambda: next(self._steps))
 
-    def settled(self, round_: Round) -> None:
+    def settled(self, round_: Round | Turn) -> None:
         """The round it waits for has an outcome."""
         if self._judged and round_.outcome in GRANTED:
             self.wake()
@@ -91,7 +92,7 @@ class Call:
         elif self._undo is not None and self._value is not None:
             self._undo(self._value)
 
-    def _advance(self, run: Callable[[], Round | int]) -> None:
+    def _advance(self, run: Callable[[], Wanted]) -> None:
         try:
             wanted = run()
             while not self._waits_for(wanted):
@@ -103,7 +104,7 @@ class Call:
             self._error = error
             self._finish()
 
-    def _waits_for(self, wanted: Round | int) -> bool:
+    def _waits_for(self, wanted: Wanted) -> bool:
         if isinstance(wanted, int):
             self.carrier.call_at(wanted, lambda: self.go_on(monotonic_ns()))
             return True

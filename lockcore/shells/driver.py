@@ -24,6 +24,7 @@ from lockcore.shells.forked import forget_after_fork
 from lockcore.shells.handshake import Connected, Shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
+from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
 FEW = 4
@@ -42,6 +43,7 @@ class Driver:
         self._inherited: list[Wire | None] = []
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = False
+        self.engine.turns.want_wake = self._wake_later
         forget_after_fork(self)
 
     def make_foreign(self) -> None:
@@ -82,7 +84,7 @@ class Driver:
         """Wake whoever waits for a settled round. Called by the loop itself, never by one of its callers."""
         raise NotImplementedError
 
-    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps beside all callers, then `done` with their value. Returns what stops them, without `done`."""
         raise NotImplementedError
 
@@ -251,9 +253,13 @@ class Driver:
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
-    def submit(self, round_: Round) -> None:
-        """Queue a round of any kind."""
+    def submit(self, round_: Round | Turn) -> None:
+        """Queue a round of any kind; of a turn nothing is sent, only its time is seen to."""
         self.check_usable()
+        if isinstance(round_, Turn):
+            if round_.due_ns < self._tick_at:
+                self.arm(monotonic_ns())
+            return
         try:
             if isinstance(round_, SetRound):
                 self.engine.submit(round_)
@@ -301,6 +307,7 @@ class Driver:
     def shut(self) -> None:
         """Close every socket and settle what still waits. What was written is still executed."""
         self.closed = True
+        self.engine.turns.end()
         for index, wire in enumerate(self.wires):
             if wire is not None:
                 self._unwatch(index)

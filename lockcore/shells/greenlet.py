@@ -20,12 +20,12 @@ from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not ge
 from lockcore.attempt import Acquire, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import Round
 from lockcore.settings import Settings
 from lockcore.shells.driver import Driver
 from lockcore.shells.handshake import Shaken, shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
+from lockcore.turns import Wanted
 
 T = TypeVar("T")
 READ, WRITE = 1, 2
@@ -66,6 +66,9 @@ class GreenletDriver(Driver):
         """See Redlock.try_acquire."""
         engine = self.engine
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
+        if wait_ms and resource in engine.turns:
+            now_ns = monotonic_ns()
+            return self.drive(Acquire(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
             try:
@@ -112,7 +115,7 @@ class GreenletDriver(Driver):
                 raise
         return round_.outcome or Outcome.UNREACHABLE
 
-    def drive(self, steps: Generator[Round | int, int, T]) -> T:
+    def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this greenlet."""
         try:
             wanted = next(steps)
@@ -127,7 +130,7 @@ class GreenletDriver(Driver):
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def _wait(self, wanted: Round | int) -> None:
+    def _wait(self, wanted: Wanted) -> None:
         if isinstance(wanted, int):
             gevent.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
             return
@@ -136,7 +139,7 @@ class GreenletDriver(Driver):
             wanted.waiter = getcurrent()
             self._park()
 
-    def background(self, steps: Generator[Round | int, int, T], done: Callable[[T], None]) -> Callable[[], object]:
+    def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""
         greenlet = gevent.spawn(lambda: done(self.drive(steps)))
         return lambda: greenlet.kill(block=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lockcore.clock import NS_PER_MS
 from lockcore.rounds import ExtendRound, SetRound
+from lockcore.turns import Turn
 from tests.lockcore.scripted import ONE, ScriptedFleet
 
 
@@ -39,6 +40,11 @@ class Run:
         if isinstance(wanted, int):
             self.waits.append((wanted - self.fleet.now_ns) / NS_PER_MS)
             self.fleet.now_ns = max(wanted, self.fleet.now_ns)
+            return self._next(self.fleet.now_ns)
+        if isinstance(wanted, Turn):
+            self.waits.append((wanted.due_ns - self.fleet.now_ns) / NS_PER_MS)
+            self.fleet.now_ns = max(wanted.due_ns, self.fleet.now_ns)
+            self.fleet.tick()
             return self._next(self.fleet.now_ns)
         self.rounds.append(wanted)
         if isinstance(wanted, SetRound):

@@ -20,6 +20,7 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
 from lockcore.rounds import ExtendRound, ReleaseRound, Round, SetRound
 from lockcore.settings import Settings
+from lockcore.turns import Turn, Wanted
 from tests.lockcore.reading import quorum
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, NIL, OK, ONE, ZERO, rounds_kept
 from tests.lockcore.world import Answer, Link, Server, World
@@ -58,7 +59,7 @@ class Plan:
 class Caller:
     """One caller: its steps, and where it waits."""
 
-    def __init__(self, client: Client, steps: Generator[Round | int, int, None]) -> None:
+    def __init__(self, client: Client, steps: Generator[Wanted, int, None]) -> None:
         self.client, self.steps = client, steps
         self.waits_for: object = None
         self.done = False
@@ -86,7 +87,7 @@ class Caller:
 
     def cancel(self) -> None:
         """Kill it where it waits; only the round it waited for hears of it."""
-        if self.done or not isinstance(self.waits_for, SetRound):
+        if self.done or not isinstance(self.waits_for, SetRound | Turn):
             return
         self.waits_for.waiter = None
         self.waits_for = None
@@ -110,6 +111,7 @@ class Client:
         } | storm.plan.settings  # fmt: skip
         addresses = [f"server:{server.index}" for server in storm.servers]
         self.engine = Engine(addresses, Settings(**values), self.want_flush)
+        self.engine.turns.want_wake = lambda: self.world.later(0, self.wake)
         self.links: list[Link | None] = [None] * len(addresses)
         self.callers: list[Caller] = []
         self.paused_ns = 0
@@ -166,8 +168,10 @@ class Client:
             if caller is not None:
                 self.world.later(self.world.random.random() * 0.1, partial(caller.go, round_))
 
-    def submit(self, round_: Round) -> None:
-        if isinstance(round_, SetRound):
+    def submit(self, round_: Round | Turn) -> None:
+        if isinstance(round_, Turn):
+            self.arm()
+        elif isinstance(round_, SetRound):
             self.engine.submit(round_)
         elif isinstance(round_, ExtendRound):
             self.engine.submit_extend(round_)
@@ -238,7 +242,7 @@ class Storm:
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
-    def life_of(self, client: Client) -> Generator[Round | int, int, None]:
+    def life_of(self, client: Client) -> Generator[Wanted, int, None]:
         """Acquire, hold, perhaps extend, release; again and again."""
         random, engine = self.world.random, client.engine
         now_ns = yield self.world.now_ns
@@ -258,7 +262,7 @@ class Storm:
                 pause_ms = 20 if result.outcome is Outcome.UNREACHABLE else 3
                 now_ns = yield now_ns + random.randrange(pause_ms * NS_PER_MS)
 
-    def _hold(self, client: Client, lease: Lease, ttl_ms: int) -> Generator[Round | int, int, int]:
+    def _hold(self, client: Client, lease: Lease, ttl_ms: int) -> Generator[Wanted, int, int]:
         random, engine = self.world.random, client.engine
         self._granted(client, lease)
         now_ns = yield self.world.now_ns + int(random.random() * random.choice(self.plan.holds) * ttl_ms * NS_PER_MS)
@@ -364,4 +368,5 @@ class Storm:
         for client in self.clients:
             client.wake()
             assert client.engine.is_idle
+            assert not client.engine.turns
             assert rounds_kept(client.engine) == []

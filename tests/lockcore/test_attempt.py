@@ -12,6 +12,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
+from lockcore.turns import Turn
 from tests.lockcore.by_hand import NoChance, Run
 from tests.lockcore.scripted import MISCONF, NIL, OK, ONE, TTL_MS, ZERO, ScriptedFleet, settings_of, token_of
 
@@ -158,7 +159,7 @@ def test_a_caller_cancelled_between_two_attempts_has_nothing_to_clean_up() -> No
     engine.submit(round_)
     fleet.flush()
     fleet.reply_all(NIL)
-    assert isinstance(steps.send(fleet.now_ns), int)
+    assert isinstance(steps.send(fleet.now_ns), Turn)
     with pytest.raises(KeyboardInterrupt):
         steps.throw(KeyboardInterrupt())
     fleet.flush()

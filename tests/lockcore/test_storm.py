@@ -84,7 +84,7 @@ def complaint(plan: Plan, seeds: int = 8) -> str:
     return ""
 
 
-CONTENDED: dict[str, Any] = {"instances": 3, "resources": 1, "callers": 6, "for_ms": 600}
+CONTENDED: dict[str, Any] = {"instances": 3, "resources": 1, "clients": 6, "callers": 2, "for_ms": 600}
 
 
 def test_a_quorum_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,8 @@ def test_votes_counted_twice_are_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
             once(self, reply, pipe)
 
     monkeypatch.setattr(SetRound, "reply", twice)
-    assert "granted on 1 of 3" in complaint(Plan(seed=0, faults=(), **CONTENDED))
+    plan = Plan(seed=0, instances=3, callers=30, resources=100, batch_ms=2, for_ms=400, faults=())
+    assert "granted on 1 of 3" in complaint(plan)
 
 
 @pytest.mark.parametrize(

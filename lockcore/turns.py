@@ -1,0 +1,121 @@
+"""Whose turn it is among the callers of one Redlock: *who waits here, what is released → who tries next*. Pure.
+
+Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
+resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
+until it is his turn or his deadline comes. Whoever leaves, however he does, passes the turn on. A release of a held key
+wakes the head at once: its SET is queued right behind the release. A head that finds no quorum reachable sets the whole
+line free, so that an outage is found by all at once and not by one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.model import Outcome
+from lockcore.rounds import Round
+
+if TYPE_CHECKING:
+    from lockcore.engine import Engine
+
+
+class Turn:
+    """One caller's place in a line; shells wait for it as for a round of which nothing is sent.
+
+    `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: he may try. `poked`: the
+    key was released while he was not parked, so he tries again without waiting.
+    """
+
+    __slots__ = ("due_ns", "has_come", "outcome", "poked", "resource", "turns", "waiter")
+
+    def __init__(self, turns: Turns, resource: str) -> None:
+        self.turns = turns
+        self.resource = resource
+        self.has_come = self.poked = False
+        self.due_ns = FAR_FUTURE_NS
+        self.outcome: Outcome | None = Outcome.CONTENDED
+        self.waiter: Any = None
+
+    def park(self, due_ns: int) -> Turn:
+        """Its caller is about to wait for it, until `due_ns` at the latest."""
+        self.outcome, self.due_ns = None, due_ns
+        self.turns.next_ns = min(self.turns.next_ns, due_ns)
+        return self
+
+    def settle(self) -> None:
+        """Its caller waits no more."""
+        if self.outcome is None:
+            self.outcome = Outcome.CONTENDED
+            self.turns.engine.ready.append(self)
+            self.turns.want_wake()
+
+    def come(self) -> None:
+        """It is his turn."""
+        if not self.has_come:
+            self.has_come = True
+            self.settle()
+
+    def abandon(self) -> None:
+        """The caller is gone; leaving the line is his own step."""
+        self.waiter = None
+
+
+class Turns(dict[str, deque[Turn]]):
+    """The lines by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
+
+    `next_ns`: no parked turn is due before.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.next_ns = FAR_FUTURE_NS
+        self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
+
+    def join(self, turn: Turn) -> None:
+        """To the end of the line; at its head it has come."""
+        line = self.setdefault(turn.resource, deque())
+        turn.has_come = not line
+        line.append(turn)
+
+    def leave(self, turn: Turn, *, unreachable: bool = False) -> None:
+        """Pass the turn on; to all when a quorum is `unreachable`."""
+        line = self.get(turn.resource)
+        if line is None or turn not in line:
+            return
+        line.remove(turn)
+        if not line:
+            del self[turn.resource]
+        elif unreachable:
+            for other in line:
+                other.come()
+        else:
+            line[0].come()
+
+    def end(self) -> None:
+        """Nobody may wait any more: the Redlock is closed, as each will be told at his next step."""
+        for line in self.values():
+            for turn in line:
+                turn.settle()
+
+    def poke(self, resource: str) -> None:
+        """The key is being released: the head of its line tries at once."""
+        line = self.get(resource)
+        if line:
+            line[0].poked = True
+            line[0].settle()
+
+    def expire(self, now_ns: int) -> None:
+        """Settle every parked turn whose time has come."""
+        if now_ns < self.next_ns:
+            return
+        parked = [turn for line in self.values() for turn in line if turn.outcome is None]
+        self.next_ns = min((turn.due_ns for turn in parked if turn.due_ns > now_ns), default=FAR_FUTURE_NS)
+        for turn in parked:
+            if turn.due_ns <= now_ns:
+                turn.settle()
+
+
+Wanted = Round | Turn | int

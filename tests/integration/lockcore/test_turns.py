@@ -1,0 +1,93 @@
+"""Many callers of one process on one key: they stand in line, and the servers hear of their head only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import gevent
+import pytest
+
+from bench.topology.fleet import Fleet
+from lockcore import Outcome
+from lockcore.errors import InstanceClosedError
+from tests.integration.lockcore.keys import keys_on
+from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, ThreadShell, UvloopShell, only
+from tests.integration.lockcore.test_storm import Holders
+
+pytestmark = pytest.mark.integration
+CALLERS, LEASES, WAIT_MS = 32, 5, 60_000
+
+
+def blocking_caller(lock: Any, holders: Holders, pause: Callable[[float], None]) -> None:
+    for _ in range(LEASES):
+        lease = lock.acquire("hot", TTL_MS, WAIT_MS)
+        holders.enter("hot")
+        pause(0.001)
+        holders.leave("hot")
+        assert lock.try_release(lease) is Outcome.RELEASED
+
+
+async def awaiting_caller(lock: Any, holders: Holders) -> None:
+    for _ in range(LEASES):
+        lease = await lock.acquire("hot", TTL_MS, WAIT_MS)
+        holders.enter("hot")
+        await asyncio.sleep(0.001)
+        holders.leave("hot")
+        assert await lock.try_release(lease) is Outcome.RELEASED
+
+
+def queue_up(shell: Shell, lock: Any, holders: Holders) -> None:
+    if isinstance(shell, AsyncioShell):
+        jobs = [shell.start(awaiting_caller, lock.raw, holders) for _ in range(CALLERS)]
+    else:
+        pause = shell.sleep if isinstance(shell, ThreadShell) else gevent.sleep
+        jobs = [shell.start(blocking_caller, lock, holders, pause) for _ in range(CALLERS)]
+    for job in jobs:
+        job.result()
+
+
+def test_32_callers_on_one_key_all_get_it_one_by_one_with_few_commands(
+    shell: Shell, connect: Callable[..., Any], redis_fleet: Fleet
+) -> None:
+    url, prefix, holders = redis_fleet.urls[0], f"{uuid4().hex}:", Holders()
+    lock = connect([url], key_prefix=prefix)
+    queue_up(shell, lock, holders)
+    assert (holders.most, holders.leases) == (1, CALLERS * LEASES)
+    assert lock.instances[0].commands / holders.leases < 12
+    shell.until(lambda: not lock.instances[0].pending, "every reply")
+    assert keys_on([url], prefix) == []
+
+
+@only(GeventShell, AsyncioShell, UvloopShell)
+def test_who_is_cancelled_in_line_holds_nobody_up(
+    shell: Shell, connect: Callable[..., Any], redis_fleet: Fleet
+) -> None:
+    """The head and others of the line are cancelled while the key is held; the last one still gets it."""
+    prefix = f"{uuid4().hex}:"
+    lock = connect(redis_fleet.urls[:3], key_prefix=prefix)
+    lease = lock.acquire("hot", TTL_MS)
+    jobs = [shell.start(shell.raw(lock).acquire, "hot", TTL_MS, WAIT_MS) for _ in range(4)]
+    shell.sleep(0.02)
+    for job in jobs[:3]:
+        shell.cancel(job)
+    lock.release(lease)
+    last = jobs[3].result()
+    lock.release(last)
+    shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")
+    assert keys_on(redis_fleet.urls[:3], prefix) == []
+
+
+def test_who_stands_in_line_when_the_lock_is_closed_is_told(
+    shell: Shell, connect: Callable[..., Any], redis_fleet: Fleet
+) -> None:
+    lock = connect(redis_fleet.urls[:1], key_prefix=f"{uuid4().hex}:")
+    lock.acquire("hot", TTL_MS)
+    jobs = [shell.start(shell.raw(lock).acquire, "hot", TTL_MS, WAIT_MS) for _ in range(3)]
+    shell.sleep(0.05)
+    lock.close()
+    for job in jobs:
+        with pytest.raises(InstanceClosedError):
+            job.result()

@@ -1,0 +1,274 @@
+"""Callers of one Redlock on one resource: who tries when, what is sent for whom, and that nobody is left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockcore.attempt import Acquire
+from lockcore.clock import NS_PER_MS
+from lockcore.model import Denied, Lease, Outcome
+from lockcore.retry import RetryPolicy
+from lockcore.rounds import SetRound
+from lockcore.turns import Turn, Turns
+from tests.lockcore.by_hand import NoChance
+from tests.lockcore.scripted import EVALSHA, MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet, settings_of
+from tests.lockcore.storm import Plan, Storm
+
+
+class Killed(BaseException):
+    """A caller is killed, or interrupted."""
+
+
+class Caller:
+    """One acquire, run up to its next wait whenever that has ended."""
+
+    def __init__(self, fleet: ScriptedFleet, wait_ms: float = 100) -> None:
+        self.fleet = fleet
+        engine = fleet.engine
+        acquire = Acquire(engine, "stock", engine.terms(TTL_MS), wait_ms, fleet.now_ns, NoChance())
+        self.steps = acquire.steps(fleet.now_ns)
+        self.result: Any = None
+        self.wanted: Any = None
+        self._run(lambda: next(self.steps))
+
+    def _run(self, step: Any) -> None:
+        try:
+            while True:
+                self.wanted = wanted = step()
+                if isinstance(wanted, SetRound):
+                    self.fleet.engine.submit(wanted)
+                if wanted.outcome is None:
+                    return
+                step = lambda: self.steps.send(self.fleet.now_ns)  # noqa: E731
+        except StopIteration as done:
+            self.wanted, self.result = None, done.value
+        except Killed:
+            self.wanted = None
+
+    def go_on(self) -> None:
+        """Run, if what it waited for is settled."""
+        if self.wanted is not None and self.wanted.outcome is not None:
+            self._run(lambda: self.steps.send(self.fleet.now_ns))
+
+    def kill(self) -> None:
+        self._run(lambda: self.steps.throw(Killed()))
+
+    @property
+    def tries(self) -> bool:
+        """Its SET is on its way."""
+        return isinstance(self.wanted, SetRound)
+
+
+class Line:
+    """A lease that is held, and callers who wait for it, all of one Redlock."""
+
+    def __init__(self, callers: int = 3, wait_ms: float = 100, **fleet: Any) -> None:
+        self.fleet = ScriptedFleet(3, **fleet)
+        self.lease = self.fleet.won()
+        self.callers: list[Caller] = []
+        for _ in range(callers):
+            self.join(wait_ms)
+
+    def join(self, wait_ms: float = 100) -> Caller:
+        caller = Caller(self.fleet, wait_ms)
+        self.callers.append(caller)
+        self.answer(NIL)
+        return caller
+
+    def answer(self, reply: bytes = OK) -> None:
+        """Every instance answers everything, SETs with `reply`; who is settled runs on."""
+        self.fleet.flush()
+        for index, commands in enumerate(self.fleet.unanswered):
+            self.fleet.reply(index, *[reply if command[0] == b"SET" else ONE for command in commands])
+        self.run()
+
+    def run(self) -> None:
+        for _ in range(3):
+            for caller in self.callers:
+                caller.go_on()
+        self.fleet.flush()
+
+    def later(self, ms: float) -> None:
+        self.fleet.tick(ms)
+        self.run()
+
+    @property
+    def trying(self) -> list[int]:
+        return [number for number, caller in enumerate(self.callers) if caller.tries]
+
+    def sets(self) -> int:
+        return sum(kind == "set" for kind in self.fleet.kinds(0))
+
+
+def test_who_comes_behind_others_sends_nothing_until_it_is_his_turn() -> None:
+    line = Line(1)
+    before = line.sets()
+    line.join()
+    line.join()
+    assert line.sets() == before
+    line.later(2.5)
+    assert line.trying == [0]
+
+
+def test_a_line_is_served_first_come_first_served_each_time_at_the_release() -> None:
+    line = Line(4)
+    served, lease = [], line.lease
+    for _ in range(4):
+        line.fleet.release(lease)
+        line.run()
+        served += line.trying
+        line.answer(OK)
+        lease = line.callers[served[-1]].result
+        assert isinstance(lease, Lease)
+    assert served == [0, 1, 2, 3]
+    assert not line.fleet.engine.turns
+
+
+@pytest.mark.parametrize("dialect", [None, EVALSHA])
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_set_of_the_head_goes_right_behind_the_release_on_every_connection(dialect: Any, merged: bool) -> None:
+    line = Line(2, settings=settings_of(merge_releases=merged), **({"dialect": dialect} if dialect else {}))
+    engine = line.fleet.engine
+    sent = len(line.fleet.sent[0])
+    engine.submit_release(engine.release_round(line.lease, line.fleet.now_ns))
+    line.run()
+    assert [line.fleet.kinds(index)[sent:] for index in range(3)] == [["release", "set"]] * 3
+
+
+def test_a_poked_head_that_is_refused_tries_again_after_its_jitter() -> None:
+    line = Line(1)
+    line.fleet.release(line.lease)
+    line.run()
+    line.answer(NIL)  # somebody else was quicker
+    assert line.trying == []
+    line.later(2.5)
+    assert line.trying == [0]
+
+
+def test_a_release_while_the_head_is_on_its_way_is_not_missed() -> None:
+    line = Line(1)
+    line.later(2.5)
+    line.fleet.release(line.lease)
+    line.answer(NIL)  # its SET came before the release
+    assert line.trying == [0]
+
+
+def test_a_lost_attempt_of_somebody_else_pokes_nobody() -> None:
+    line = Line(1)
+    line.fleet.ask().clean_up()
+    line.run()
+    assert line.trying == []
+
+
+@pytest.mark.parametrize("when", ["parked", "trying"])
+def test_a_head_that_is_killed_passes_the_turn_on(when: str) -> None:
+    line = Line(2)
+    if when == "trying":
+        line.later(2.5)
+    line.callers[0].kill()
+    line.run()
+    line.later(2.5)
+    assert line.trying == [1]
+
+
+def test_an_interrupt_while_the_turn_is_passed_on_gives_the_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(1)
+    line.fleet.release(line.lease)
+    line.run()
+    attempt = line.callers[0].wanted
+    leave = Turns.leave
+
+    def interrupted(self: Turns, turn: Turn, **options: Any) -> None:
+        leave(self, turn, **options)
+        raise Killed
+
+    monkeypatch.setattr(Turns, "leave", interrupted)
+    line.answer(OK)
+    assert line.callers[0].result is None
+    assert [line.fleet.about(index, attempt) for index in range(3)] == [["set", "release"]] * 3
+
+
+def test_an_attempt_that_is_too_late_does_not_poke_its_own_caller() -> None:
+    line = Line(1, wait_ms=100_000)
+    line.later(2.5)
+    line.fleet.after(TTL_MS)
+    line.answer(OK)
+    assert line.trying == []
+
+
+def test_who_is_killed_in_the_middle_of_a_line_is_passed_over() -> None:
+    line = Line(3)
+    line.callers[1].kill()
+    line.fleet.release(line.lease)
+    line.run()
+    line.answer(OK)
+    line.later(2.5)
+    assert line.trying == [2]
+
+
+def test_a_head_that_is_denied_passes_the_turn_on() -> None:
+    line = Line(2, settings=settings_of(retry=RetryPolicy(attempts=2)))
+    line.later(2.5)
+    line.answer(NIL)
+    assert isinstance(line.callers[0].result, Denied)
+    line.later(2.5)
+    assert line.trying == [1]
+
+
+def test_at_his_deadline_who_never_had_a_turn_makes_one_attempt() -> None:
+    line = Line(1)
+    waiting = line.join(wait_ms=10)
+    line.later(9)
+    assert line.trying == [0]
+    line.later(1)
+    assert line.trying == [0, 1]
+    line.answer(NIL)
+    denied = waiting.result
+    assert (denied.outcome, denied.attempts, denied.tally) == (Outcome.CONTENDED, 1, (0, 3, 0, 0, 0, 0))
+    assert denied.ended_ns - denied.started_ns == 10 * NS_PER_MS
+    assert len(line.fleet.engine.turns["stock"]) == 1
+
+
+def test_without_a_wait_nobody_stands_in_line() -> None:
+    line = Line(2)
+    assert line.join(wait_ms=0).result.attempts == 1
+    assert len(line.fleet.engine.turns["stock"]) == 2
+
+
+def test_without_a_reachable_quorum_nobody_waits_for_the_others() -> None:
+    line = Line(4)
+    line.later(2.5)
+    line.answer(MISCONF)
+    line.later(2.5)
+    assert line.trying == [1, 2, 3]
+
+
+def test_the_lease_of_a_first_attempt_leaves_no_line() -> None:
+    line = Line(0)
+    line.fleet.release(line.lease)
+    caller = Caller(line.fleet)
+    line.callers.append(caller)
+    line.answer(OK)
+    assert isinstance(caller.result, Lease)
+    assert not line.fleet.engine.turns
+
+
+def test_a_turn_that_is_not_passed_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keeping(self: Turns, turn: Turn, *, unreachable: bool = False) -> None:
+        self[turn.resource].remove(turn)
+
+    monkeypatch.setattr(Turns, "leave", keeping)
+    with pytest.raises(AssertionError):
+        test_a_line_is_served_first_come_first_served_each_time_at_the_release()
+    storm = Storm(Plan(seed=1, instances=3, resources=1, callers=6, for_ms=300, faults=()))
+    storm.run()
+    with pytest.raises(AssertionError):
+        storm.check_nothing_is_left()
+
+
+def test_a_release_that_pokes_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Turns, "poke", lambda self, resource: None)
+    with pytest.raises(AssertionError):
+        test_the_set_of_the_head_goes_right_behind_the_release_on_every_connection(None, False)
