@@ -40,9 +40,10 @@ TARGETS = [
 # Two processes on an even number of instances split their votes; a killed instance comes back and abstains.
 SPLIT = {
     "instances": "4", "users": "16", "processes": "2", "resources": "2", "wait": "3s", "ttl": "2s", "max_ttl": "2s",
-    "duration": "6s", "warmup": "1s", "fsync": "everysec",
+    "duration": "9s", "warmup": "1s", "fsync": "everysec",
 }  # fmt: skip
-SPLIT_FAULTS = '[[faults]]\nat = "1s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
+# Late enough that INFO, asked every other second, has told of more uptime before than it tells of after.
+SPLIT_FAULTS = '[[faults]]\nat = "4s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
 OPEN = {
     "instances": "3", "users": "8", "rate": "100", "resources": "50", "hold": "fixed:1ms", "duration": "2s",
     "warmup": "1s", "fsync": "always",

@@ -64,12 +64,11 @@ def test_a_held_resource_is_contended_and_stays_with_its_holder(under) -> None:
 
 def test_waiting_ends_at_its_deadline_after_several_attempts(under) -> None:
     granted(under)
-    wait_ms, least = (320, 3) if under.entry.name == "backoff" else (60, 5)
     before_ns = monotonic_ns()
-    denied = under.recipe.acquire("r1", TTL_MS, wait_ms)
+    denied = under.recipe.acquire("r1", TTL_MS, 600)  # long enough that a machine which pauses sees several, too
     assert isinstance(denied, Denied)
-    assert denied.attempts >= least
-    assert monotonic_ns() - before_ns < 1_000_000_000
+    assert denied.attempts >= 3
+    assert 600_000_000 <= monotonic_ns() - before_ns + 400_000_000 < TTL_MS * 1_000_000
 
 
 def test_an_instance_that_forgot_its_scripts_is_taught_again(under) -> None:
