@@ -23,7 +23,7 @@ from bench.topology.server import ServerBinary, found_servers
 
 pytestmark = pytest.mark.integration
 SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 BUSY = "import time, sys; print('up', flush=True)\nwhile True: time.sleep(0.001)"
 
 

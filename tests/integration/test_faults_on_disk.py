@@ -45,13 +45,13 @@ class Rig:
         return path
 
     def until_synced(self) -> None:
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 30
         while self.control.synced(self.aof).durable_bytes < self.aof.stat().st_size:
             assert time.monotonic() < deadline_s
             time.sleep(0.005)
 
     def until_in_flight(self) -> None:
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 30
         while not self.control.synced(self.aof).in_flight:
             assert time.monotonic() < deadline_s
             time.sleep(0.005)

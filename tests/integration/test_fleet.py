@@ -26,7 +26,7 @@ from bench.topology.server import ServerBinary, found_servers
 pytestmark = pytest.mark.integration
 SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
 every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
-DEADLINE_S = 2.0
+DEADLINE_S = 30.0
 
 
 def client(instance: Instance, timeout_s: float = 5.0) -> redis.Redis:

@@ -49,7 +49,7 @@ def test_one_attempt_in_64_gives_its_reply_time(fleet: Fleet, server: Redis, set
     times_ns: list[int] = []
     for _ in range(2 * OBSERVE_EVERY):
         recipe.release(recipe.acquire("r1", 5000, 0))  # type: ignore[arg-type]
-    deadline = time.monotonic() + 5  # a round is observed when it closes, which may be after its grant
+    deadline = time.monotonic() + 30  # a round is observed when it closes, which may be after its grant
     while len(times_ns) < 2 and time.monotonic() < deadline:
         times_ns += recipe.take_reply_times_ns()[0]
     assert len(times_ns) == 2

@@ -35,7 +35,7 @@ def test_a_time_that_has_passed_returns_at_once(alarm: Alarm) -> None:
 
 def test_waiters_wake_in_the_order_of_their_times(alarm: Alarm) -> None:
     woken: list[int] = []
-    start_ns = monotonic_ns() + 2 * MS
+    start_ns = monotonic_ns() + 100 * MS  # all wait before the first is due
 
     def wait(place: int) -> None:
         alarm.wait_until(start_ns + place * 300_000)
@@ -46,11 +46,11 @@ def test_waiters_wake_in_the_order_of_their_times(alarm: Alarm) -> None:
 
 
 def test_an_earlier_time_that_comes_later_is_kept(alarm: Alarm) -> None:
-    late = gevent.spawn(alarm.wait_until, monotonic_ns() + 200 * MS)
+    late = gevent.spawn(alarm.wait_until, monotonic_ns() + 60_000 * MS)
     gevent.sleep(0)
     due_ns = monotonic_ns() + 2 * MS
     alarm.wait_until(due_ns)
-    assert monotonic_ns() < due_ns + 150 * MS
+    assert monotonic_ns() < due_ns + 5000 * MS
     assert not late.ready()
     late.kill()
 
@@ -60,15 +60,15 @@ def test_the_cancelled_one_returns_at_once_and_says_so(alarm: Alarm) -> None:
     near = gevent.spawn(alarm.wait_until, monotonic_ns() + 5 * MS)
     gevent.sleep(0)
     alarm.cancel(far)
-    assert far.get(timeout=2) == CANCELLED
-    assert near.get(timeout=2) != CANCELLED
+    assert far.get(timeout=30) == CANCELLED
+    assert near.get(timeout=30) != CANCELLED
 
 
 def test_cancelling_somebody_who_does_not_wait_changes_nothing(alarm: Alarm) -> None:
     idle = gevent.spawn(gevent.sleep, 0.01)
     gevent.sleep(0)
     alarm.cancel(idle)
-    idle.get(timeout=2)
+    idle.get(timeout=30)
 
 
 def test_a_killed_waiter_is_not_woken_in_its_next_wait(alarm: Alarm) -> None:
@@ -108,7 +108,7 @@ def test_cancelled_and_killed_in_the_same_turn_wakes_once(alarm: Alarm) -> None:
     gevent.sleep(0)
     waiter.kill(block=False)
     alarm.cancel(waiter)
-    waiter.join(2)
+    waiter.join(30)
     assert ends == ["killed", "cleaned up"]
 
 
@@ -126,7 +126,7 @@ def test_closing_cancels_whoever_still_waits() -> None:
     waiter = gevent.spawn(made.wait_until, monotonic_ns() + 3600 * 1000 * MS)
     gevent.sleep(0)
     made.close()
-    assert waiter.get(timeout=2) == CANCELLED
+    assert waiter.get(timeout=30) == CANCELLED
 
 
 def test_a_busy_process_is_not_called_a_late_timer() -> None:
@@ -139,7 +139,7 @@ def test_a_busy_process_is_not_called_a_late_timer() -> None:
         gevent.sleep(0)
         while monotonic_ns() < due_ns + 5 * MS:
             pass  # a caller that computes
-        assert waiter.get(timeout=2) == 0
+        assert waiter.get(timeout=30) == 0
     finally:
         alarm.close()
 

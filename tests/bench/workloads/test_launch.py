@@ -33,7 +33,7 @@ def play(monkeypatch: pytest.MonkeyPatch, workdir: Path, script: str) -> LocustP
 
 
 def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < deadline, f"{path} did not appear"
         time.sleep(0.005)
@@ -48,7 +48,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while is_alive(pid):
         assert time.monotonic() < deadline, f"{pid} still lives"
         time.sleep(0.005)
@@ -81,7 +81,7 @@ def test_locust_gets_the_plan_and_none_of_the_callers_locust_variables(
     monkeypatch.setenv("LOCUST_USERS", "9")
     script = "import json, os; json.dump(dict(os.environ), open('env', 'w'))"
     process = play(monkeypatch, tmp_path, script)
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
     process.close()
     environment = json.loads((tmp_path / "env").read_text())
     assert environment["LOCKBENCH_PLAN"] == str(tmp_path / "plan.json")
@@ -118,7 +118,7 @@ def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(launch, "_GROUP_ENDS_S", 0.05)
     script = "import os, time\npid = os.fork()\nopen('worker', 'w').write(str(pid)) if pid else time.sleep(60)"
     process = play(monkeypatch, tmp_path, script)
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
     process.close()
     wait_for_end(int((tmp_path / "worker").read_text()))
 
@@ -126,7 +126,7 @@ def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch
 def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import json; json.dump({'sentence': 'no room', 'exit_code': 2}, open('failure.json', 'w')); exit(2)"
     process = play(monkeypatch, tmp_path, script)
-    process.wait(10)
+    process.wait(30)
     process.close()
     failure = process.failure()
     assert isinstance(failure, UsageError)
@@ -135,7 +135,7 @@ def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch
 
 def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = play(monkeypatch, tmp_path, "for i in range(30): print('line', i)\nexit(7)")
-    process.wait(10)
+    process.wait(30)
     process.close()
     failure = process.failure()
     assert isinstance(failure, EnvironmentNotReadyError)

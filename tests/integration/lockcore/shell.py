@@ -20,7 +20,7 @@ import uvloop
 from lockcore import AsyncRedlock, KeepAlive, LagCap, Lease, Redlock
 
 TTL_MS = 10_000
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 PATIENT = {
     "rejoin": "trust-first",
     "instance_timeout_ms": 2500,

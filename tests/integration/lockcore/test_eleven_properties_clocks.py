@@ -76,7 +76,7 @@ def test_5_a_jump_back_blocks_for_longer_and_nothing_worse() -> None:
         following = second.acquire("back", ttl_ms, 5000)
         assert not double_grant(lease, following)
         blocked_ms = (following.granted_ns - lease.granted_ns) / NS_PER_MS
-        assert ttl_ms + 300 < blocked_ms < ttl_ms + 1000, "its TTL and the jump"
+        assert ttl_ms + 300 < blocked_ms < ttl_ms + 3000, "its TTL and the jump"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_a_closed_point_holds_its_caller_until_it_is_opened() -> None:
     gate.until_standing("after-get")
     assert (passed, gate.is_used) == (["before-release"], True)
     gate.open()
-    thread.join(5)
+    thread.join(30)
     assert passed == ["before-release", "after-get"]
 
 
@@ -49,7 +49,7 @@ def test_one_pass_is_one_point_further() -> None:
     gate.let_one_pass()
     assert len(passed) == 2
     gate.open()
-    thread.join(5)
+    thread.join(30)
     assert len(passed) == 3
 
 
@@ -58,7 +58,7 @@ def test_standing_and_being_done_are_told_apart() -> None:
     thread, _ = walk(gate, "after-get")
     assert gate.until_standing_or(done.is_set) is True
     gate.open()
-    thread.join(5)
+    thread.join(30)
     other = Gate("after-get")
     done.set()
     assert other.until_standing_or(done.is_set) is False

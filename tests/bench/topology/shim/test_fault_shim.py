@@ -15,7 +15,7 @@ file = os.open("aof", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def until_in_flight(control: Control, path: Path) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while not path.exists() or control.synced(path).in_flight == 0:
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
