@@ -44,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _leave_interrupted() -> None:
     """Exit at once: after an interrupt inside exec() CPython kills itself by SIGINT, whatever the exit code."""
+    from contextlib import suppress
+
+    with suppress(OSError, KeyboardInterrupt):
+        sys.stdout.flush()  # what was shown before goes out; os._exit would drop it
     print("lockbench: interrupted", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)
 

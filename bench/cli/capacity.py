@@ -81,7 +81,7 @@ def capacity(scenario: Path | None, **values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _measured(plan, values)
-    return show(done, _told(done), files, values)
+    return show(done, _told, files, values)
 
 
 def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
@@ -169,10 +169,10 @@ def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
         folder.remove_if_empty()
 
 
-def _told(done: Done) -> Told:
+def _told(done: Done, place: str) -> Told:
     from bench.cli.showing import Told
     from bench.report.capacity import capacity_suite, summarise_capacity
     from bench.report.sheet import print_sheet, sheet_markdown
 
-    sheet = summarise_capacity(done.result, str(done.path or ""))
+    sheet = summarise_capacity(done.result, place)
     return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), capacity_suite(done.result))

@@ -22,6 +22,7 @@ from bench.scenario import Scenario, load
 from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
+    from bench.cli.showing import Told
     from bench.experiments.comparison import Identity
     from bench.experiments.done import Done
     from bench.experiments.pairs import PairsOrder, Side
@@ -123,11 +124,9 @@ def answered(
     """Make the result folder, have the question answered, show and store it; return the exit code."""
     from bench.cli.folder import make_result_folder
     from bench.cli.part_line import PartLine
-    from bench.cli.showing import Told, show
+    from bench.cli.showing import show
     from bench.experiments.comparison import Identity
     from bench.measure.result import masked_command
-    from bench.report.comparison import comparison_suite, summarise_comparison
-    from bench.report.sheet import print_sheet, sheet_markdown
 
     outputs = Outputs.of(values)
     outputs.require_writable()
@@ -141,9 +140,16 @@ def answered(
     finally:
         line.clear()
         folder.remove_if_empty()
-    sheet = summarise_comparison(done.result, str(done.path or ""))
-    told = Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), comparison_suite(done.result))
-    return show(done, told, outputs, values)
+    return show(done, _told, outputs, values)
+
+
+def _told(done: Done, place: str) -> Told:
+    from bench.cli.showing import Told
+    from bench.report.comparison import comparison_suite, summarise_comparison
+    from bench.report.sheet import print_sheet, sheet_markdown
+
+    sheet = summarise_comparison(done.result, place)
+    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), comparison_suite(done.result))
 
 
 def say_time(order: PairsOrder, *, quiet: bool) -> None:

@@ -78,7 +78,7 @@ def crash(**values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _done(plan, values)
-    return show(done, _told(done), files, values)
+    return show(done, _told, files, values)
 
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
@@ -141,10 +141,10 @@ def _done(plan: CrashPlan, values: dict[str, Any]) -> Done:
         folder.remove_if_empty()
 
 
-def _told(done: Done) -> Told:
+def _told(done: Done, place: str) -> Told:
     from bench.cli.showing import Told
     from bench.report.crash import crash_sheet, crash_suite
     from bench.report.sheet import print_sheet, sheet_markdown
 
-    sheet = crash_sheet(done.result, str(done.path or ""))
+    sheet = crash_sheet(done.result, place)
     return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), crash_suite(done.result))

@@ -17,6 +17,7 @@ import click
 
 from bench.cli.outputs import Outputs, output_options
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.experiments.interrupt import until_shown
 from bench.scenario.quantity import parse_duration
 from bench.scenario.target import parse_target
 
@@ -208,20 +209,19 @@ def _crash_of(wanted: Path | None) -> dict[str, Any] | None:
     return result_of_kind(wanted, "crash") if wanted is not None else newest_result(Path("results"), "crash")
 
 
+@until_shown()
 def _show(done: FsyncDone, values: Mapping[str, Any], files: Outputs) -> int:
     from rich.console import Console
 
-    from bench.cli.report import report_beside
+    from bench.cli.report import place_of, report_beside
     from bench.report.fsync import fsync_cases, fsync_markdown, print_fsync
 
-    page = report_beside(done.result, done.path)
+    place = place_of(done.path, report_beside(done.result, done.path))
     if values["as_json"]:
         print(json.dumps(done.result, ensure_ascii=False), flush=True)
     elif not values["quiet"]:
-        print_fsync(done.result, str(done.path or ""), Console(highlight=False))
-        if page is not None:
-            print(f"report     {page}")
-    files.write(fsync_markdown(done.result, str(done.path or "")), fsync_cases(done.result))
+        print_fsync(done.result, place, Console(highlight=False))
+    files.write(fsync_markdown(done.result, place), fsync_cases(done.result))
     if done.path is None:
         print(f"lockbench: cut; go on with {_going_on(done.folder, values)}", file=sys.stderr)
     return done.exit_code

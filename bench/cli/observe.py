@@ -18,6 +18,7 @@ import click
 
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
+from bench.experiments.interrupt import until_shown
 from bench.scenario import Scenario, load
 
 if TYPE_CHECKING:
@@ -99,10 +100,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@until_shown()
 def _show(observed: Observed, values: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from bench.cli.report import report_beside
+    from bench.cli.report import place_of, report_beside
     from bench.report.junit import run_suite
     from bench.report.markdown import summary_markdown
     from bench.report.summary import summarise
@@ -110,7 +112,7 @@ def _show(observed: Observed, values: dict[str, Any]) -> None:
 
     finished, boards = observed.finished, _boards(observed)
     page = report_beside(finished.result, finished.path)
-    summary = summarise(finished.result, f"{finished.path or ''}{f', {page.name}' if page else ''}")
+    summary = summarise(finished.result, place_of(finished.path, page))
     if values["as_json"]:
         print(json.dumps(finished.result, ensure_ascii=False), flush=True)
     elif not values["quiet"] or finished.path is None:

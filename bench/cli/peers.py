@@ -45,7 +45,7 @@ def main(**values: Any) -> None:
         files = Outputs.of(values)
         files.require_writable()
         done = _measured(values)
-        code = show(done, _told(done), files, values)
+        code = show(done, _told, files, values)
         if values["readme"] is not None and not code:
             _renew(values["readme"], done, whole=not (values["only"] or values["parts"]))
     except BenchError as error:
@@ -89,8 +89,8 @@ def _renew(readme: Path, done: Done, *, whole: bool) -> None:
         click.echo(f"{readme} keeps its table: only a part was measured", err=True)
 
 
-def _told(done: Done) -> Told:
-    sheet = summarise_peers(done.result, str(done.path or ""))
+def _told(done: Done, place: str) -> Told:
+    sheet = summarise_peers(done.result, place)
     return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), peers_suite(done.result))
 
 

@@ -95,6 +95,11 @@ def _write_markdown(text: str, path: Path) -> None:
         raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
 
 
+def place_of(stored: Path | None, page: Path | None) -> str:
+    """Where a result and its page beside it are, for the last line of a summary; "" if it is not stored."""
+    return f"{stored}{f', {page.name}' if page else ''}" if stored else ""
+
+
 def report_beside(result: Result, stored: Path | None) -> Path | None:
     """Write report.html beside a result that was just stored and return its path; None when there is none.
 

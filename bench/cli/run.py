@@ -18,8 +18,10 @@ from rich.console import Console
 
 from bench.cli.folder import make_result_folder
 from bench.cli.outputs import Outputs
-from bench.cli.report import report_beside
+from bench.cli.report import place_of, report_beside
+from bench.experiments.interrupt import Interrupts
 from bench.experiments.run import Finished, Order, run_scenario
+from bench.experiments.verdict import INTERRUPTED
 from bench.measure.result import masked_command
 from bench.report.junit import run_suite
 from bench.report.markdown import summary_markdown
@@ -47,18 +49,20 @@ def run_and_print(
     run_id = secrets.token_hex(4)
     folder = make_result_folder(output.folder, "run", run_id)
     order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history)
-    try:
-        with ProgressLine(quiet=output.quiet) as show:
-            finished = run_scenario(order, show)
-    finally:
-        folder.remove_if_empty()
-    _show(finished, output)
-    return finished.exit_code
+    with Interrupts() as interrupts:
+        try:
+            with ProgressLine(quiet=output.quiet) as show:
+                finished = run_scenario(order, interrupts, show)
+        finally:
+            folder.remove_if_empty()
+        interrupts.patience = interrupts.count + 1  # the first Ctrl-C from here on waits until all is shown
+        _show(finished, output)
+        return INTERRUPTED if interrupts.count else finished.exit_code
 
 
 def _show(finished: Finished, output: RunOutput) -> None:
     page = report_beside(finished.result, finished.path)
-    summary = summarise(finished.result, f"{finished.path or ''}{f', {page.name}' if page else ''}")
+    summary = summarise(finished.result, place_of(finished.path, page))
     if output.as_json:
         print(json.dumps(finished.result, ensure_ascii=False), flush=True)
     elif not output.quiet or finished.path is None:

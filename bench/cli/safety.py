@@ -53,7 +53,7 @@ def safety(**values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _looked_at(values)
-    return show(done, _told(done), files, values)
+    return show(done, _told, files, values)
 
 
 def _looked_at(values: dict[str, Any]) -> Done:
@@ -82,9 +82,9 @@ def _looked_at(values: dict[str, Any]) -> Done:
         folder.remove_if_empty()
 
 
-def _told(done: Done) -> Told:
+def _told(done: Done, place: str) -> Told:
     from bench.cli.showing import Told
     from bench.report.safety_matrix import print_safety, safety_markdown, safety_suite, summarise_safety
 
-    summary = summarise_safety(done.result, str(done.path or ""))
+    summary = summarise_safety(done.result, place)
     return Told(lambda console: print_safety(summary, console), safety_markdown(summary), safety_suite(done.result))

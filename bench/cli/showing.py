@@ -15,8 +15,9 @@ from typing import Any
 from rich.console import Console
 
 from bench.cli.outputs import Outputs
-from bench.cli.report import report_beside
+from bench.cli.report import place_of, report_beside
 from bench.experiments.done import Done
+from bench.experiments.interrupt import until_shown
 from bench.report.junit import Suite
 
 
@@ -29,15 +30,17 @@ class Told:
     suite: Suite
 
 
-def show(done: Done, told: Told, files: Outputs, values: Mapping[str, Any]) -> int:
-    """Show what came of it as the options `values` ask for, write the `files`, and return the exit code."""
-    page = report_beside(done.result, done.path)
+@until_shown()
+def show(done: Done, tell: Callable[[Done, str], Told], files: Outputs, values: Mapping[str, Any]) -> int:
+    """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
+
+    `tell`: puts it in words, with the place of its files. Raises KeyboardInterrupt, once all is shown.
+    """
+    told = tell(done, place_of(done.path, report_beside(done.result, done.path)))
     if values["as_json"]:
         print(json.dumps(done.result, ensure_ascii=False), flush=True)
     elif not values["quiet"] or done.path is None:
         told.tables(Console(highlight=False))
-        if page is not None:
-            print(f"report     {page}")
     if done.unstored:
         print(f"lockbench: {done.unstored}", file=sys.stderr)
     files.write(told.markdown, told.suite)

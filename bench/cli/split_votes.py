@@ -69,7 +69,7 @@ def split_votes(**values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _measured(plan, values)
-    return show(done, _told(done), files, values)
+    return show(done, _told, files, values)
 
 
 def plan_of(values: dict[str, Any]) -> SplitVotesPlan:
@@ -151,7 +151,7 @@ def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> Done:
         folder.remove_if_empty()
 
 
-def _told(done: Done) -> Told:
+def _told(done: Done, place: str) -> Told:
     from bench.cli.showing import Told
     from bench.report.split_votes import (
         print_split_votes,
@@ -160,5 +160,5 @@ def _told(done: Done) -> Told:
         summarise_split_votes,
     )
 
-    summary, suite = summarise_split_votes(done.result, str(done.path or "")), split_votes_suite(done.result)
+    summary, suite = summarise_split_votes(done.result, place), split_votes_suite(done.result)
     return Told(lambda console: print_split_votes(summary, console), split_votes_markdown(summary), suite)

@@ -14,14 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import psutil
-
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.faults import Timeline
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.progress import NS, Follower, Progress
 from bench.measure import workers
 from bench.measure.facts import Window
+from bench.workloads.alive import is_alive
 
 LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
 START_S = 60.0  # from launch until all users run: connecting and spawning take a few seconds at most
@@ -135,15 +134,8 @@ def dead_workers(follower: Follower, faults: Timeline) -> tuple[str, ...]:
     return tuple(
         f"worker {note['worker']} (pid {note['pid']}) died in the middle of the run"
         for note in notes
-        if note["phase"] == "running" and note["pid"] not in killed and not _is_alive(int(note["pid"]))
+        if note["phase"] == "running" and note["pid"] not in killed and not is_alive(int(note["pid"]))
     )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _require_start(load: Load, follower: Follower, now_ns: int) -> None:

@@ -8,9 +8,12 @@ step of a larger experiment is handed to the experiment around it. Source: signa
 
 from __future__ import annotations
 
+import contextlib
+import math
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,11 +25,15 @@ AGAIN_S = 0.01  # until a lost wish is raised again: outside the finaliser by th
 
 
 class Interrupts:
-    """Counts the wishes to end while it is entered. Off the main thread it sees none, as Python demands."""
+    """Counts the wishes to end while it is entered. Off the main thread it sees none, as Python demands.
+
+    Not `raising`, it still raises once `count` is above `patience`.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.raising = True
+        self.patience = math.inf
         self._before: dict[signal.Signals, Any] = {}
         self._hook: Any = None
 
@@ -60,9 +67,9 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def note(self) -> None:
-        """Somebody wishes to end. Raises KeyboardInterrupt while `raising`."""
+        """Somebody wishes to end. Raises KeyboardInterrupt while `raising`, or out of `patience`."""
         self.count += 1
-        if self.raising:
+        if self.raising or self.count > self.patience:
             raise KeyboardInterrupt
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
@@ -75,3 +82,16 @@ class Interrupts:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
         else:
             self._hook(unraisable)
+
+
+@contextlib.contextmanager
+def until_shown() -> Iterator[None]:
+    """What was measured is shown whole: the first wish to end is heard, and raised when this is left; the next at once.
+
+    Raises KeyboardInterrupt.
+    """
+    with Interrupts() as interrupts:
+        interrupts.raising, interrupts.patience = False, 1
+        yield
+    if interrupts.count:
+        raise KeyboardInterrupt

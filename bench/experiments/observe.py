@@ -11,16 +11,18 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.follow import Show
+from bench.experiments.interrupt import Interrupts
 from bench.experiments.observe_panels import Span, ask_boards, read_boards
 from bench.experiments.observe_query import Prometheus
 from bench.experiments.observe_watch import SCRAPE_S, Watch
 from bench.experiments.run import Finished, Order, run_scenario
+from bench.experiments.verdict import INTERRUPTED
 from bench.measure.result import SCHEMA_VERSION
 
 PANELS_NAME = "panels.json"
@@ -41,14 +43,18 @@ class Observed:
 def observe(order: Order, show: Show, watch: Watch) -> Observed:
     """Run `order` with `watch` around it and store its panels beside its result. Raises as run_scenario does."""
     start_s = time.time()
-    finished = run_scenario(order, show)
-    try:
-        end_s = _last_word_s(watch.prometheus, order.run_id, start_s)
-        panels = _panels(order, watch, Span(order.run_id, start_s, end_s, SCRAPE_S))
-        path = write_panels(panels, order.folder) if order.folder else None
-    except BenchError as error:
-        return Observed(finished, None, None, str(error))
-    return Observed(finished, panels, path)
+    with Interrupts() as interrupts:
+        finished = run_scenario(order, interrupts, show)
+        try:
+            interrupts.raising = True
+            end_s = _last_word_s(watch.prometheus, order.run_id, start_s)
+            panels = _panels(order, watch, Span(order.run_id, start_s, end_s, SCRAPE_S))
+            path = write_panels(panels, order.folder) if order.folder else None
+        except BenchError as error:
+            return Observed(finished, None, None, str(error))
+        except KeyboardInterrupt:
+            return Observed(replace(finished, exit_code=INTERRUPTED), None, None, "interrupted, so no panels")
+        return Observed(finished, panels, path)
 
 
 def _last_word_s(prometheus: Prometheus, run: str, start_s: float) -> float:

@@ -62,17 +62,15 @@ class Finished:
     unstored: str = ""
 
 
-def run_scenario(order: Order, show: Show) -> Finished:
+def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Finished:
     """Run `order`, showing its progress, and return its result, which is written by then if it can be.
 
-    Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut short before anything was measured.
+    `interrupts`: entered by the caller; with a result returned, they only count. Raises BenchError when the run cannot
+    begin, KeyboardInterrupt when it was cut short before anything was measured.
     """
     faults = _faults(order.scenario)
     read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts
-    with (
-        Interrupts() as interrupts,
-        open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers,
-    ):
+    with open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers:
         return run_on(servers, order, interrupts, show)
 
 

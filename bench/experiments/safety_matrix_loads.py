@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError
+from bench.experiments.interrupt import Interrupts
 from bench.experiments.run import Finished, Order, run_scenario
 from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, SKIPPED, VIOLATED, Case, Finding, Ground, cannot
 from bench.recipes.registry import find_recipe
@@ -141,7 +142,8 @@ def _load_once(strain: Strain, recipe: str, ground: Ground) -> Finding:
     with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
         order = Order(scenario, ground.run_id, [], Path(folder), ground.server)
         try:
-            finished = run_scenario(order, lambda _progress: None)
+            with Interrupts() as interrupts:
+                finished = run_scenario(order, interrupts, lambda _progress: None)
         except BenchError as error:
             return cannot(SKIPPED, str(error))
     if finished.exit_code == INTERRUPTED:

@@ -182,6 +182,7 @@ class Fold:
 
     def _warnings(self, values: dict[str, Any], reports: Sequence[Worker]) -> list[str]:
         found = workers.warnings(reports)
+        whole = reports and not found  # what a killed worker did not report is not in Locust's table either
         if (values["generator"]["cpu_ratio"] or 0) >= generator.BUSY_CORE:
             found.append(generator.GENERATOR_BOUND)
         if values["rate"]["sustained"] is False:
@@ -192,7 +193,7 @@ class Fold:
         acquires = sum(self._totals.values())
         for row, recorded in (("acquire", acquires), ("release", sum(self._releases.values()))):
             counted, _ = workers.locust_totals(reports, row)
-            if reports and counted != recorded:
+            if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
         return found
 

@@ -89,8 +89,8 @@ def locust_totals(workers: Sequence[Worker], row: str) -> tuple[int, int]:
 def warnings(workers: Sequence[Worker]) -> list[str]:
     """One sentence for each worker whose figures are not final."""
     return [
-        f"worker {worker['worker']} (pid {worker['pid']}) did not report its end: its CPU, lag and instance counts are "
-        "those of its last report"
+        f"worker {worker['worker']} (pid {worker['pid']}) did not report its end: its CPU, lag and counts (also in "
+        "Locust's table) are those of its last report"
         for worker in workers
         if worker.get("phase") != "stopped"
     ]

@@ -99,7 +99,7 @@ def _conditions(result: Result) -> str:
         f"open loop {count(rate)}/s" + (" fixed" if scenario["arrivals"] == "fixed" else "") if rate else "closed loop"
     )
     parts = [
-        *([f"cut short, was to take {duration_text(scenario['duration_ms'])}"] if result["interrupted"] else []),
+        *([f"cut short, was to take {duration_text(scenario['duration_ms'])}"] if _is_cut(result) else []),
         scenario["recipe"],
         loop,
         f"{users} in {scenario['processes']} processes" if scenario["processes"] > 1 else users,
@@ -107,6 +107,11 @@ def _conditions(result: Result) -> str:
         *([f"hold {hold}"] if hold != "0" else []),
     ]
     return " · ".join(parts)
+
+
+def _is_cut(result: Result) -> bool:
+    """Whether it ended before its time: by Ctrl-C, or because the load broke."""
+    return bool(result["interrupted"]) or result["duration_s"] * 1000 < result["scenario"]["duration_ms"] - 1
 
 
 def _rows(result: Result) -> Iterator[Row]:

@@ -23,17 +23,19 @@ from typing import Any
 
 import gevent
 from locust.env import Environment
-from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner
+from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
 
 from bench.errors import BenchError
 from bench.measure.histogram import Histogram
-from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED
+from bench.workloads.alarm import call_at
+from bench.workloads.alive import is_alive
+from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE
 from bench.workloads.note import note_failure
 from bench.workloads.plan import RUN_ID, Plan, plan_of
-from lockcore.clock import NS_PER_MS, NS_PER_S
+from lockcore.clock import NS_PER_MS, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
-TAIL_S = 0.02  # what a planned run lasts longer, so that every worker has seen its end
+TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worker has seen its end
 LOOK_S = 0.05
 PERCENTILES = (50, 90, 99, 99.9)
 logger = logging.getLogger(__name__)
@@ -48,9 +50,11 @@ class Conductor:
         self._plan: Plan | None = None  # of the run: a form may change Locust's options while it lasts
         self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
+        self._pids: dict[str, int] = {}
         events: Any = environment.events
         events.test_start.add_listener(self._start)
         events.spawning_complete.add_listener(self._begin)
+        runner.register_message(HERE, self._note_here)
         runner.register_message(FAILED, self._fail)
         runner.register_message(FINISHED, self._note_finished)
         events.quitting.add_listener(self._quit)
@@ -83,8 +87,7 @@ class Conductor:
             runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
         end_ns = self._plan.window_ns[1]
         if end_ns is not None:
-            left_s = (origin_ns + end_ns - time.time_ns()) / NS_PER_S + TAIL_S
-            gevent.spawn_later(max(left_s, 0.0), runner.quit)
+            call_at(origin_ns - time.time_ns() + monotonic_ns() + end_ns + TAIL_NS, runner.quit)
 
     def _finish(self, **_: object) -> None:
         """The run is to stop: wait until every worker has sent its last report, or is gone."""
@@ -97,12 +100,20 @@ class Conductor:
             runner.send_message(FINISH, None, client)
         deadline_s = time.monotonic() + self._grace_s() + 5.0
         while time.monotonic() < deadline_s:
-            alive = {client.id for client in runner.clients.values() if client.state != STATE_MISSING}
-            if alive <= self._finished:
+            if all(client.id in self._finished or self._is_gone(client) for client in runner.clients.values()):
                 self._summarise()
                 return
             gevent.sleep(LOOK_S)
         logger.error("a worker did not finish in time; its last operations are missing from this table")
+
+    def _is_gone(self, client: WorkerNode) -> bool:
+        """Whether it will never finish. Locust finds that out after 4 s; of a process of this host the kernel knows."""
+        pid = self._pids.get(client.id)
+        planned = self._plan is not None and self._plan.workdir is not None  # then all workers are on this host
+        return client.state == STATE_MISSING or (planned and pid is not None and not is_alive(pid))
+
+    def _note_here(self, msg: Any, **_: object) -> None:
+        self._pids[msg.node_id] = msg.data["pid"]
 
     def _quit(self, **_: object) -> None:
         """Whoever started this run is gone and took the folder along: Locust's table has no place and no reader."""

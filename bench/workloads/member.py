@@ -11,6 +11,7 @@ Source: locust.runners (WorkerRunner), locust.main (shutdown).
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import Namespace
 from typing import Any
@@ -26,7 +27,9 @@ from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker
 from lockcore.clock import monotonic_ns
 
-BEGIN, FINISH, FINISHED, FAILED = (f"lockbench-{word}" for word in ("begin", "finish", "finished", "failed"))
+HERE, BEGIN, FINISH, FINISHED, FAILED = (
+    f"lockbench-{word}" for word in ("here", "begin", "finish", "finished", "failed")
+)
 _AFTER_GRACE_S = 15.0
 
 
@@ -51,6 +54,7 @@ class Member:
         environment = self._environment
         self._worker = None
         self._finished.clear()
+        self._runner.send_message(HERE, {"pid": os.getpid()})
         try:
             plan = plan_of(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or plan.grace_s

@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from bench.experiments.conclude import conclude
+from bench.experiments.interrupt import Interrupts
 from bench.experiments.run import Order, run_scenario
 from bench.measure.result import schema
 from bench.scenario import load
@@ -239,7 +240,9 @@ def test_ctrl_c_while_the_run_is_judged_keeps_it_whole_and_shows_in_the_exit_cod
 
     monkeypatch.setattr("bench.experiments.run.conclude", interrupted)
     scenario = load(None, {"targets": list(fleet.urls), "users": "4", "duration": "1s", "warmup": "200ms"})
-    finished = run_scenario(Order(scenario, "judged", ["lockbench", "run"], tmp_path), lambda _progress: None)
+    order = Order(scenario, "judged", ["lockbench", "run"], tmp_path)
+    with Interrupts() as interrupts:
+        finished = run_scenario(order, interrupts, lambda _progress: None)
     assert (finished.exit_code, finished.result["interrupted"]) == (130, False)
     assert finished.path is not None
     assert finished.path.exists()
@@ -266,8 +269,10 @@ def test_a_killed_worker_makes_the_run_invalid_and_leaves_no_lock(tmp_path: Path
     run.until_measuring()
     (note,) = tmp_path.glob("lockbench-run-*/worker-1-*.json")
     os.kill(int(note.stem.rpartition("-")[2]), signal.SIGKILL)
-    code, _ = run.end()
+    code, stdout = run.end()
     assert code == 4
+    assert stdout.startswith("INVALID")
+    assert "cut short, was to take 1m" in stdout
     assert run.result["verdict"]["status"] == "invalid"
     assert "worker 1" in run.result["verdict"]["reasons"][0]
     assert run.result["safety"]["verdict"] == "UNKNOWN"

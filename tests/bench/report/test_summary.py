@@ -194,3 +194,10 @@ def test_faults_that_were_there_are_told_with_their_times(result: Result) -> Non
     text = text_of(result, 400)
     assert "faults     stop #1 1.00–1.25 s, #2 1.00–1.25 s, #3 1.00–1.25 s and 1 more · kill worker 0 2.00 s" in text
     assert "drop" not in text
+
+
+def test_a_run_that_broke_off_says_so_beside_what_it_was_to_do(result: Result) -> None:
+    planned = "cut short, was to take 20s"
+    assert planned not in text_of(result, 100)
+    result["duration_s"] = 5.6
+    assert planned in text_of(result, 100).splitlines()[1]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
-from locust.event import EventHook
+from locust.event import EventHook, Events
+from locust.runners import STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 from locust.stats import RequestStats, StatsEntry
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.workloads.conductor import Conductor
 from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, releases_of, show_fractions
 
 CHECKS: list[Callable[[], None]] = []
@@ -148,6 +154,28 @@ def the_printed_table_has_fractions_and_locusts_columns() -> None:
     _, names, _, row, *_ = locust_stats.get_percentile_stats_summary(stats)
     assert row.split()[2:] == ["0.12"] * 5 + ["1"] + ["9.9"] * 5 + ["22"], row
     assert names.split()[-1] == "reqs"
+
+
+@check
+def a_worker_whose_process_is_gone_is_not_waited_for() -> None:
+    master = MasterRunner.__new__(MasterRunner)  # without its socket
+    master.custom_messages, master.clients = {}, WorkerNodes()
+    environment = SimpleNamespace(events=Events(), stop_timeout=60.0, parsed_options=None)
+    conductor = Conductor(environment, master)  # type: ignore[arg-type]
+    conductor._plan = SimpleNamespace(workdir=Path(), grace_s=60.0)  # type: ignore[assignment]
+    pids = {"killed": ended_process(), "well": os.getpid()}
+    for name, pid in pids.items():
+        master.clients[name] = WorkerNode(name, STATE_RUNNING)
+        conductor._note_here(SimpleNamespace(node_id=name, data={"pid": pid}))
+    assert [conductor._is_gone(client) for client in master.clients.values()] == [True, False]
+    conductor._plan.workdir = None  # by itself, workers may be on other hosts, where pids mean nothing
+    assert not any(conductor._is_gone(client) for client in master.clients.values())
+
+
+def ended_process() -> int:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid
 
 
 def main() -> None:
