@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class Gate:
@@ -61,6 +61,11 @@ class Gate:
         with self._changed:
             self._wait(lambda: self.is_used or done(), "neither a pause point nor the end was reached")
             return self.is_used
+
+    @property
+    def stops_nobody(self) -> bool:
+        """Whether no point is closed, or no longer."""
+        return not self._closed
 
     @property
     def is_used(self) -> bool:

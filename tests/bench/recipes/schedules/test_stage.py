@@ -10,10 +10,10 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules.stage import SHORT_MS, Stage
+from bench.recipes.schedules.stage import SHORT_MS, Client, Stage
 from bench.recipes.schedules.victim import Victim
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import Denied, Lease, Outcome
+from lockcore import Denied, Lease, Outcome, Tally
 
 pytestmark = pytest.mark.integration
 
@@ -47,6 +47,26 @@ def test_two_leases_at_once_are_found(stage: Stage) -> None:
     second.acquire()
     report = stage.report()
     assert (report.verdict, report.service_faults, report.unexplained) == ("VIOLATED", 1, 1)
+
+
+def unanswered(client: Client, times: int) -> None:
+    """The client's next attempts meet silence, so many times."""
+    acquire, silent = client.recipe.acquire, Tally(silent=1)
+    left = [Denied("r0", Outcome.UNREACHABLE, silent, 1, 0, 1, 2)] * times
+    client.recipe.acquire = lambda *wanted: left.pop() if left else acquire(*wanted)  # type: ignore[method-assign]
+
+
+def test_an_attempt_that_nobody_answers_in_time_is_made_again_and_recorded(stage: Stage) -> None:
+    client = stage.client()
+    unanswered(client, 2)
+    assert isinstance(client.acquire(), Lease)
+    assert [one.result.outcome for one in client.operations] == [*[Outcome.UNREACHABLE] * 2, Outcome.ACQUIRED]
+
+
+def test_what_a_gate_has_held_up_is_not_made_again(stage: Stage) -> None:
+    client = stage.client("before-release")
+    unanswered(client, 1)
+    assert isinstance(client.acquire(), Denied)
 
 
 def test_a_lease_that_is_not_given_back_is_worked_under_until_now(stage: Stage) -> None:
