@@ -146,13 +146,13 @@ def _point(path: Path | None, given: Mapping[str, object], variables: Mapping[st
 
 
 def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
-    from bench.cli.folder import make_result_folder
+    from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.capacity import CapacityOrder, run_capacity
     from bench.measure.result import masked_command
 
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(values["out"], "capacity", run_id)
+    folder = result_folder(values["out"], "capacity", run_id)
     order = CapacityOrder(
         plan,
         run_id,

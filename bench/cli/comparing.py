@@ -122,7 +122,7 @@ def answered(
     values: Mapping[str, Any], name: str, seed: int, answer: Callable[[Identity, Callable[[str], None]], Done]
 ) -> int:
     """Make the result folder, have the question answered, show and store it; return the exit code."""
-    from bench.cli.folder import make_result_folder
+    from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.cli.showing import show
     from bench.experiments.comparison import Identity
@@ -131,7 +131,7 @@ def answered(
     outputs = Outputs.of(values)
     outputs.require_writable()
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(values["out"], name, run_id)
+    folder = result_folder(values["out"], name, run_id)
     command = ["lockbench", *masked_command(sys.argv[1:])]
     identity = Identity(run_id, command, folder.path, seed)
     line = PartLine(quiet=values["quiet"])

@@ -1,8 +1,8 @@
-"""The folder a command's results go to: *an option or nothing → a new, writable, empty folder*.
+"""The folder a command's results go to: *an option or nothing → a place where a new folder can be made*.
 
-Rules: made before any work, so that a wrong place or a full disk costs no run; an existing folder is never written
-into, but that of a matrix which was cut, to go on with it; a folder that stayed empty is taken away again. Source:
-README's `--out`.
+Rules: tried before any work, so that a wrong place or a full disk costs no run, and made when there is something to
+write, so that a killed command leaves no empty one; an existing folder is never written into, but that of a matrix
+which was cut, to go on with it. Source: README's `--out`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A new folder; `made` are all folders that came into being with it, the deepest first."""
+    """The place of a new folder; `made` are all folders that come into being with it, the deepest first."""
 
     path: Path
     made: tuple[Path, ...]
@@ -37,11 +37,16 @@ def matrix_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolde
     """The folder of a matrix that may be cut: `wanted` if one was cut there, else a new one. Raises as the next."""
     if wanted is not None and is_unfinished(wanted):
         return ResultFolder(wanted, ())
-    return make_result_folder(wanted, command, run_id)
+    place = result_folder(wanted, command, run_id)
+    place.path.mkdir(parents=True)
+    return place
 
 
-def make_result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
-    """Return the new folder `wanted`, or results/<UTC time>-<command>-<run id>. Raises EnvironmentNotReadyError."""
+def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
+    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made and is not yet.
+
+    Raises EnvironmentNotReadyError.
+    """
     now = datetime.datetime.now(datetime.UTC)
     folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
     try:
@@ -56,12 +61,12 @@ def make_result_folder(wanted: Path | None, command: str, run_id: str) -> Result
         raise EnvironmentNotReadyError(
             f"the result folder {folder} cannot be made ({reason}); name another place with --out"
         ) from None
-    result_folder = ResultFolder(folder, made)
+    place = ResultFolder(folder, made)
     usage = shutil.disk_usage(folder)
+    place.remove_if_empty()
     if usage.total and usage.free < LEAST_FREE_BYTES:  # a file system without a size has no limit
-        result_folder.remove_if_empty()
         raise EnvironmentNotReadyError(
             f"the result folder {folder} has {usage.free / 1e6:.1f} MB of free space, and a result may need "
             f"{LEAST_FREE_BYTES / 1e6:.0f} MB; free the disk or name another place with --out"
         )
-    return result_folder
+    return place

@@ -77,14 +77,14 @@ def observe(scenario: Path | None, **values: Any) -> int:
 
 
 def _observed(scenario: Scenario, values: dict[str, Any], watch: Watch) -> Observed:
-    from bench.cli.folder import make_result_folder
+    from bench.cli.folder import result_folder
     from bench.experiments.observe import observe as observe_run
     from bench.experiments.run import Order
     from bench.measure.result import masked_command
     from bench.report.progress import ProgressLine
 
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(values["out"], "observe", run_id)
+    folder = result_folder(values["out"], "observe", run_id)
     command = ["lockbench", *masked_command(sys.argv[1:])]
     order = Order(
         scenario, run_id, command, folder.path, values["server"], values["allow_missing"], values["keep_history"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from bench.cli.folder import make_result_folder
+from bench.cli.folder import result_folder
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.part_line import PartLine
 from bench.cli.showing import Told, show
@@ -59,7 +59,7 @@ def main(**values: Any) -> None:
 
 def _measured(values: dict[str, Any]) -> Done:
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(values["out"], "peers", run_id)
+    folder = result_folder(values["out"], "peers", run_id)
     order = PeersOrder(
         run_id=run_id,
         command=["peers", *sys.argv[1:]],

@@ -61,9 +61,11 @@ def _write(documents: Sequence[Result], results: Sequence[Path], names: Sequence
         return write_page(page_of(documents[0], names[0]), wanted or folder / REPORT_NAME)
     page = page_of_several(documents, [Path(name).name or name for name in names])  # refused before a folder is made
     if wanted is None:
-        from bench.cli.folder import make_result_folder
+        from bench.cli.folder import result_folder
 
-        wanted = make_result_folder(None, "report", secrets.token_hex(4)).path / REPORT_NAME
+        folder = result_folder(None, "report", secrets.token_hex(4)).path
+        folder.mkdir(parents=True)
+        wanted = folder / REPORT_NAME
     return write_page(page, wanted)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cli.folder import make_result_folder
+from bench.cli.folder import result_folder
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of, report_beside
 from bench.experiments.interrupt import Interrupts
@@ -47,7 +47,7 @@ def run_and_print(
     """Run `scenario`, show and store its result, and return the exit code. Raises BenchError and KeyboardInterrupt."""
     output.files.require_writable()
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(output.folder, "run", run_id)
+    folder = result_folder(output.folder, "run", run_id)
     order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history)
     with Interrupts() as interrupts:
         try:

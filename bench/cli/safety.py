@@ -57,13 +57,13 @@ def safety(**values: Any) -> int:
 
 
 def _looked_at(values: dict[str, Any]) -> Done:
-    from bench.cli.folder import make_result_folder
+    from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.safety_matrix import SafetyOrder, run_safety
     from bench.measure.result import masked_command
 
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(values["out"], "safety", run_id)
+    folder = result_folder(values["out"], "safety", run_id)
     order = SafetyOrder(
         recipes=values["recipes"],
         claims=values["claims"],

@@ -135,13 +135,13 @@ def _retry(text: str) -> RetryPolicy:
 
 
 def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> Done:
-    from bench.cli.folder import make_result_folder
+    from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.split_votes import SplitVotesOrder, run_split_votes
     from bench.measure.result import masked_command
 
     run_id = secrets.token_hex(4)
-    folder = make_result_folder(values["out"], "split-votes", run_id)
+    folder = result_folder(values["out"], "split-votes", run_id)
     order = SplitVotesOrder(plan, run_id, ["lockbench", *masked_command(sys.argv[1:])], folder.path, values["server"])
     line = PartLine(quiet=values["quiet"])
     try:

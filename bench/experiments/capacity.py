@@ -70,7 +70,7 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class CapacityOrder:
-    """A plan and where its result belongs. `command`: as typed; `folder`: exists, empty."""
+    """A plan and where its result belongs. `command`: as typed; `folder`: can be made."""
 
     plan: CapacityPlan
     run_id: str

@@ -49,7 +49,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which run of the command this is. `folder`: exists, empty; `command`: as typed, without secrets."""
+    """Which run of the command this is. `folder`: can be made; `command`: as typed, without secrets."""
 
     run_id: str
     command: Sequence[str]

@@ -38,7 +38,7 @@ from bench.workloads.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: exists, empty.
+    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made.
 
     `folder` None: the result is only returned.
     """

@@ -43,7 +43,7 @@ Show = Callable[[str], None]
 class SafetyOrder:
     """Which rows to look at, and where the result belongs. `recipes`, `claims`: both empty = all of both.
 
-    `command`: as typed; `folder`: exists, empty; `server`: the program to start, None = look for one.
+    `command`: as typed; `folder`: can be made; `server`: the program to start, None = look for one.
     """
 
     recipes: tuple[str, ...]

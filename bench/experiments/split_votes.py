@@ -88,7 +88,7 @@ class SplitVotesPlan:
 
 @dataclass(frozen=True, slots=True)
 class SplitVotesOrder:
-    """A plan and where its result belongs. `command`: as typed; `folder`: exists, empty."""
+    """A plan and where its result belongs. `command`: as typed; `folder`: can be made."""
 
     plan: SplitVotesPlan
     run_id: str

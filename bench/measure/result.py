@@ -48,7 +48,7 @@ def assemble(sections: Mapping[str, Any]) -> Result:
 
 
 def write_result(result: Result, folder: Path) -> Path:
-    """Write `folder`/result.json and return its path.
+    """Write `folder`/result.json, making the folder if there is none, and return its path.
 
     Raises EnvironmentNotReadyError when there is one already or it cannot be written.
     """
@@ -58,6 +58,7 @@ def write_result(result: Result, folder: Path) -> Path:
     partial = path.with_name(f".{RESULT_NAME}.{os.getpid()}")
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.cli.folder import LEAST_FREE_BYTES, make_result_folder
+from bench.cli.folder import LEAST_FREE_BYTES, matrix_folder, result_folder
 from bench.errors import EnvironmentNotReadyError
 
 
@@ -22,7 +22,7 @@ def test_a_disk_that_is_all_but_full_is_refused_and_nothing_is_left(
 ) -> None:
     with_disk(monkeypatch, 1 << 30, LEAST_FREE_BYTES - 1)
     with pytest.raises(EnvironmentNotReadyError, match=r"x/y has 8\.4 MB of free space.*--out"):
-        make_result_folder(tmp_path / "x" / "y", "run", "7f3a90c1")
+        result_folder(tmp_path / "x" / "y", "run", "7f3a90c1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -31,4 +31,9 @@ def test_room_enough_or_a_disk_without_a_size_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int, free: int
 ) -> None:
     with_disk(monkeypatch, total, free)
-    assert make_result_folder(tmp_path / "x", "run", "7f3a90c1").path.is_dir()
+    assert result_folder(tmp_path / "x" / "y", "run", "7f3a90c1").path == tmp_path / "x" / "y"
+    assert list(tmp_path.iterdir()) == [], "it is made when there is something to write"
+
+
+def test_the_folder_of_a_matrix_is_there_for_its_journal(tmp_path: Path) -> None:
+    assert matrix_folder(tmp_path / "x" / "y", "crash", "7f3a90c1").path.is_dir()

@@ -119,9 +119,10 @@ def test_a_full_disk_leaves_no_half_result(complete, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_one_sentence(complete, tmp_path):
+def test_a_missing_folder_is_made_and_one_that_cannot_be_is_one_sentence(complete, tmp_path):
+    write_result(complete, tmp_path / "absent" / "yet")
     with pytest.raises(EnvironmentNotReadyError, match="cannot write"):
-        write_result(complete, tmp_path / "absent")
+        write_result(complete, tmp_path / "absent" / "yet" / "result.json" / "below a file")
 
 
 def test_infinity_has_no_place_in_a_result(complete, tmp_path):
