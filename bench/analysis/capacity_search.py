@@ -6,8 +6,8 @@ Rules
 - A miss is looked at again, while doubling twice: one bad moment of the machine must not end the search. A clear miss
   (the operations offered were not completed) is believed at once.
 - A confirmation that fails becomes the upper end, and the bisecting goes on below it.
-- SATURATED: the generator could not make the load, so nothing is known of the servers at that rate. It bounds the
-  search like a miss, and the answer is then "at least".
+- SATURATED: the generator could not make the load, so nothing is known of the servers at that rate. It is looked at
+  again and bounds the search like a miss, and the answer is then "at least".
 
 Source: doubling and bisecting as in wrk2-style searches for the maximum rate, with an end to believing single probes.
 """
@@ -105,7 +105,7 @@ class Search:
             self._held[rate] = self._held.get(rate, 0) + 1
             self._low = max(rate, self._low or 0.0)
             self._doubts = 0
-        elif seen is Seen.MISSED and self._doubts < LOOKS[self.step] - 1:
+        elif seen is not Seen.CLEARLY_MISSED and self._doubts < LOOKS[self.step] - 1:
             self._doubts += 1
             self._doubted = rate
         else:

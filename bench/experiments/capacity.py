@@ -270,11 +270,11 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
 
 def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section:
     """One entry of the section `points`."""
-    bracket, probes = findings.bracket, findings.probes
-    best = _best(probes, bracket)
+    probes, best = findings.probes, _best(findings.probes, findings.bracket)
     uses = tuple(Use(**use) for use in best.figures["uses"]) if best else ()
     limit = next_limit(uses) if best else NextLimit(None, "not known: no probe held")
-    status, reasons = _status(findings, plan)
+    bracket = replace(findings.bracket, at_least=findings.bracket.at_least or _is_bound(best))
+    status, reasons = _status(findings, bracket, plan)
     law = _law(findings, plan.seed) if plan.callers else None
     return {
         "variables": dict(point.variables),
@@ -284,7 +284,7 @@ def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section
         "reasons": reasons,
         "capacity": {**asdict(bracket), "wanted_confirmations": Search(1.0).confirmations},
         "attainment": best.figures["attainment"] if best else None,
-        "knee": _knee(probes),
+        "knee": _knee(probes, bracket),
         "headroom": _headroom(bracket, plan.target_rate_per_s),
         "next_limit": {**asdict(limit), "uses": [asdict(use) for use in uses]},
         "instances": best.figures["instances"] if best else [],
@@ -295,8 +295,7 @@ def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section
     }
 
 
-def _status(findings: _Findings, plan: CapacityPlan) -> tuple[str, list[str]]:
-    bracket = findings.bracket
+def _status(findings: _Findings, bracket: Bracket, plan: CapacityPlan) -> tuple[str, list[str]]:
     if findings.violated:
         return "violated", [findings.violated]
     if not findings.probes:
@@ -319,9 +318,16 @@ def _best(probes: Sequence[Probe], bracket: Bracket) -> Probe | None:
     return next((probe for probe in reversed(probes) if probe.seen is Seen.HELD and probe.rate == bracket.low), None)
 
 
-def _knee(probes: Sequence[Probe]) -> Section | None:
-    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held."""
-    held = [probe for probe in probes if probe.seen is Seen.HELD and probe.figures["acquire_s"]["mean"]]
+def _is_bound(best: Probe | None) -> bool:
+    """Whether the generator had no more to give at the largest rate that held."""
+    return best is not None and (best.figures["generator"]["cpu_ratio"] or 0.0) >= BUSY_CORE
+
+
+def _knee(probes: Sequence[Probe], bracket: Bracket) -> Section | None:
+    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
+    the bracket: what held above it did not hold again."""
+    seen = [probe for probe in probes if probe.seen is Seen.HELD and probe.rate <= (bracket.low or 0.0)]
+    held = [probe for probe in seen if probe.figures["acquire_s"]["mean"]]
     if not held:
         return None
     knee = max(held, key=lambda probe: probe.rate / probe.figures["acquire_s"]["mean"])

@@ -3,7 +3,7 @@
 Rules
 - Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. For an
   upper limit on a percentile of acquire, an operation that got no lease is a miss, however quickly it was refused.
-- A miss is the generator's when it used 0.9 of a core or its scheduler was late by more than a tenth of the p99 shown:
+- A miss is the generator's when it used 0.9 of a core or its timer was late by more than a tenth of the p99 shown:
   SATURATED, nothing is known of the servers at that rate. What held, held whatever the generator did.
 - Attainment: the share of all operations that got their lease within the limit, with its 95 % Wilson interval.
 
@@ -68,6 +68,12 @@ def read_slo(texts: Sequence[str]) -> Slo:
                 f"option --slo: {threshold.metric.name} is nothing that more load makes worse; "
                 "name a latency or a share, like 'acquire.p99 < 10ms' or 'acquire.success >= 99.9%'"
             )
+        if threshold.operator not in ((">", ">=") if threshold.metric.higher_is_better else ("<", "<=")):
+            better, sign = ("more", ">=") if threshold.metric.higher_is_better else ("less", "<=")
+            raise UsageError(
+                f"option --slo: {threshold.expression!r} is not broken by more load, as {better} of "
+                f"{threshold.metric.name} is better; an SLO on it is written with {sign}"
+            )
     return Slo(thresholds)
 
 
@@ -118,8 +124,8 @@ def is_saturated(result: Result) -> bool:
     generator, p99 = result["generator"], result["latency_s"]["acquire"]["p99"]
     if (generator["cpu_ratio"] or 0.0) >= BUSY_CORE:
         return True
-    lag = generator["scheduler_lag_p99_s"]
-    return generator["verdict"] == "INVALID" and None not in (lag, p99) and bool(lag > LATENESS_SHARE * p99)
+    late = generator.get("timer_lateness_p99_s")
+    return generator["verdict"] == "INVALID" and None not in (late, p99) and bool(late > LATENESS_SHARE * p99)
 
 
 def _judged(threshold: Threshold, result: Result) -> Section:

@@ -71,6 +71,7 @@ def judge_generator(health: Health, facts: Facts) -> Section:
     return {
         "cpu_ratio": health.cpu_ratio,
         "scheduler_lag_p99_s": health.scheduler_lag_p99_s,
+        "timer_lateness_p99_s": health.timer_lateness_p99_s,
         "late_starts": health.late_starts,
         "queued_starts": health.queued_starts,
         "littles_law_ratio": health.littles_law_ratio,

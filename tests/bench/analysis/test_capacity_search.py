@@ -88,6 +88,13 @@ def test_a_saturated_generator_gives_at_least() -> None:
     assert bracket.low == pytest.approx(3_000, rel=0.05)
 
 
+def test_a_bad_moment_of_the_generator_ends_nothing() -> None:
+    bad = iter([Seen.HELD, Seen.SATURATED, Seen.SATURATED])
+    bracket, _, _ = found(lambda rate: next(bad, None) or server(8_000)(rate))
+    assert not bracket.at_least
+    assert bracket.low == pytest.approx(8_000, rel=0.05)
+
+
 def test_saturation_far_above_a_true_miss_does_not_matter() -> None:
     bracket, _, _ = found(lambda rate: Seen.SATURATED if rate > 6_000 else server(5_000)(rate))
     assert not bracket.at_least

@@ -33,7 +33,7 @@ def run_of(fast: int, slow: int = 0, failed: int = 0) -> dict[str, Any]:
     result["outcomes"] = {"acquired": fast + slow, "contended": failed}
     result["latency_s"]["acquire"] |= {"count": fast + slow, "p99": None if p99 is None else p99 / 1e9}
     result["rate"] |= {"offered_per_s": 100.0, "completed_per_s": 100.0, "sustained": True}
-    result["generator"] |= {"cpu_ratio": 0.5, "scheduler_lag_p99_s": 0.0001, "verdict": "VALID", "reason": None}
+    result["generator"] |= {"cpu_ratio": 0.5, "timer_lateness_p99_s": 0.0001, "verdict": "VALID", "reason": None}
     result["environment"]["usable_cores"] = 4
     result["fleet"] |= {"started": True, "fsync": "everysec", "fdatasync_s": None}
     for instance in result["instances"]:
@@ -72,8 +72,10 @@ def test_a_miss_of_a_busy_generator_says_nothing_of_the_servers() -> None:
 
 def test_a_miss_with_a_late_timer_is_the_generators() -> None:
     result = run_of(fast=9_000, slow=1_000)
-    result["generator"] |= {"verdict": "INVALID", "scheduler_lag_p99_s": 0.02}
+    result["generator"] |= {"verdict": "INVALID", "timer_lateness_p99_s": 0.02}
     assert seen(result) is Seen.SATURATED
+    result["generator"] |= {"scheduler_lag_p99_s": None, "timer_lateness_p99_s": 0.001}  # so it was another fault
+    assert seen(result) is Seen.MISSED
 
 
 def test_every_expression_must_hold() -> None:
@@ -88,6 +90,19 @@ def test_attainment_has_its_interval() -> None:
     assert attained["rate"] == pytest.approx(0.99)
     assert attained["low"] == pytest.approx(0.98786, abs=1e-5)  # Wilson, by hand
     assert attained["high"] == pytest.approx(0.99177, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("acquire.p99 > 10ms", "with <="),
+        ("acquire.success <= 99%", "with >="),
+        ("cost.bytes_per_acquire == 9", "with <="),
+    ],
+)
+def test_an_slo_the_wrong_way_round_is_refused(expression: str, wanted: str) -> None:
+    with pytest.raises(UsageError, match=wanted):
+        read_slo([expression])
 
 
 @pytest.mark.parametrize("expression", ["rate >= 100/s", "safety.violations == 0"])
@@ -117,6 +132,23 @@ def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
 def test_at_least_is_inconclusive() -> None:
     assert section(Bracket(100.0, 105.0, 3, at_least=True))["status"] == "inconclusive"
     assert section(Bracket(100.0, 105.0, 3, at_least=False))["status"] == "pass"
+
+
+def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
+    findings = Findings(bracket=Bracket(100.0, 105.0, 3, at_least=False))
+    result = run_of(fast=10_000)
+    result["generator"]["cpu_ratio"] = 0.93
+    findings.probes = [judge_probe(100.0, "confirming", result, SLO)]
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
+    found = section_of(plan.points[0], findings, plan)
+    assert (found["status"], found["capacity"]["at_least"]) == ("inconclusive", True)
+
+
+def test_what_did_not_hold_again_is_no_knee() -> None:
+    findings = Findings(bracket=Bracket(100.0, 200.0, 3, at_least=False))
+    findings.probes = [judge_probe(rate, "bisecting", run_of(fast=10_000), SLO) for rate in (100.0, 200.0)]
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
+    assert section_of(plan.points[0], findings, plan)["knee"]["rate_per_s"] == 100.0
 
 
 def test_what_was_not_confirmed_three_times_is_inconclusive() -> None:
