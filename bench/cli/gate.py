@@ -62,7 +62,7 @@ def gate(scenario: Path | None, **values: Any) -> int:
     baseline = read_given(values["baseline"], values["repo"])
     if baseline.kind == "missing":
         name = (
-            f"the baseline {values['baseline']} is no result, scenario or revision"
+            f"the baseline {values['baseline']} is no result, scenario, revision or installed library"
             if values["baseline"]
             else "no baseline was named"
         )
@@ -73,7 +73,7 @@ def gate(scenario: Path | None, **values: Any) -> int:
             raise UsageError("name what is to be judged with --candidate")
         candidate = Given("the code here", "here")
     if candidate.kind == "missing":
-        raise UsageError(f"the candidate {values['candidate']} is no result, scenario or revision")
+        raise UsageError(f"the candidate {values['candidate']} is no result, scenario, revision or installed library")
     given = [baseline, candidate]
     return _stored(given, values) if is_stored(given) else _run(given, scenario, values)
 

@@ -5,7 +5,8 @@ Rules
   other, so that what drifts on the machine moves all sides alike. A side's value is the geometric mean of its two
   runs. All runs of a round have one seed.
 - Sides whose servers are alike share one fleet for the whole time. Where a scenario has faults every run gets servers
-  of its own, as a fault may outlive it.
+  of its own, as a fault may outlive it; and what the faults of one side need (proxies, the shim) is put under the
+  servers of all, so that only the fault differs.
 - A round with an INVALID run is repeated, at most one round in two; then it stays, and the whole is INVALID.
 - Ctrl-C ends the run under way and keeps the finished rounds.
 
@@ -202,8 +203,12 @@ class _Fleets:
         yield self._open[key]
 
     def _opened(self, scenario: Scenario) -> contextlib.AbstractContextManager[Servers]:
-        faults = read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
         order = self.order
+        faults = [
+            fault
+            for side in order.sides  # of all of them: if one stands behind proxies the others do, too
+            for fault in read_faults(side.scenario.faults, seed=scenario.seed, duration_ms=side.scenario.duration_ms)
+        ]
         return open_servers(scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
 
 

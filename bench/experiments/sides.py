@@ -44,7 +44,7 @@ def read_given(text: str, repository: Path) -> Given:
     """Return what `text` names."""
     prefix, _, rest = text.partition(":")
     if prefix == "lib" and rest:
-        return Given(text, "library", Path(rest))
+        return Given(text, "library" if Path(rest).exists() else "missing", Path(rest))
     if prefix != "git" and text:
         path = Path(text)
         if path.suffix == ".toml" and path.exists():

@@ -26,6 +26,13 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 SCENARIO = 'users = 8\nresources = 50\ninstances = 3\nduration = "300ms"\nwarmup = "100ms"\n'
 DELAYED = 'pause = ["after-grant:20ms:1.0"]\n'
+LINK = """
+[[faults]]
+at = "0s"
+kind = "proxy"
+target = ["instance:0", "instance:1", "instance:2"]
+params = { delay = "DELAY" }
+"""
 Done = subprocess.CompletedProcess[str]
 
 
@@ -61,6 +68,7 @@ def folder(tmp_path: Path) -> Path:
             4,
             "the baseline results/gone is no result",
         ),
+        (["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"], 4, "the baseline lib:gone is no result"),
         (["gate", "--baseline", "", "--candidate", "same.toml"], 4, "nothing to compare with, so nothing passes"),
         (
             ["gate", "--baseline", "empty", "--candidate", "empty"],
@@ -73,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
         (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"], 2, "is not a share"),
         (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"], 2, "no metric spead"),
         (["compare", "base.toml"], 2, "name at least two things"),
-        (["compare", "base.toml", "gone.toml"], 2, "gone.toml is no result, scenario or revision"),
+        (["compare", "base.toml", "gone.toml"], 2, "gone.toml is no result, scenario, revision"),
         (["compare", "--recipe", "redlock", "--recipe", "redlok"], 2, "there is no recipe 'redlok'"),
         (
             ["compare", "base.toml", "slow.toml", "--variable", "users"],
@@ -208,6 +216,16 @@ def test_an_injected_delay_fails(folder: Path) -> None:
     done = lockbench(folder, "gate", "--baseline", "base.toml", "--candidate", "slow.toml")
     assert done.returncode == 1, done.stdout
     assert "got worse" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_link_that_is_a_fifth_slower_fails(folder: Path) -> None:
+    """As a user plants it: 24 pairs, the default, of a scenario whose link is late by 1 ms, and by 1.2 ms."""
+    for name, delay in (("link.toml", "1ms"), ("later.toml", "1.2ms")):
+        (folder / name).write_text(SCENARIO + LINK.replace("DELAY", delay), encoding="utf-8")
+    done = lockbench(folder, "gate", "--baseline", "link.toml", "--candidate", "later.toml", "--out", "result")
+    assert done.returncode == 1, done.stdout
+    assert "acquire.p50 got worse" in done.stdout
 
 
 @pytest.mark.slow

@@ -20,6 +20,9 @@ from bench.experiments.pairs import PairsOrder, Side, run_pairs
 from bench.gates.exact import ExactCosts, judge_exact
 from bench.gates.metric import find_metric
 from bench.scenario import load
+from bench.scenario.model import Fault
+from bench.topology.faults.injection import Need
+from bench.topology.faults.kinds import needs_of
 
 SAMPLE = json.loads((Path(__file__).parents[1] / "report" / "sample.json").read_text(encoding="utf-8"))
 RATE = find_metric("rate")
@@ -30,14 +33,16 @@ class Stage:
 
     def __init__(self) -> None:
         self.opened: list[str] = []
+        self.needs: list[frozenset[Need]] = []
         self.ran: list[tuple[str, int]] = []
         self.rates: dict[str, float] = {}
         self.statuses = ["pass"]
         self.stop_at: tuple[int, str] = (10**6, "")
 
     @contextlib.contextmanager
-    def open_servers(self, scenario: Any, **_more: Any) -> Iterator[str]:
+    def open_servers(self, scenario: Any, *, faults: Any, **_more: Any) -> Iterator[str]:
         self.opened.append(scenario.fsync)
+        self.needs.append(needs_of(faults))
         yield f"servers {len(self.opened)}"
 
     def run_on(self, _servers: Any, order: Any, interrupts: Any, _show: Any, *, environ: Any) -> Any:
@@ -71,6 +76,14 @@ def order(count: int = 6, **changes: Any) -> PairsOrder:
 
 def quiet(_text: str) -> None:
     """Say nothing."""
+
+
+def test_where_one_side_needs_proxies_the_other_stands_behind_them_too(stage: Stage) -> None:
+    late = Fault("proxy", 0, None, ("instance:0",), "fixed", {"delay": "1ms"})
+    run_pairs(order(1, faults=(late,)), quiet)
+    assert stage.needs == [{Need.PROXY}] * 4
+    run_pairs(order(1), quiet)
+    assert stage.needs[4:] == [frozenset()]
 
 
 def test_a_round_goes_there_and_back_in_random_order_with_one_seed(stage: Stage) -> None:
