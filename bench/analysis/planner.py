@@ -191,7 +191,8 @@ def _advice(page: Row) -> Iterator[str]:
                     yield f"{_name(policy, restart)}: {_seen(same)}"
     costs = page["always_costs"]
     if costs:
-        yield f"always costs {_cost(costs)}, depending on callers and disk: {_range(costs)}"
+        depending = ", depending on callers and disk" if costs["least"] != costs["most"] else ""
+        yield f"always costs {_cost(costs)}{depending}: {_range(costs)}"
 
 
 def _recommended(page: Row, crashed: Sequence[Row]) -> str:
@@ -242,6 +243,8 @@ def _times(cost: Row) -> str:
 
 def _cost(costs: Row) -> str:
     most = _times(costs["most"])
+    if costs["most"]["ratio"] <= 1:
+        return "nothing measurable"
     if costs["least"]["ratio"] < 1:
         return f"between nothing measurable and {most}×"
     least = _times(costs["least"])
@@ -249,10 +252,12 @@ def _cost(costs: Row) -> str:
 
 
 def _range(costs: Row) -> str:
-    places = []
-    for name in ("least", "most"):
-        cost = costs[name]
-        disk = f"+{cost['injected_ms']:g} ms" if cost["injected_ms"] else "raw disk"
-        bound = ", where the load process was the limit" if cost["generator_bound"] else ""
-        places.append(f"{name} with {cost['clients']}×{cost['pipeline']} callers, N={cost['instances']}, {disk}{bound}")
-    return "; ".join(places)
+    if costs["least"] == costs["most"]:
+        return _place(costs["most"])
+    return "; ".join(f"{name} with {_place(costs[name])}" for name in ("least", "most"))
+
+
+def _place(cost: Row) -> str:
+    disk = f"+{cost['injected_ms']:g} ms" if cost["injected_ms"] else "raw disk"
+    bound = ", where the load process was the limit" if cost["generator_bound"] else ""
+    return f"{cost['clients']}×{cost['pipeline']} callers, N={cost['instances']}, {disk}{bound}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.cli.finite_range import FiniteRange
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
 from bench.errors import UsageError
@@ -42,7 +43,7 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 @click.command(epilog="A point takes about 6 minutes, with --quick about 2; servers are started and stopped.")
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
-@click.option("--target-rate", metavar="R", type=click.FloatRange(min=0, min_open=True), help="say the headroom at R/s")
+@click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="say the headroom at R/s")
 @click.option(
     "--sweep",
     "sweeps",
@@ -53,7 +54,7 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 @click.option(
     "--first-rate",
     metavar="R",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     help="where the doubling begins  [a quarter of what 16 callers reach]",
 )
 @click.option(

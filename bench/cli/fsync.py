@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bench.cli.finite_range import FiniteRange
 from bench.cli.outputs import Outputs, output_options
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.interrupt import until_shown
@@ -51,7 +52,7 @@ MOST_CALLERS = 65_536
     "--repeats", metavar="R", type=click.IntRange(1, 100), help=f"of every cell  [{REPEATS}; quick {QUICK_REPEATS}]"
 )
 @click.option(
-    "--seconds", metavar="S", type=click.FloatRange(0.2, 600), help=f"per load  [{SECONDS:g}; quick {QUICK_SECONDS:g}]"
+    "--seconds", metavar="S", type=FiniteRange(0.2, 600), help=f"per load  [{SECONDS:g}; quick {QUICK_SECONDS:g}]"
 )
 @click.option("--quick", is_flag=True, help="a glance: the extremes, and N = 1, 3, 5 in the middle")
 @click.option("--target", "targets", metavar="URL", multiple=True, help="measure a server of your own (repeatable)")
@@ -118,6 +119,8 @@ def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
     pipeline = _each(values, "pipeline", "pipeline", lambda text: _count(text, MOST_CALLERS))
     delays = _each(values, "latency", "latency", _delay)
     rewrites = _each(values, "rewrite", "rewrite", lambda text: _one_of(text, REWRITES))
+    if targets and (values["server"] or values["disk"]):
+        raise UsageError("options --server and --disk are for servers of our own: with --target leave them out")
     if targets and (any(delays) or set(rewrites) - {"off"}):
         raise UsageError("on servers that are not ours no fsync latency is added and no file rewritten: leave it out")
     shapes = [(count, callers) for count in clients or (1, 16, 256) for callers in pipeline or (1, 16)]

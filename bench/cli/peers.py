@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from bench.cli.finite_range import FiniteRange
 from bench.cli.folder import result_folder
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.part_line import PartLine
@@ -27,8 +28,8 @@ from bench.report.sheet import print_sheet, sheet_markdown
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
-@click.option("--seconds", default=1.5, show_default=True, type=click.FloatRange(0.2, 600), help="load per turn")
-@click.option("--hot-seconds", default=4.0, show_default=True, type=click.FloatRange(0.5, 600), help="on the hot key")
+@click.option("--seconds", default=1.5, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
+@click.option("--hot-seconds", default=4.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="only this part (repeatable)")
 @click.option("--only", multiple=True, metavar="WORD", help="only contestants with this in their name (repeatable)")
 @click.option("--cache", default=".peers", show_default=True, type=click.Path(path_type=Path), help="the environments")

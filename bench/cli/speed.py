@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from bench.cli.finite_range import FiniteRange
 from bench.errors import BenchError
 from bench.experiments.speed import measure
 from bench.report.speed import print_speed
@@ -16,7 +17,7 @@ from bench.report.speed import print_speed
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Rounds of all contestants.")
-@click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.1, 600), help="Load per contestant.")
+@click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the JSON goes.")
 def main(rounds: int, seconds: float, seed: int, out: Path | None) -> None:

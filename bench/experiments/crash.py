@@ -63,8 +63,7 @@ class CrashOrder:
 def run_crash(order: CrashOrder, show: Show) -> Done:
     """Do what is missing of `order`, showing progress; the result is written when all of it is there.
 
-    Raises BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first finished
-    group; what was done is in the journal then.
+    Raises BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first cut was over.
     """
     started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     server = find_server(order.server)
@@ -76,9 +75,9 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
             sitting = Sitting(plan, order.run_id, server, journal, show)
             sitting.work(lambda: interrupts.count > 0)
             cuts = [cut_facts(piece) for piece in journal.pieces]
-        finished = finished_groups(plan, cuts)
-        if interrupts.count and not finished:
+        if interrupts.count and not cuts:
             raise KeyboardInterrupt
+        finished = finished_groups(plan, cuts)
         checked = cross_check(server, without_shim or _unchecked(plan, cut=interrupts.count > 0), show)
         interrupted = interrupts.count > 0
         sections = sections_of(finished, skipped, checked, sitting.failures)
@@ -98,7 +97,8 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
         }
     result["warnings"] += export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
     if interrupted:
-        return Done(result, None, INTERRUPTED, f"cut short; go on with --resume {order.folder}")
+        again = f"lockbench crash --resume {order.folder}{' and the same --server' if order.server else ''}"
+        return Done(result, None, INTERRUPTED, f"cut short; go on with {again}")
     return store(result, order.folder)
 
 
@@ -198,7 +198,8 @@ def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:
 def _journal(order: CrashOrder, server: ServerBinary) -> Iterator[Journal]:
     """The plan's journal, begun or gone on with; one that holds nothing is not left behind."""
     plan = {**order.plan.to_json(), "server": server.sha256}
-    with (Journal.go_on if is_unfinished(order.folder) else Journal.begin)(order.folder, plan) as journal:
+    gone_on = is_unfinished(order.folder)
+    with Journal.go_on(order.folder, plan, cut_facts) if gone_on else Journal.begin(order.folder, plan) as journal:
         try:
             yield journal
         finally:

@@ -45,8 +45,14 @@ class CrashPlan:
         """The plan of a journal. Raises UsageError when it is one of another experiment."""
         if begun.get("experiment") != "crash":
             raise UsageError("the journal there is not one of lockbench crash; give the folder of a cut crash matrix")
-        crashes = tuple(Crash(**crash) for crash in begun["crashes"])
-        return cls(crashes, begun["cuts"], begun["locks_per_s"], concurrent, begun["seed"], begun["quick"])
+        try:
+            crashes = tuple(Crash(**crash) for crash in begun["crashes"])
+            counts = int(begun["cuts"]), int(begun["locks_per_s"])
+            if not all(crash.margins and seconds_of(crash) for crash in crashes) or not crashes or min(counts) < 1:
+                raise ValueError
+            return cls(crashes, *counts, concurrent, begun["seed"], begun["quick"])
+        except (KeyError, TypeError, ValueError):
+            raise UsageError("the plan in the journal there cannot be read; begin anew without --resume") from None
 
     @property
     def orders(self) -> list[tuple[int, Crash, int]]:

@@ -30,6 +30,7 @@ from bench.experiments.journal import Journal, is_unfinished
 from bench.experiments.verdict import INTERRUPTED, exit_code
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 
 Show = Callable[[str], None]
@@ -110,12 +111,19 @@ def _servers(order: FsyncOrder) -> Servers:
 def _journal(order: FsyncOrder, servers: Servers) -> Iterator[Journal]:
     """The matrix's journal, begun or gone on with; one that holds nothing is not left behind."""
     plan = {"experiment": "fsync", **order.plan.to_json(), "servers": servers.identity(), "machine": _machine()}
-    with (Journal.go_on if is_unfinished(order.folder) else Journal.begin)(order.folder, plan) as journal:
+    gone_on = is_unfinished(order.folder)
+    with Journal.go_on(order.folder, plan, _require_visit) if gone_on else Journal.begin(order.folder, plan) as journal:
         try:
             yield journal
         finally:
             if not journal.pieces:
                 journal.path.unlink(missing_ok=True)
+
+
+def _require_visit(piece: Mapping[str, Any]) -> None:
+    """Raises whatever it may when `piece` tells no visit, or no rows can be made of it."""
+    FsyncCell(**piece["cell"]), int(piece["repeat"])
+    rows_of([piece])
 
 
 def _machine() -> str:
@@ -134,6 +142,8 @@ class _Matrix:
         if not self._visits:
             raise EnvironmentNotReadyError(f"nothing can be measured here: {'; '.join(set(self._skipped.values()))}")
         self._done = {(piece["repeat"], FsyncCell(**piece["cell"])) for piece in journal.pieces}
+        for size in sorted({(cell.instances, cell.clients) for _, cell in self._visits}, reverse=True):
+            require_descriptors(*size)
         self._dropped = 0
 
     def measure(self) -> None:

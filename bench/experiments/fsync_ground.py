@@ -18,12 +18,11 @@ from typing import Any, Self
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync_plan import FsyncCell
-from bench.experiments.servers import ask
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
 from bench.topology.guard import Guard
-from bench.topology.probe import leaked_keys
+from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
 from bench.topology.server import ServerBinary
 from bench.topology.shim.control import Control
 from bench.topology.shim.preload import IGNORED, Preload
@@ -127,11 +126,13 @@ class UserServers:
     def __init__(self, urls: Sequence[str], policies: Sequence[str], *, allow_config: bool) -> None:
         """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
         self.urls = tuple(urls)
-        self.facts = ask(self.urls, allow_missing=False)
+        self.facts = inspect(self.urls, allow_missing=True)
+        require_reachable(self.facts, "start them, or leave them out")
+        require_independent(self.facts)
         wanted = {_server_policy(policy) for policy in policies if not self._impossible(policy)}
         present = {fact.fsync for fact in self.facts}
         self._borrowed: BorrowedSetting | None = None
-        if wanted and wanted != present:
+        if wanted and (len(wanted) > 1 or wanted != present):
             if not allow_config:
                 raise UsageError(
                     f"these servers run with {_listed(present)}, and measuring {_listed(wanted)} sets appendfsync on "

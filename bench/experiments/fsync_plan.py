@@ -102,8 +102,11 @@ class FsyncPlan:
         """The plan in the journal of a matrix that was cut. Raises UsageError when it is that of another experiment."""
         try:
             wanted = {name: fields[name] for name in cls.__slots__ if name != "cells"}
-            return cls(cells=tuple(FsyncCell(**cell) for cell in fields["cells"]), **wanted)
-        except (KeyError, TypeError):
+            plan = cls(cells=tuple(FsyncCell(**cell) for cell in fields["cells"]), **wanted)
+            plan.visits()
+            plan.total_s()
+            return plan
+        except (KeyError, TypeError, ValueError):
             raise UsageError("the matrix that was cut there is none of lockbench fsync; name one of those") from None
 
 

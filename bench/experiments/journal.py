@@ -2,13 +2,15 @@
 
 Rules: one JSON line per finished piece, written at once, behind a first line that holds the plan; a line cut short by a
 kill is dropped, never believed. Going on with another plan is refused, naming what differs: pieces of different
-conditions must not be put into one table. Source: README, "resumable".
+conditions must not be put into one table. One process at a time works on a journal: two would measure the same pieces.
+Source: README, "resumable"; flock(2).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +29,15 @@ class Journal:
         """Use `begin` or `go_on`."""
         self.path, self.pieces = path, pieces
         self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise EnvironmentNotReadyError(
+                f"another lockbench is at work in {path.parent}; wait for its end, or begin elsewhere"
+            ) from None
+        except OSError:  # a file system without locks
+            return
 
     @classmethod
     def begin(cls, folder: Path, plan: Mapping[str, Any]) -> Self:
@@ -39,10 +50,14 @@ class Journal:
             raise _not_writable(path, error) from error
 
     @classmethod
-    def go_on(cls, folder: Path, plan: Mapping[str, Any]) -> Self:
-        """Open the journal in `folder`. Raises UsageError unless it is of this `plan`, EnvironmentNotReadyError."""
+    def go_on(cls, folder: Path, plan: Mapping[str, Any], check: Callable[[Piece], object]) -> Self:
+        """Open the journal in `folder`; `check` raises for a piece that none can be made of.
+
+        Raises UsageError unless it is of this `plan` and whole, EnvironmentNotReadyError.
+        """
         path = folder / JOURNAL_NAME
-        begun, pieces, whole_bytes = read_journal(folder)
+        begun, pieces, _ = read_journal(folder)
+        _require_sound(path, pieces, check)
         wanted = json.loads(json.dumps(plan))
         differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
         if differing:
@@ -51,9 +66,10 @@ class Journal:
             )
             raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
         try:
-            with path.open("r+b") as file:
-                file.truncate(whole_bytes)
-            return cls(path, pieces)
+            journal = cls(path, pieces)
+            _, journal.pieces, whole_bytes = read_journal(folder)  # nobody adds to it from now on
+            journal._file.truncate(whole_bytes)
+            return journal
         except OSError as error:
             raise _not_writable(path, error) from error
 
@@ -103,6 +119,17 @@ def read_journal(folder: Path) -> tuple[dict[str, Any], list[Piece], int]:
     if not found or not isinstance(found[0].get("plan"), dict):
         raise UsageError(f"{path} is not the journal of an experiment; begin anew without --resume")
     return found[0]["plan"], found[1:], whole_bytes
+
+
+def _require_sound(path: Path, pieces: list[Piece], check: Callable[[Piece], object]) -> None:
+    for number, piece in enumerate(pieces, start=2):
+        try:
+            check(piece)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
+            raise UsageError(
+                f"line {number} of {path} is no piece of this experiment ({type(error).__name__}: {error}); take it "
+                "out to have that piece made again, or begin anew"
+            ) from None
 
 
 def _short(value: object) -> str:

@@ -46,7 +46,7 @@ _LOST_HEAD = (
     "fsync in\nflight",
 )
 _AT_ONCE_HEAD = ("abstain-\ning", "no lock s\ntrusted", "\nabstain.")
-_DELAYED_HEAD = ("back\ns", "no lock\ns")
+_DELAYED_HEAD = ("lost/cut\nmax", "window\ns", "back\ns", "no lock s\nmedian", "\nmax")
 _WORDS = frozenset({1, 2})
 
 
@@ -54,7 +54,8 @@ def crash_sheet(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
     verdict, style = _VERDICTS[result["verdict"]["status"]]
     if result["interrupted"]:
-        verdict, style = f"INTERRUPTED, {verdict.lower()} so far", DOUBTFUL if style == GOOD else style
+        so_far = f", {verdict.lower()} so far" if result["groups"] else ""
+        verdict, style = f"INTERRUPTED{so_far}", DOUBTFUL if style == GOOD else style
     return Sheet(
         verdict, style, _headline(result), _conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
     )
@@ -71,6 +72,9 @@ def _headline(result: Result) -> str:
     if delayed := [row for row in result["rows"] if row["restart"] == "delayed"]:
         cuts = _sum([row for row in groups if row["restart"] == "delayed"], "cuts")
         told.append(f"delayed restart: {count(_sum(delayed, 'double_grants'))} double grants in {count(cuts)} cuts")
+    if groups and not told:
+        lost, at_stake = (count(_sum(groups, name)) for name in ("lost_total", "at_stake"))
+        told.append(f"{lost} of {at_stake} locks lost in {count(_sum(groups, 'cuts'))} cuts")
     return " · ".join(told) or "nothing finished"
 
 
@@ -105,7 +109,8 @@ def _parts(result: Result) -> Iterator[Part]:
         telling = [rows for rows in at_once if any(map(_tells, rows))]
         yield _twice_part("granted twice", about.format("at once"), _AT_ONCE_HEAD, telling)
     if delayed := _by_crash(row for row in result["rows"] if row["restart"] == "delayed"):
-        yield _twice_part("delayed", about.format("after the longest TTL"), _DELAYED_HEAD, delayed)
+        lost = {_named(row): row for row in result["groups"] if row["restart"] == "delayed"}
+        yield _twice_part("delayed", about.format("after the longest TTL"), _DELAYED_HEAD, delayed, lost)
 
 
 def _by_crash(rows: Iterable[Row]) -> list[list[Row]]:
@@ -120,10 +125,17 @@ def _tells(row: Row) -> bool:
     return _may_lose(row) or row["double_grants"] > 0 or row["verdict"] != "as expected"
 
 
-def _twice_part(name: str, about: str, head: tuple[str, ...], groups: Sequence[Sequence[Row]]) -> Part:
+def _twice_part(
+    name: str,
+    about: str,
+    head: tuple[str, ...],
+    groups: Sequence[Sequence[Row]],
+    lost: Mapping[tuple[str, ...], Row] | None = None,
+) -> Part:
+    """`lost`: what delayed groups lost, by their names; None = these came back at once, and stand in other tables."""
     margins = 1 + max((row["margin"] for rows in groups for row in rows), default=0)
     trusted = ("trusted,\nmargin 0", *(f"\n{margin}" for margin in range(1, margins)))
-    rows = tuple(_twice(rows, margins) for rows in groups)
+    rows = tuple(_twice(rows, margins, lost[_named(rows[0])] if lost else None) for rows in groups)
     return Part(name, about, ("N", "policy", "crash", "of", *trusted, *head), rows, _WORDS)
 
 
@@ -149,13 +161,16 @@ def _lost(row: Row) -> tuple[str, ...]:
     )
 
 
-def _twice(rows: Sequence[Row], margins: int) -> tuple[str, ...]:
+def _twice(rows: Sequence[Row], margins: int, lost: Row | None) -> tuple[str, ...]:
     trusting = {row["margin"]: row for row in rows if not row["abstention"]}
     abstaining = [row for row in rows if row["abstention"]]
     held = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(margins)]
     waits = [_seconds(_most(row["unavailable_s"]["max"] for row in some)) for some in (trusting.values(), abstaining)]
-    if rows[0]["restart"] == "delayed":
-        return (*_named(rows[0]), *held, _seconds(_most(row["back_s"]["max"] for row in rows)), waits[0])
+    if lost is not None:
+        window_s, back_s = lost["lost_window_s"]["max"], _most(row["back_s"]["max"] for row in rows)
+        usual_s = _most(row["unavailable_s"]["median"] for row in rows)
+        gone = _number(lost["lost_per_cut"]["max"])
+        return (*_named(rows[0]), *held, gone, *map(_seconds, (window_s, back_s, usual_s)), waits[0])
     return (*_named(rows[0]), *held, _doubled(abstaining), *waits)
 
 
@@ -215,7 +230,8 @@ def _apart(row: Row) -> str:
     in_flight = row["fsync_in_flight"]
     where = f"{row['policy']} × {_KINDS[row['kind']]} of {row['crashed']}, N={row['instances']}"
     told = f"{in_flight['cuts']} of {row['cuts']} cuts had a sync in flight"
-    return f"{where}: {told}; these lost up to {in_flight['lost_per_cut_max']} locks"
+    most = in_flight["lost_per_cut_max"]
+    return f"{where}: {told} and lost {f'up to {count(most)} locks' if most else 'nothing'}"
 
 
 def _words(locks_per_s: int) -> Iterator[tuple[str, str]]:

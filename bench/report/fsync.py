@@ -47,7 +47,7 @@ _LEGEND = (
     ),
     (
         "columns",
-        "±: half the range over repeats; ≥: limited by the load process; kept: granted ÷ due; busy: fullest server",
+        "±: half the range over repeats; ≥: limited by the load process; kept: granted ÷ offered; busy: fullest server",
     ),
     ("no latency", "queue: the rate was not sustained; late: the load process was late; –: too few samples"),
 )

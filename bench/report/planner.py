@@ -92,7 +92,7 @@ def _lines(page: Page) -> Iterator[tuple[str, str]]:
     if page["sources"]["crash"]:
         offered = page["crash_locks_per_s"]
         at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
-        yield "lost", f"locks that somebody held and a crash forgot, of the worst case tried{at}"
+        yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried{at}"
         yield (
             "crash",
             (
@@ -149,7 +149,11 @@ def chart_lines(page: Page, width: int = WIDE) -> list[str]:
         return []
     left = scatter(lost, "acquires/s", "most locks lost per crash")
     right = scatter(grants, "p99 ms at 80 %", "double grants per 100 cuts")
-    return ["", *(side_by_side(left, right) if width >= WIDE else [*left, "", *right])]
+    lines = ["", *(side_by_side(left, right) if width >= WIDE else [*left, "", *right])]
+    drawn = {point.mark for point in grants}
+    if absent := [mark for mark, option in marked if option["crash"] and mark not in drawn]:
+        lines.append(f"without a p99, so not among the double grants: {' '.join(absent)}")
+    return lines
 
 
 def _points(marked: Sequence[tuple[str, Mapping[str, Any]]], what: str) -> list[Point]:

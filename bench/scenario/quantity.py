@@ -136,6 +136,8 @@ def parse_fault(raw: object) -> Fault:
     if not isinstance(raw.get("params", {}), dict):
         raise ValueError(f"{raw['params']!r} is not a table of a fault's params")
     lasts = parse_duration(raw["for"]) if "for" in raw else None
+    if lasts == 0:
+        raise ValueError("a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end")
     targets = _fault_targets(raw["target"])
     return Fault(
         raw["kind"], parse_duration(raw["at"]), lasts, targets, raw.get("phase", "fixed"), raw.get("params", {})

@@ -86,13 +86,19 @@ def inspect(
             facts.append(InstanceFacts(index, target.address, target.tls, unreachable=answer.reason))
         else:
             facts.append(InstanceFacts(index, target.address, target.tls, **answer))
-    missing = [f"{fact.address} ({fact.unreachable})" for fact in facts if fact.unreachable]
-    if missing and not allow_missing:
-        raise EnvironmentNotReadyError(
-            f"{len(missing)} of {len(facts)} targets cannot be used: {'; '.join(missing)}; "
-            "start them, or go on without them by --allow-missing"
-        )
+    if not allow_missing:
+        there = sum(fact.unreachable is None for fact in facts)
+        without = ", or go on without them by --allow-missing" if there > len(facts) // 2 else ""
+        require_reachable(facts, f"start them{without}")
     return tuple(facts)
+
+
+def require_reachable(facts: Sequence[InstanceFacts], advice: str) -> None:
+    """Raise EnvironmentNotReadyError, naming who does not answer and why, with `advice`, unless all of them do."""
+    missing = [f"{fact.address} ({fact.unreachable})" for fact in facts if fact.unreachable]
+    if missing:
+        told = "; ".join(missing)
+        raise EnvironmentNotReadyError(f"{len(missing)} of {len(facts)} targets cannot be used: {told}; {advice}")
 
 
 def require_independent(facts: Sequence[InstanceFacts]) -> None:

@@ -154,6 +154,7 @@ REFUSALS = [
     ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nwhen = 3", "a fault has no key 'when'"),
     ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nphase = 'x'", "'x' is not a fault's phase"),
     ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nparams = 4", "4 is not a table of a fault's params"),
+    ("[[faults]]\nat = '1s'\nfor = '0s'\nkind = 'stop'\ntarget = 'instance:0'", "a fault's `for` is 0"),
     ("faults = 'stop'", "'stop' is not a list"),
     ("fencing = 'yes'", "key `fencing`: 'yes' is not true or false"),
 ]

@@ -42,6 +42,8 @@ def test_with_targets_all_of_them_take_part_and_nothing_is_injected() -> None:
         (["--target", "redis://127.0.0.1:1", "--latency", "2ms"], "no fsync latency is added"),
         (["--target", "redis://127.0.0.1:1", "--rewrite", "on"], "no file rewritten"),
         (["--target", "127.0.0.1:1"], "option --target"),
+        (["--target", "redis://127.0.0.1:1", "--disk", "."], "options --server and --disk are for servers of our own"),
+        (["--seconds", "nan"], "'nan' is not a number"),
         (["--resume", "nowhere"], "nowhere holds no matrix that was cut"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
     ],
@@ -72,3 +74,15 @@ def test_a_result_of_another_command_is_no_crash_result(
     (tmp_path / "result.json").write_text(json.dumps({"schema_version": 1, "kind": "safety"}), encoding="utf-8")
     assert execute(["fsync", "--quick", "--crash", "result.json"]) == 2
     assert "is no result of lockbench crash" in capsys.readouterr().err
+
+
+def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["fsync", "--target", "redis://127.0.0.1:1"]) == 3
+    told = capsys.readouterr().err
+    assert "1 of 1 targets cannot be used: 127.0.0.1:1 (connection refused" in told
+    assert "--allow-missing" not in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.analysis.crash import Crash
+from bench.analysis.crash import Crash, cut_facts
 from bench.cli.crash import plan_of
 from bench.errors import UsageError
 from bench.experiments.crash import doable, judge_crash
 from bench.experiments.crash_cross_check import Compared, judge
 from bench.experiments.crash_place import append_only_files, keys_in
 from bench.experiments.crash_plan import CrashPlan, full_crashes, load_range_s, needs_shim, quick_crashes, seconds_of
+from bench.experiments.journal import Journal
 
 OPTIONS = {
     "instances": "1,3,5", "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
@@ -56,6 +57,24 @@ def test_a_plan_survives_its_journal() -> None:
 
 
 @pytest.mark.parametrize(
+    "broken", [{"cuts": "x"}, {"cuts": 0}, {"crashes": [{"instances": 3}]}, {"crashes": []}, {"crashes": None}]
+)
+def test_a_plan_that_cannot_be_read_is_refused(broken) -> None:
+    with pytest.raises(UsageError, match="the plan in the journal there cannot be read"):
+        CrashPlan.from_json({**json.loads(json.dumps(plan().to_json())), **broken}, 4)
+
+
+def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_silence(tmp_path: Path) -> None:
+    begun = plan(cuts=3, seed=7)
+    Journal.begin(tmp_path, begun.to_json()).close()
+    assert plan(resume=tmp_path, quick=False) == begun
+    for options in ({"cuts": 4}, {"seed": 8}, {"policies": "none"}, {"instances": "3"}, {"rate": 100}, {"quick": True}):
+        other = plan(resume=tmp_path, **{"quick": False, **options})
+        with pytest.raises(UsageError, match="was begun differently"):
+            Journal.go_on(tmp_path, other.to_json(), cut_facts)
+
+
+@pytest.mark.parametrize(
     "options, complaint",
     [
         ({"instances": "3,zero"}, "'zero' is no number of servers"),
@@ -63,6 +82,7 @@ def test_a_plan_survives_its_journal() -> None:
         ({"policies": "sometimes"}, "'sometimes' is none of none, no, everysec, always"),
         ({"kinds": "flood"}, "'flood' is none of"),
         ({"policies": "none", "kinds": "power-cut"}, "no crash has one of these"),
+        ({"policies": ""}, "'' is none of"),
         ({"resume": Path("/nowhere")}, "no matrix was cut in /nowhere"),
         ({"resume": Path("a"), "out": Path("b")}, "leave --out out"),
     ],

@@ -86,9 +86,9 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "3 everysec power cut 1 20 240 240 63% 0.61 0.61 0/20" in lines
     assert "3 always power cut 1 20 0 0 0% – – 0/20" in lines
     assert "3 everysec power cut 1 280/400 0/400 0/800 0.02 2.05" in lines
-    assert "3 none kill -9 1 0/400 0/400 2.04 2.10" in lines
+    assert "3 none kill -9 1 0/400 0/400 380 0.61 2.04 2.10 2.10" in lines
     text = " ".join(lines)
-    assert "20 of 40 cuts had a sync in flight; these lost up to 14 locks" in text
+    assert "20 of 40 cuts had a sync in flight and lost up to 14 locks" in text
     assert "always 0 locks lost, 0 of 1,600 locks granted twice in 20 cuts (95 % sure: fewer than 1 cut in 6)" in text
     assert "400 of 400 locks granted twice" in text
     assert "shim agrees with ext4 shut down hard: everysec lost 41 of 900 (the shim says 41)" in text
@@ -108,6 +108,12 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
 
 def test_a_run_that_was_cut_says_so() -> None:
     assert printed({**FINE, "interrupted": True}, 100).startswith("INTERRUPTED, as expected so far")
+    assert printed({**result(), "interrupted": True}, 100).startswith("INTERRUPTED   nothing finished")
+
+
+def test_policies_without_a_finding_of_their_own_have_a_headline_all_the_same() -> None:
+    kept = result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0))
+    assert printed(kept, 100).startswith("AS EXPECTED   0 of 7,600 locks lost in 20 cuts")
 
 
 def test_markdown_and_junit_say_the_same() -> None:

@@ -108,6 +108,14 @@ def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
     assert all(body.count(mark) == 2 for mark in marks), "once in each plot"
 
 
+def test_an_option_without_a_p99_is_not_left_out_of_the_chart_in_silence() -> None:
+    page = result()["planner"]
+    marked = list(zip("abcdefgh", page["options"], strict=False))
+    next(option for _, option in marked if option["crash"] and option["p99_s"])["p99_s"] = None
+    absent = [mark for mark, option in marked if option["crash"] and not option["p99_s"]]
+    assert chart_lines(page)[-1] == f"without a p99, so not among the double grants: {' '.join(absent)}"
+
+
 def test_without_a_crash_result_there_is_no_chart_and_no_column_of_losses() -> None:
     shown = result(crash=False)
     assert chart_lines(shown["planner"]) == []

@@ -101,15 +101,23 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
         for callers, ratio in ((1, 57.4), (64, 6.9))
     ]
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
-    crash = {"lost_per_cut": {"median": 0, "max": 0}}
+    safe = {"lost_per_cut": {"median": 0, "max": 0}, "double_grants": 0, "cuts": 20}
+    unsafe = {"lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9, "cuts": 20}
     options = [
         {"instances": 3, "policy": policy, "restart": None, "acquired_per_s": spread, "p99_s": 0.01, "sustained": True,
-         "crash": crash if policy == "always" else {"lost_per_cut": {"median": 5, "max": 90}}}
+         "generator_bound": policy == "everysec",
+         "crash": safe if policy == "always" else unsafe}
         for policy in ("everysec", "always")
     ]  # fmt: skip
     figures = fsync_figures({"costs": costs, "planner": {"options": options, "advice": ["take always"]}})
-    assert [figure.name for figure in figures] == ["planner-losses", "planner-latency", "costs"]
-    assert figures[2].title == "always costs between 6.9× (64 callers) and 57× (1 caller)"
+    assert [figure.name for figure in figures] == ["planner-losses", "planner-grants", "planner-latency", "costs"]
+    assert figures[1].title == "1 of 2 choices led to no double grant"
+    assert [row[-2:] for row in figures[1].data.rows] == [[0.01, 45.0], [0.01, 0.1]], (
+        "p99 and double grants in 100 cuts"
+    )
+    rings = [figure.svg.count('class="ring') for figure in figures[:3]]
+    assert rings == [1, 0, 1], "a ring is a rate that the load limited"
+    assert figures[3].title == "always costs between 6.9× (64 callers) and 57× (1 caller)"
     assert figures[0].title == "take always"
     for option in options:
         option["crash"] = None
