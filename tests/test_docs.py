@@ -101,6 +101,12 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_paths_a_page_names_from_the_root_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:bench|lockcore|dashboards|tests|\.ci|\.github)/[\w./-]+)`", page.read_text("utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_files_a_folders_table_names_are_there(page: Path) -> None:
     """The first cell of the tables that list files: every `name.py` in it exists below the folder."""
     if page.parent in (ROOT, ROOT / ".github"):

@@ -13,7 +13,7 @@ import click
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
         "lockbench run",
-        "lockbench run bench/scenarios/hot-key.toml --duration 10s",
+        "lockbench run hot-key --duration 10s",
         "lockbench run --instances 3 --fsync always --users 8 --rate 500",
         "lockbench run --target redis://10.0.0.1 --target redis://10.0.0.2 --target redis://10.0.0.3",
         "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
@@ -40,6 +40,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "report": (
         "lockbench report results/20261121-014300-run-7f3a90c1",
         "lockbench report results/before results/after --html side-by-side.html",
+        "lockbench report results/20261121-014300-run-7f3a90c1 --markdown - | gh pr comment 7 --body-file -",
     ),
 }
 

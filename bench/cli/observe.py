@@ -30,8 +30,8 @@ PAGE_NAME = "panels.html"
 
 @click.command(
     epilog="\b\nExamples:\n"
-    "  lockbench observe bench/scenarios/hot-key.toml\n"
-    "  lockbench observe bench/scenarios/hot-key.toml --duration 60s --stay\n"
+    "  lockbench observe hot-key\n"
+    "  lockbench observe hot-key --duration 60s --stay\n"
     "Needs Prometheus (Debian: apt-get install prometheus)."
 )
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from bench.measure.result import Result
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  lockbench report results/20261121-014300-run-7f3a90c1\n"
-    "  lockbench report results/*-run-*/ --html side-by-side.html\n"
-    "  lockbench report results/20261121-014300-run-7f3a90c1 --markdown - | gh pr comment 7 --body-file -"
-)
+@click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT…")
 @click.option(
     "--html",

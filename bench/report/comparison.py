@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.report.figures import MISSING, count, in_unit
+from bench.report.figures import MISSING, count, counted, in_unit
 from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
 from bench.report.thresholds import threshold_text
@@ -68,8 +68,8 @@ def _conditions(result: Result) -> str:
             f"N={scenario['instances']}",
             f"fsync {scenario['fsync']}",
             f"open loop {count(rate)}/s" if rate else "closed loop",
-            f"{count(scenario['users'])} users",
-            f"{count(scenario['resources'])} resources",
+            counted(scenario["users"], "user"),
+            counted(scenario["resources"], "resource"),
             *([f"hold {hold.removeprefix('fixed:')}"] if hold != "0" else []),
             f"{duration_text(scenario['duration_ms'])} each" + (", there and back" if result["paired"] else ""),
         ]

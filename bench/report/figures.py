@@ -16,6 +16,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
 
 
+def counted(value: float, noun: str) -> str:
+    """Return a number with what it counts: 1 user, 64 users."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def milliseconds(seconds: float | None) -> str:
     """Return seconds as ms with three significant digits and no unit (for a table whose head names it)."""
     if seconds is None:

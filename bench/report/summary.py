@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.figures import count, inverse, latency, milliseconds, percent, share
+from bench.report.figures import count, counted, inverse, latency, milliseconds, percent, share
 from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -93,7 +93,7 @@ def _headline(result: Result) -> str:
 
 def _conditions(result: Result) -> str:
     scenario = result["scenario"]
-    rate, users = scenario["rate_per_s"], f"{count(scenario['users'])} users"
+    rate, users = scenario["rate_per_s"], counted(scenario["users"], "user")
     skew, hold = skew_text(Skew(**scenario["skew"])), delay_text(Delay(**scenario["hold"])).removeprefix("fixed:")
     loop = (
         f"open loop {count(rate)}/s" + (" fixed" if scenario["arrivals"] == "fixed" else "") if rate else "closed loop"
@@ -103,7 +103,7 @@ def _conditions(result: Result) -> str:
         scenario["recipe"],
         loop,
         f"{users} in {scenario['processes']} processes" if scenario["processes"] > 1 else users,
-        f"{count(scenario['resources'])} resources" + (f" {skew}" if skew != "uniform" else ""),
+        counted(scenario["resources"], "resource") + (f" {skew}" if skew != "uniform" else ""),
         *([f"hold {hold}"] if hold != "0" else []),
     ]
     return " · ".join(parts)

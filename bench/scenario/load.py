@@ -18,6 +18,7 @@ from bench.scenario.model import Retry, Scenario
 from bench.scenario.quantity import duration_text, nearest
 
 _TABLES = {name.partition(".")[0] for name in BY_NAME if "." in name}
+READY = Path(__file__).parents[1] / "scenarios"  # shipped with the package, so that they are at hand anywhere
 # A source of instances given as an option takes the place of the file's other one.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 
@@ -44,6 +45,7 @@ def load(
 ) -> Scenario:
     """Return the scenario of the TOML file `path`, overridden by `options` (key name → text, list of texts or bool).
 
+    A ready scenario can be named without its folder.
     `usual_instances`: how many instances a recipe takes when nothing is said; without it the table's default.
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
     """
@@ -74,9 +76,12 @@ def _from_option(key: Key, raw: object) -> object:
 
 def _read_file(path: Path, given: _Given) -> None:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(_place_of(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such scenario file") from None
+        ready = ", ".join(sorted(file.stem for file in READY.glob("*.toml")))
+        raise UsageError(
+            f"{path}: there is no such scenario file; ready ones: {ready}; `lockbench init` writes one of your own"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
     except tomllib.TOMLDecodeError as error:
@@ -85,6 +90,13 @@ def _read_file(path: Path, given: _Given) -> None:
         if name not in BY_NAME:
             raise UsageError(f"{path}, key `{name}`: there is no such key{nearest(name, BY_NAME)}")
         given.put(BY_NAME[name], raw, f"{path}, key `{name}`")
+
+
+def _place_of(path: Path) -> Path:
+    """Where a scenario stands: a file; else a ready one by its name, or as in a checkout, bench/scenarios/NAME.toml."""
+    ready = READY / f"{path.name.removesuffix('.toml')}.toml"
+    by_name = path.parent in (Path(), Path("bench", "scenarios"))
+    return ready if by_name and not path.exists() and ready.exists() else path
 
 
 def _flatten(document: Mapping[str, object], path: Path) -> Iterator[tuple[str, object]]:

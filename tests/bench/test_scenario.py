@@ -220,6 +220,15 @@ def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(
         assert "option --ttl" in refusal(tmp_path, "max_ttl = '10s'", ttl="11s")
 
 
+def test_a_ready_scenario_is_found_by_its_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("hot-key")) == load(Path("bench/scenarios/hot-key.toml")) != load()
+    Path("hot-key.toml").write_text("users = 3")
+    assert load(Path("hot-key.toml")).users == 3, "one's own file comes first"
+    with pytest.raises(UsageError, match=r"ready ones: hot-key, .*zipf; `lockbench init` writes one of your own"):
+        load(Path("elsewhere/hot-key.toml"))
+
+
 def test_a_missing_a_binary_and_a_folder_scenario_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere.toml: there is no such scenario file"):
         load(tmp_path / "nowhere.toml")

@@ -6,8 +6,18 @@ Rules: nothing is left out; what is not known is an en dash. Source: bench.repor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from bench.report.figures import MISSING
+from bench.scenario.model import Delay, Skew
+from bench.scenario.quantity import delay_text, skew_text
+
+
+def scenario_facts(scenario: Mapping[str, Any]) -> dict[str, str]:
+    """Return every key of a resolved scenario in words; times to wait and skew as a scenario file has them."""
+    said = {name: fact_text(value) for name, value in scenario.items()}
+    said |= {name: delay_text(Delay(**scenario[name])) for name in ("hold", "think") if name in said}
+    return said | ({"skew": skew_text(Skew(**scenario["skew"]))} if "skew" in said else {})
 
 
 def fact_text(value: object) -> str:

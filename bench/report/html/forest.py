@@ -1,7 +1,8 @@
 """Values with their intervals, one row each: *rows, a scale → one SVG picture*.
 
 Rules: the figure of a row stands in words beside it, so that nobody must read it off; a row without an interval is a
-bare point; reference lines are named. Source: the forest plots of meta-analyses.
+bare point; reference lines are named. On a phone it is as wide as here and scrolls, as names would lie on points.
+Source: the forest plots of meta-analyses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bench.report.html import svg
 from bench.report.html.scale import Label, Scale
 
 _WIDTH, _ROW, _TOP, _BOTTOM = 470.0, 24.0, 24.0, 40.0
-_NAMES, _WORDS = 176.0, 122.0
+_NAMES, _WORDS = 196.0, 122.0
 RANGE = (_NAMES, _WIDTH - _WORDS)
 _MOST_LETTERS = 29
 
@@ -57,7 +58,7 @@ def forest(
             parts.append(svg.label(text, at, 12, anchor="middle", style="name"))
     parts.append(svg.label(x_name, sum(RANGE) / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _TOP + place * _ROW + _ROW / 2) for place, bar in enumerate(bars)]
-    return svg.drawing(_WIDTH, bottom + _BOTTOM, "".join(parts), name=name, about=about)
+    return svg.drawing(_WIDTH, bottom + _BOTTOM, "".join(parts), name=name, about=about, style="forest")
 
 
 def _row(bar: Bar, x: Scale, y: float) -> str:

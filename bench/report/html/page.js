@@ -271,6 +271,14 @@
     }
   }
 
+  // -- on paper nothing can be unfolded --------------------------------------------------------------------------
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll(".folded details:not([open])")];
+    folded.forEach((details) => { details.open = true; });
+  });
+  addEventListener("afterprint", () => folded.forEach((details) => { details.open = false; }));
+
   for (const figure of document.querySelectorAll("[data-figure]")) {
     const name = figure.dataset.figure, data = DATA[name];
     dataOf(figure, name, data);

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.report.figures import count, latency
+from bench.report.figures import count, counted, latency
 from bench.report.html.figure import Cell, Column, Data, Figure
 from bench.report.html.plot import SMALL, Axes, plot
 from bench.report.html.run_latency import curve_axes, curve_lines, curve_of
@@ -42,7 +42,7 @@ def instances_finding(result: Result) -> str:
     trouble = [f"#{i['index']}" for i in result["instances"] if not _is_well(i)]
     said = f"; trouble on {', '.join(trouble)}" if trouble else "; all voted to the end without an error"
     if not replies:
-        return f"{len(result['instances'])} instances{said}"
+        return f"{counted(len(result['instances']), 'instance')}{said}"
     low, high = min(replies), max(replies)
     return f"Reply p99 from {latency(low[0])} (#{low[1]}) to {latency(high[0])} (#{high[1]}){said}"
 

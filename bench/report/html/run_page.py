@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from bench.report.html.facts import fact_text
+from bench.report.html.facts import fact_text, scenario_facts
 from bench.report.html.faults import fault_rows
 from bench.report.html.figure import Figure, Page, Section, Table
 from bench.report.html.run_course import course_figures
@@ -76,7 +76,7 @@ def _instances(result: Result) -> Section:
 
 
 def _conditions(result: Result) -> Section:
-    scenario = tuple((name, fact_text(value)) for name, value in result["scenario"].items())
+    scenario = tuple(scenario_facts(result["scenario"]).items())
     environment = {**result["environment"]}
     packages = environment.pop("packages", {})
     machine = tuple((name, fact_text(value)) for name, value in environment.items())

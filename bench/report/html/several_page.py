@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.report.figures import MISSING, count, latency, percent
-from bench.report.html.facts import fact_text
+from bench.report.html.facts import scenario_facts
 from bench.report.html.figure import Cell, Column, Data, Figure, Key, Page, Section, Table
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, plot
 from bench.report.html.run_course import has_course
@@ -90,7 +90,7 @@ def _differences(results: Sequence[Result], labels: Sequence[str]) -> list[Table
     """What was not the same: scenario keys, servers, machine."""
     facts = [
         {
-            **{key: fact_text(value) for key, value in result["scenario"].items() if key not in _IGNORED},
+            **{key: text for key, text in scenario_facts(result["scenario"]).items() if key not in _IGNORED},
             "server": ", ".join(sorted({str(instance["server"]) for instance in result["instances"]})),
             "machine": f"{result['environment']['cpu_model']}, {result['environment'].get('usable_cores')} cores",
             "commit": str(result["environment"]["git_commit"])[:12],

@@ -53,7 +53,7 @@ def staircase(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[f
     return polyline([*forth, *back]) + "Z"
 
 
-def drawing(width: float, height: float, content: str, *, name: str, about: str) -> str:
+def drawing(width: float, height: float, content: str, *, name: str, about: str, style: str = "") -> str:
     """The whole: `name` and `about` are what a screen reader says."""
-    head = f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" tabindex="0" aria-label="{escape(name)}. '
-    return f'{head}{escape(about)}">{content}</svg>'
+    shape = f'viewBox="0 0 {number(width)} {number(height)}"' + (f' class="{style}"' if style else "")
+    return f'<svg {shape} role="img" tabindex="0" aria-label="{escape(name)}. {escape(about)}">{content}</svg>'

@@ -29,7 +29,7 @@ def help_of(name: str) -> str:
 def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
     text = help_of(name)
     assert text.startswith("Usage: lockbench")
-    assert "Examples:" in text
+    assert text.count("Examples:") == 1
     assert f"  lockbench {name}" in text or f"(lockbench {name}" in text
 
 
@@ -41,7 +41,7 @@ def test_no_example_is_of_a_command_that_is_not_there() -> None:
 def test_every_example_is_understood(line: str) -> None:
     if line.startswith("eval"):
         line = line.partition("$(")[2].partition(")")[0]
-    words = shlex.split(line.partition(" > ")[0])
+    words = shlex.split(line.partition(" > ")[0].partition(" | ")[0])
     assert words[0] == "lockbench"
     command = lockbench.commands[words[1]]
     assert command.make_context(words[1], words[2:], parent=click.Context(lockbench)) is not None

@@ -26,6 +26,13 @@ seen.empty = [...document.querySelectorAll('[data-figure]')].filter((f) => {
 }).map((f) => f.dataset.figure);
 seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 seen.paper = getComputedStyle(document.body).backgroundColor;
+const boxes = (svg, marks) => [...svg.querySelectorAll(marks)].map((mark) => mark.getBoundingClientRect());
+seen.covered = [...document.querySelectorAll('svg.forest')].flatMap((svg) => boxes(svg, 'text.row').filter((text) =>
+  boxes(svg, 'circle').some((dot) => Math.abs((dot.top + dot.bottom - text.top - text.bottom) / 2) < 6
+    && dot.left < text.right && dot.right > text.left))).length;
+const closed = () => document.querySelectorAll('.folded details:not([open])').length;
+seen.folded = [closed()];
+for (const name of ['beforeprint', 'afterprint']) { dispatchEvent(new Event(name)); seen.folded.push(closed()); }
 const first = document.querySelector('.picture svg');
 first.dispatchEvent(new KeyboardEvent('keydown', { key: 'End', bubbles: true }));
 seen.readout = first.closest('figure').querySelector('.readout').textContent;
@@ -80,6 +87,7 @@ def test_a_safe_run_in_a_wide_window(safe, tmp_path):
     assert seen["saved"] > 2_000
     assert re.match(r"percentile 99\.99\d+ % · acquire [\d.]+ ms", seen["readout"])
     assert seen["whole"] > seen["before"] > 0
+    assert seen["folded"] == [4, 0, 4], "on paper the conditions are unfolded"
 
 
 def test_a_violated_run_opens_at_its_violation_in_the_dark(violated, tmp_path):
@@ -94,6 +102,21 @@ def test_a_phone(violated, tmp_path):
     assert (console, seen["empty"]) == ([], [])
     assert seen["least"] >= LEAST_TEXT_PX, "pictures are read on a phone, too"
     assert seen["wide"] <= 0, "nothing is cut off"
+
+
+def test_names_beside_points_can_be_read_on_a_phone(request, tmp_path):
+    result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
+    result["contention"] = [{**row, "order": "sequential-and-long"} for row in result["contention"]]
+    page = render(page_of(result))
+    seen, console = look(page, tmp_path, width=375)
+    assert (console, seen["covered"], seen["wide"]) == ([], 0, 0)
+    assert seen["least"] >= LEAST_TEXT_PX
+    small, _ = look(
+        page.replace("min-width: 470px", "min-width: 0").replace(".picture .forest text { font-size: 11.5px; }", ""),
+        tmp_path,
+        width=375,
+    )
+    assert small["covered"] > 0, "planted: as it would be if all shrank with the window"
 
 
 def test_several_runs(safe, violated, tmp_path):

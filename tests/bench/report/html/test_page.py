@@ -98,6 +98,26 @@ def test_a_violation_is_told_with_its_operations(violated):
     assert "1. two leases valid at once unexplained" in text_of(page)
 
 
+def test_one_of_something_is_no_plural_and_times_are_as_in_a_scenario(safe):
+    result = copy.deepcopy(safe)
+    result["scenario"] |= {"users": 1, "resources": 1}
+    first = result["instances"][0]
+    result["instances"] = [{**first, "reply_s": {**first["reply_s"], "p99": None}}]
+    text = text_of(render(page_of(result)))
+    assert "1 user · 1 resource" in text
+    assert "1 resources" not in text
+    assert "Instances: 1 instance;" in text
+    assert "hold exp:5ms think 0" in text, "conditions"
+
+
+def test_every_header_cell_says_something_and_every_part_is_a_landmark(safe, violated):
+    for page in (render(page_of(violated)), render(page_of_several([safe, violated], ["one", "two"]))):
+        assert not re.search(r"<th[^>]*>\s*</th>", page)
+        assert re.search(r'<th scope="col"[^>]*>[^<]', page)
+        assert re.search(r'<th scope="row"[^>]*>[^<]', page)
+        assert re.search(r'<section aria-label="[^"]+">\s*<dl', page)
+
+
 def test_open_loop_shows_what_was_offered(violated):
     assert "/s of 700/s offered" in text_of(render(page_of(violated)))
 
