@@ -134,7 +134,7 @@ def test_the_example_plug_in_is_loaded_and_judged_like_any_other(plugged, tmp_pa
     command = (sys.executable, "-m", "bench", "run", "--recipe", "redis-py-lock", *load, "--out", "r")
     done = run(*command, cwd=tmp_path, PYTHONPATH=f"{plugged}:{ROOT}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "redis-py-lock · closed loop · 4 users · 1 resource\n" in done.stdout
+    assert "redis-py-lock · closed loop · 4 users · 1 resource · hold 2ms" in done.stdout
     assert " 0 violations in " in done.stdout
 
 
