@@ -1,7 +1,8 @@
 """A run that can be watched: *a scenario → the run with Prometheus around it; every panel's answer beside the result*.
 
 Rules: the run is that of `lockbench run`, its result and exit code too; what watches it never decides them. The panels
-are asked when Prometheus has seen the run's last word. What was measured is kept whatever happens to the panels.
+are asked when Prometheus has seen the run's last word. What was measured is kept, and shown, whatever happens to the
+panels: Ctrl-C while they are asked leaves only them away.
 Source: observe_watch.py, observe_panels.py; bench/measure/panels.schema.json.
 """
 

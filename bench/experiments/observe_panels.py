@@ -1,7 +1,8 @@
 """The boards without Grafana: *their committed JSON, a Prometheus, a range → every panel's answer*.
 
 Rules: what Grafana would put in for a variable is put in here: the run's own id, everything else for the others, the
-first choice of a list. An instant panel is asked at the end of the run, all others over the whole of it.
+first choice of a list. Without a baseline nothing is compared: a run against itself would be 1.0 everywhere. An instant
+panel is asked at the end of the run, all others over the whole of it.
 Source: dashboards/boards; Grafana, "Global variables".
 """
 
@@ -53,7 +54,7 @@ def resolve(expr: str, board: Board, span: Span) -> str:
     rate_s = max(_RATE_SCRAPES * span.scrape_s, span.step_s + span.scrape_s)
     values = every | {
         "run": span.run,
-        "baseline": span.baseline or span.run,
+        "baseline": span.baseline,
         "__rate_interval": f"{math.ceil(rate_s)}s",
         "__range": f"{math.ceil(span.end_s - span.start_s)}s",
     }

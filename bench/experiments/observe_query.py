@@ -83,7 +83,8 @@ class Prometheus:
         except urllib.error.HTTPError:
             raise
         except (OSError, ValueError) as error:
-            raise EnvironmentNotReadyError(f"Prometheus at {self.url} does not answer: {error}") from error
+            reason = getattr(error, "reason", error)
+            raise EnvironmentNotReadyError(f"Prometheus at {self.url} does not answer: {reason}") from error
 
 
 def _reason(refusal: urllib.error.HTTPError) -> str:

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -71,7 +71,8 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Finished:
     faults = _faults(order.scenario)
     read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts
     with open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers:
-        return run_on(servers, order, interrupts, show)
+        finished = run_on(servers, order, interrupts, show)
+    return replace(finished, exit_code=INTERRUPTED) if interrupts.count else finished  # also while it was put away
 
 
 def run_on(

@@ -19,8 +19,8 @@ from bench.experiments.servers import Servers
 from bench.safety.live import LiveJudge
 from bench.scenario import Scenario
 from bench.telemetry.run import Run, address_of, policy_of
+from bench.telemetry.servers import FSYNCS
 from bench.telemetry.settings import settings_of
-from bench.telemetry.surroundings import FSYNCS
 from bench.topology.faults.site import Site
 from bench.topology.info_watch import InfoWatch
 from lockcore.clock import NS_PER_MS

@@ -34,16 +34,15 @@ from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
 from bench.telemetry.page import Page, open_page
 from bench.telemetry.points import Point, Snapshot, point
 from bench.telemetry.run import Run
+from bench.telemetry.servers import Info, Servers
 from bench.telemetry.settings import Settings
 from bench.telemetry.spans import Spans
 from bench.telemetry.surroundings import (
-    Info,
     Replies,
     instance_points,
     phase_of,
     phase_points,
     run_points,
-    server_points,
     worker_points,
 )
 from bench.telemetry.tracing import Tracing
@@ -84,7 +83,7 @@ class Exporter:
         self._attempts = AttemptTail(folder, len(run.addresses))
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
         self._counts, self._handoffs = Counts(run.quorum), HandoffWindow()
-        self._replies = Replies(run.addresses)
+        self._replies, self._servers = Replies(run.addresses), Servers(run.addresses)
         self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
         self._looked_ns = self._before_ns = time.monotonic_ns()
         self._last: Records | None = None
@@ -144,7 +143,8 @@ class Exporter:
                 self._failure = f"{type(error).__name__}: {error}" if failures == TRIES else ""
 
     def _look(self, now_ns: int) -> None:
-        """Read what is new in the folder."""
+        """Read what is new in the folder, and what the servers say."""
+        self._servers.note(self._sources.infos())
         records = self._fresh.new_records()
         leases = self._counts.leases
         if len(records):
@@ -208,7 +208,7 @@ class Exporter:
                 phase_points(phase),
                 worker_points(notes),
                 instance_points(notes, run.addresses),
-                server_points(self._sources.infos(), run.addresses),
+                self._servers.points(),
                 self._replies.points(),
                 self._others(violations),
             )

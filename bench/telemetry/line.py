@@ -26,11 +26,17 @@ class Line(Generic[T]):
         self._hand_over, self._room, self._batch = hand_over, room, batch
         self._queue: deque[T] = deque()
         self._changed = threading.Condition()
-        self._closing = self._idle = False
+        self._closing = self._handing_over = False
         self.dropped = self.sent = self.failures = 0
         self._under_way = 0
         self._thread = threading.Thread(target=self._work, name=f"telemetry-{name}", daemon=True)
         self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being handed over, also one that `close` has given up."""
+        with self._changed:
+            return self._handing_over
 
     def put(self, items: Sequence[T]) -> None:
         """Queue `items`."""
@@ -68,12 +74,13 @@ class Line(Generic[T]):
                     return None
                 self._changed.wait()
             items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            self._under_way = len(items)
+            self._under_way, self._handing_over = len(items), True
             return items
 
     def _note(self, arrived: bool) -> None:
         with self._changed:
             under_way, self._under_way = self._under_way, 0  # 0 also when `close` has given it up
+            self._handing_over = False
             self.failures += not arrived
             if arrived:
                 self.sent += under_way

@@ -100,7 +100,8 @@ class Otlp:
         for exporter in self._exporters:
             with contextlib.suppress(Exception):  # whatever it is, the run is over
                 exporter.shutdown()
-        self._log.close()
+        if not any(line is not None and line.is_busy for line in (self._metrics, self._traces)):
+            self._log.close()  # else who was given up would still say so, in the middle of the summary
 
     def _send_metrics(self, exporter: Any, snapshots: Sequence[Snapshot]) -> bool:
         return self._noting(lambda: exporter.export(_metrics_data(self._resource, snapshots[-1])))

@@ -11,6 +11,7 @@ Source: OpenTelemetry's specification, "Environment variables" and "OTLP exporte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -147,6 +148,9 @@ def _page(environ: Environ) -> tuple[str, int]:
 def _number(environ: Environ, name: str, default: float) -> float:
     text = environ.get(name, "").strip()
     try:
-        return float(text) if text else default
+        number = float(text) if text else default
     except ValueError:
-        raise UsageError(f"{name} is {text!r}, which is no number; correct it or unset it") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{name} is {text!r}, which is no number; correct it or unset it")
+    return number

@@ -7,21 +7,18 @@ Source: the notes of bench.workloads.note; INFO of Redis 7.0 and Valkey 9.1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bench.measure.histogram import Histogram
 from bench.measure.workers import Worker, total
 from bench.telemetry.attempts import Attempt
-from bench.telemetry.attributes import CPU_STATES, PHASES
+from bench.telemetry.attributes import PHASES
 from bench.telemetry.buckets import Buckets
 from bench.telemetry.points import Point, point
 from bench.telemetry.run import Address, Run, version
 
-Info = Mapping[str, Any] | None  # one instance's INFO; None: it did not say
-FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever runs the servers with the fault shim
 _CLIENT_ERRORS = ("errored", "silent")
 
 
@@ -87,34 +84,6 @@ def instance_points(notes: Sequence[Worker], addresses: Sequence[Address]) -> It
             errors.update(status.get("errors") or {})
         for kind, number in errors.items():
             yield point("redlock.instance.errors", number, error_type=kind, **where)
-
-
-def server_points(infos: Sequence[Info], addresses: Sequence[Address]) -> Iterator[Point]:
-    """The instances as they see themselves."""
-    for info, (host, port) in zip(infos, addresses, strict=False):
-        if info is not None:
-            yield from _server(info, {"server_address": host, "server_port": port})
-
-
-def _server(info: Mapping[str, Any], where: dict[str, str | int]) -> Iterator[Point]:
-    for state in CPU_STATES:
-        if (seconds := info.get(f"used_cpu_{state}")) is not None:
-            yield point("redis.cpu.time", float(seconds), state=state, **where)
-    for name, field in _FIELDS.items():
-        if (value := info.get(field)) is not None:
-            yield point(name, int(value), **where)
-
-
-_FIELDS = {
-    "redis.uptime": "uptime_in_seconds",
-    "redis.commands.processed": "total_commands_processed",
-    "redis.keys.expired": "expired_keys",
-    "redis.aof.fsyncs": FSYNCS,
-    "redis.aof.delayed_fsyncs": "aof_delayed_fsync",
-    "redis.aof.size": "aof_current_size",
-    "redis.aof.rewrites": "aof_rewrites",
-    "redis.aof.rewrite_in_progress": "aof_rewrite_in_progress",
-}  # fmt: skip
 
 
 class Replies:

@@ -6,6 +6,7 @@ Rules
   every series in Prometheus (the page adds it, a collector's `resource_to_telemetry_conversion` does the same).
 - One list of bounds for all histograms on every path. Counts of whole things (attempts, margins) have it too: up to 4
   each number has a bucket of its own.
+- Every counter starts at 0 with its run; those of INFO, too (`servers.py`).
 - Prometheus names follow OpenTelemetry's translation: dots become `_`, the unit is appended (not one in braces), a
   counter ends in `_total`.
 
@@ -139,7 +140,8 @@ _SERVERS = (
     _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
     _counter("redlock.instance.errors", "{error}", "errors the load met there", at.ERROR, *_INSTANCE),
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
-    _gauge("redis.uptime", "s", "INFO uptime_in_seconds: a fall is a restart", *_INSTANCE),
+    _gauge("redis.uptime", "s", "INFO uptime_in_seconds", *_INSTANCE),
+    _counter("redis.restarts", "{restart}", "starts since the run began: INFO has another run_id", *_INSTANCE),
     _counter("redis.cpu.time", "s", "INFO used_cpu_*", at.CPU_STATE, *_INSTANCE),
     _counter("redis.commands.processed", "{command}", "INFO total_commands_processed", *_INSTANCE),
     _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),

@@ -42,7 +42,6 @@ SPLIT = {
     "instances": "4", "users": "16", "processes": "2", "resources": "2", "wait": "3s", "ttl": "2s", "max_ttl": "2s",
     "duration": "9s", "warmup": "1s", "fsync": "everysec",
 }  # fmt: skip
-# Late enough that INFO, asked every other second, has told of more uptime before than it tells of after.
 SPLIT_FAULTS = '[[faults]]\nat = "4s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
 OPEN = {
     "instances": "3", "users": "8", "rate": "100", "resources": "50", "hold": "fixed:1ms", "duration": "2s",
@@ -71,7 +70,7 @@ class Watched:
         """What a panel shows of one run at its end."""
         board = next(one for one in BOARDS if one["uid"] == uid)
         panel = next(one for one in board["panels"] if one["title"] == title)
-        span = Span(run, self.span.start_s, self.span.end_s, SCRAPE_S)
+        span = Span(run, self.span.start_s, self.span.end_s, SCRAPE_S, baseline=run)
         answer = self.prometheus.at(resolve(panel["targets"][number]["expr"], board, span), self.span.end_s)
         assert len(answer.series) == 1, answer
         assert answer.series[0].last is not None

@@ -75,7 +75,11 @@ def _series(panel: Panel) -> list[Mapping[str, Any]]:
 def _missing(panel: Panel) -> str:
     """Why there is nothing to show, as far as that can be known."""
     errors = [text for target in panel["targets"] for text in (target["error"], *target["warnings"]) if text]
-    return errors[0] if errors else "no data: it did not happen in this run, or nobody measured it"
+    if errors:
+        return str(errors[0])
+    if all("$baseline" in target["expr"] for target in panel["targets"]):
+        return "no data: it compares two runs, and this is one; use `lockbench compare`, or the boards in Grafana"
+    return "no data: it did not happen in this run, or nobody measured it"
 
 
 def _lines(panel: Panel) -> Iterator[tuple[str, str, str, str]]:

@@ -2,16 +2,21 @@
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.observe import counted, write_panels
+from bench.experiments.interrupt import Interrupts
+from bench.experiments.observe import counted, observe, write_panels
 from bench.experiments.observe_panels import Span, _stretches, read_boards, resolve
 from bench.experiments.observe_query import Answer, Prometheus, Series
-from bench.experiments.observe_watch import _variables, _wanted, find_collector, find_prometheus
-from bench.report.html.panels_page import value_text
+from bench.experiments.observe_watch import Watch, _variables, _wanted, find_collector, find_prometheus
+from bench.experiments.run import Finished, Order, run_scenario
+from bench.experiments.verdict import INTERRUPTED
+from bench.report.html.panels_page import _missing, value_text
+from bench.scenario import load
 
 BOARDS = {board["uid"]: board for board in read_boards()}
 SPAN = Span("7f3a90c1", 1000.0, 1030.4, 1.0)
@@ -23,7 +28,7 @@ def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> No
     told = 'rate(x{run=~"7f3a90c1", r=~".*", port=~".*", le="0.01"}[4s]) + y[31s]'
     assert resolve(text, board, SPAN) == told
     generator = BOARDS["lockbench-generator"]
-    assert resolve("$baseline", generator, SPAN) == "7f3a90c1"
+    assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
     assert resolve("$baseline", generator, Span("a", 0, 1, 1.0, "b")) == "b"
 
 
@@ -84,6 +89,48 @@ def test_the_variables_are_those_of_before_when_the_watch_ends(monkeypatch: pyte
 def test_a_prometheus_that_is_gone_is_a_sentence() -> None:
     with pytest.raises(EnvironmentNotReadyError, match="does not answer"):
         Prometheus("http://127.0.0.1:1").at("up", 0.0)
+
+
+class Nobody:
+    """A Prometheus that the user does not want to wait for."""
+
+    url = ""
+
+    def at(self, _query: str, _time_s: float) -> Answer:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_panels_are_asked_leaves_only_them_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    finished = Finished({"id": "x"}, tmp_path / "result.json", 0)
+    monkeypatch.setattr("bench.experiments.observe.run_scenario", lambda _order, _interrupts, _show: finished)
+    order = Order(load(None, {}), "x", ["lockbench", "observe"], tmp_path)
+    observed = observe(order, lambda _: None, Watch(Nobody(), None))  # type: ignore[arg-type]
+    assert (observed.finished.result, observed.finished.path) == (finished.result, finished.path)
+    assert observed.finished.exit_code == INTERRUPTED
+    assert observed.panels is None
+    assert "interrupted" in observed.why
+
+
+def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run_on(_servers: object, _order: Order, interrupts: Interrupts, _show: object) -> Finished:
+        interrupts.raising = False
+        interrupts.note()
+        return Finished({}, None, 0)
+
+    monkeypatch.setattr("bench.experiments.run.open_servers", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("bench.experiments.run.run_on", run_on)
+    order = Order(load(None, {}), "x", ["lockbench", "run"], tmp_path)
+    with Interrupts() as interrupts:
+        assert run_scenario(order, interrupts, lambda _: None).exit_code == INTERRUPTED
+
+
+def test_what_compares_two_runs_says_that_there_is_one() -> None:
+    ratio = {"targets": [{"expr": 'a{run=~"$run"} / a{run=~"$baseline"}', "error": "", "warnings": [], "series": []}]}
+    plain = {"targets": [{"expr": 'a{run=~"$run"}', "error": "", "warnings": [], "series": []}]}
+    assert "compares two runs" in _missing(ratio)
+    assert "did not happen" in _missing(plain)
 
 
 def test_panels_that_cannot_be_written_leave_nothing_half(tmp_path: Path) -> None:

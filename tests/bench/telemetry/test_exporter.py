@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -140,6 +141,23 @@ def test_a_collector_that_stalls_delays_no_look(tmp_path: Path, collector: Colle
     assert acquired(collector) == 7
 
 
+def test_who_is_given_up_says_nothing_afterwards(tmp_path: Path, collector: Collector) -> None:
+    """OpenTelemetry's exporters log why they failed, seconds later: onto the screen, were nobody listening."""
+    collector.stall()
+    exporter = exporter_of(tmp_path)
+    exporter.start()
+    assert collector.asked.wait(DEADLINE_S)
+    exporter.finish(within_s=0.05)
+    logger = logging.getLogger("opentelemetry")
+    assert not logger.propagate
+    assert exporter._otlp is not None
+    assert exporter._otlp._log in logger.handlers
+    collector.go_on()
+    until(lambda: not any(line.is_busy for line in (exporter._otlp._metrics, exporter._otlp._traces)))
+    exporter._otlp._log.close()
+    assert logger.propagate
+
+
 def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, collector: Collector) -> None:
     collector.answer_with(400)
     recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
@@ -165,12 +183,15 @@ def test_a_slow_collector_gets_the_last_sums_all_the_same(tmp_path: Path, collec
 
 
 def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, collector: Collector) -> None:
+    before = {"aof_current_size": 70, "expired_keys": 100, "used_cpu_sys": 20.5}
+    answers = iter([before, {"aof_current_size": 77, "expired_keys": 105, "used_cpu_sys": 22.0}])
     exporter = exporter_of(
         tmp_path,
         faults=lambda: [("stop", "instance:1", True)],
         violations=lambda: {"service_fault": 2},
-        infos=lambda: [None, {"aof_current_size": 77, "expired_keys": 5, "used_cpu_sys": 1.5}, None],
+        infos=lambda: [None, next(answers), None],
     )
+    exporter._look(time.monotonic_ns())
     exporter.finish()
     received = collector.received
     assert received.total("redlock.fault.active", redlock_fault_kind="stop", redlock_fault_target="instance:1") == 1

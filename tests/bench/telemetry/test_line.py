@@ -55,8 +55,10 @@ def test_closing_gives_up_in_time_and_counts_what_is_left() -> None:
     assert receiver.asked.wait(LONG_S)
     line.close(0.01)
     assert (line.sent, line.dropped) == (0, 5)
+    assert line.is_busy, "it was given up, not ended"
     receiver.free.set()
     line._thread.join(LONG_S)
+    assert not line.is_busy
     assert (line.sent, line.dropped) == (0, 5)  # what arrives after all was counted as lost, once
 
 

@@ -91,10 +91,11 @@ def test_what_cannot_be_honoured_is_said(name: str, value: str) -> None:
     assert value.rpartition(",")[2] in warning or name in warning
 
 
+@pytest.mark.parametrize("text", ["soon", "nan", "inf"])
 @pytest.mark.parametrize("name", ["OTEL_METRIC_EXPORT_INTERVAL", "OTEL_EXPORTER_PROMETHEUS_PORT"])
-def test_what_is_no_number_is_refused_in_one_sentence(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is 'soon'"):
-        settings(**{name: "soon", "OTEL_METRICS_EXPORTER": "prometheus"})
+def test_what_is_no_number_is_refused_in_one_sentence(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is '{text}'"):
+        settings(**{name: text, "OTEL_METRICS_EXPORTER": "prometheus"})
 
 
 def test_the_endpoint_is_shown_without_its_password() -> None:

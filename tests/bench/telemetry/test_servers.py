@@ -1,0 +1,83 @@
+"""What INFO adds up to: counters begin with the run and outlive restarts, and every restart is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.telemetry.servers import FSYNCS, Info, Servers
+
+ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
+
+
+def said(**fields: Any) -> Info:
+    return {"run_id": "a", "uptime_in_seconds": 9000, "total_commands_processed": 0, **fields}
+
+
+def told(*answers: Info) -> dict[str, float]:
+    """The points of the first instance after these answers."""
+    servers = Servers(ADDRESSES)
+    for answer in answers:
+        servers.note([answer, None])
+    return {
+        one.instrument.name: one.value
+        for one in servers.points()
+        if ("server.address", "10.0.0.1") in one.attributes and isinstance(one.value, int | float)
+    }
+
+
+def test_a_server_that_has_been_up_for_long_begins_at_zero_with_the_run() -> None:
+    first = told(said(total_commands_processed=5_000_000, aof_delayed_fsync=12))
+    assert first["redis.commands.processed"] == 0
+    assert first["redis.aof.delayed_fsyncs"] == 0
+    later = told(
+        said(total_commands_processed=5_000_000, aof_delayed_fsync=12),
+        said(total_commands_processed=5_000_300, aof_delayed_fsync=14),
+    )
+    assert later["redis.commands.processed"] == 300
+    assert later["redis.aof.delayed_fsyncs"] == 2
+    assert later["redis.uptime"] == 9000
+
+
+@pytest.mark.parametrize("uptime_s", [0, 1, 2, 60])
+def test_a_restart_is_seen_whatever_uptime_is_told_afterwards(uptime_s: int) -> None:
+    points = told(
+        said(uptime_in_seconds=1, total_commands_processed=100),
+        said(uptime_in_seconds=1, total_commands_processed=400),
+        said(run_id="b", uptime_in_seconds=uptime_s, total_commands_processed=1000),
+    )
+    assert points["redis.restarts"] == 1
+    assert points["redis.commands.processed"] == 300 + 1000
+
+
+def test_the_same_server_is_not_restarted_though_it_was_silent_for_a_while() -> None:
+    points = told(said(total_commands_processed=7), None, said(total_commands_processed=9))
+    assert points["redis.restarts"] == 0
+    assert points["redis.commands.processed"] == 2
+
+
+def test_while_it_is_silent_counters_stay_and_gauges_are_left_out() -> None:
+    points = told(said(aof_current_size=1), said(aof_current_size=2, total_commands_processed=8), None)
+    assert points["redis.commands.processed"] == 8
+    assert not {"redis.uptime", "redis.aof.size"} & set(points)
+
+
+def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
+    points = told(*(said(total_commands_processed=number) for number in (50, 90, 4)))
+    assert points["redis.restarts"] == 0
+    assert points["redis.commands.processed"] == 40 + 4
+
+
+def test_what_the_shim_counts_goes_on_over_a_restart() -> None:
+    points = told(said(**{FSYNCS: 100}), said(run_id="b", **{FSYNCS: 103}))
+    assert points["redis.aof.fsyncs"] == 3
+
+
+def test_without_a_run_id_an_uptime_that_falls_is_a_restart() -> None:
+    assert told({"uptime_in_seconds": 30}, {"uptime_in_seconds": 2})["redis.restarts"] == 1
+    assert told({"uptime_in_seconds": 30}, {"uptime_in_seconds": 31})["redis.restarts"] == 0
+
+
+def test_of_an_instance_that_never_answered_nothing_is_told() -> None:
+    assert told(None, None) == {}
