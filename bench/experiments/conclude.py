@@ -159,11 +159,13 @@ def _instance_warnings(instance: Section) -> Iterator[str]:
     said = []
     if instance["state"] != "voting":
         said.append(f"{instance['state']} at the end" + (f" ({instance['reason']})" if instance.get("reason") else ""))
-    if silence:
-        said.append(str(silence))
+    if left is None and silence and instance.get("reason"):  # one cause, said once
+        said.append("neither its counters nor its keys could be looked at")
+    else:
+        said += [str(silence)] if silence else []
+        said += ["whether keys were left could not be checked"] if left is None else []
     if left:
-        said.append(f"{left} keys of this run were left, and have been unlinked")
-    if left is None:
-        said.append("whether keys were left could not be checked")
+        words = "keys of this run were left, and have" if left > 1 else "key of this run was left, and has"
+        said.append(f"{left} {words} been unlinked")
     if said:
         yield f"instance #{instance['index']} ({instance['address']}): {'; '.join(said)}"

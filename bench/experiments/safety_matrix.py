@@ -11,7 +11,6 @@ before it are kept, judged and written, and nothing else stays. Source: README, 
 from __future__ import annotations
 
 import datetime
-import difflib
 import os
 import tempfile
 import time
@@ -31,6 +30,7 @@ from bench.experiments.safety_matrix_schedules import schedule_cases
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
 from bench.recipes.registry import RECIPES, WITHDRAWN
+from bench.scenario.quantity import nearest
 from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
@@ -77,13 +77,12 @@ def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> lis
 
 
 def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `wanted` that is none of `names`, with the nearest of them."""
+    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close to, else all."""
     known = list(names)
     for name in wanted:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            meant = f"did you mean {nearest[0]}?" if nearest else "there is none here"
-            raise UsageError(f"there is no {noun} {name!r}; {meant}")
+            meant = nearest(name, known) or f"; the {noun}s are {', '.join(known)}"
+            raise UsageError(f"there is no {noun} {name!r}{meant}")
 
 
 def run_safety(order: SafetyOrder, show: Show) -> Done:

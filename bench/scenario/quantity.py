@@ -164,5 +164,6 @@ def inline_table(text: str) -> object:
 
 def nearest(wrong: object, names: Iterable[str]) -> str:
     """Return `; did you mean X?` for the most similar of `names`, or nothing."""
-    best = difflib.get_close_matches(str(wrong).lower().replace("-", "_"), list(names), n=1, cutoff=0.55)
-    return f"; did you mean {best[0]}?" if best else ""
+    plain = {name.replace("-", "_"): name for name in names}
+    best = difflib.get_close_matches(str(wrong).lower().replace("-", "_"), plain, n=1, cutoff=0.55)
+    return f"; did you mean {plain[best[0]]}?" if best else ""

@@ -64,7 +64,8 @@ def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(tmp_path: Path) 
     [
         (["--recipe", "redlok"], "no recipe 'redlok'; did you mean redlock?"),
         (["--claim", "restart"], "no claim 'restart'; did you mean restart-margin?"),
-        (["--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; did you mean"),
+        (["--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; the recipes are redlock, "),
+        (["--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
     ],
 )
 def test_an_unknown_name_is_one_sentence_and_starts_nothing(
