@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from bench.errors import UsageError
 from bench.recipes.entry import RecipeEntry
 from bench.recipes.plugins import plugin_recipes
+from bench.scenario.quantity import nearest
 
 RECIPES: dict[str, RecipeEntry] = {
     entry.name: entry
@@ -47,7 +48,7 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
 
 
 def find_recipe(name: str) -> RecipeEntry:
-    """The entry of `name`. Raises UsageError with the names there are."""
+    """The entry of `name`. Raises UsageError with the nearest name, else with all."""
     if name in WITHDRAWN:
         raise UsageError(f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}")
     if name in RECIPES:
@@ -55,4 +56,5 @@ def find_recipe(name: str) -> RecipeEntry:
     try:
         return all_recipes()[name]
     except KeyError:
-        raise UsageError(f"there is no recipe {name!r}; the recipes are {', '.join(all_recipes())}") from None
+        hint = nearest(name, all_recipes()) or f"; the recipes are {', '.join(all_recipes())}"
+        raise UsageError(f"there is no recipe {name!r}{hint}") from None

@@ -5,7 +5,8 @@ Rules
   folder. About `PER_SECOND` acquires a second are observed, all of them at low rates,
   never fewer than one in `MOST`.
 - A row holds no resource, only its checksum: enough to find the operation in the history.
-- What is too much to keep is counted in the rows that follow.
+- Callers that wait for a hot resource try again hundreds of times a second: of those attempts a sample is enough. What
+  is too much to keep even so is counted in the rows that follow.
 
 Source: lockcore.observe.
 """
@@ -20,10 +21,11 @@ from zlib import crc32
 
 from bench.measure.record import OUTCOME_CODES, OUTCOMES
 from bench.telemetry.rows import Row, RowLog, RowTail
-from lockcore import AttemptRecord, Vote
+from lockcore import AttemptRecord, Outcome, Vote
 
 PER_SECOND, MOST, AT_ONCE = 1000, 64, 1500
 KEPT = 5000  # rows a second; what is more is dropped
+CROWDED, FIRST, LATER = KEPT // 2, 32, 64  # with so many rows: the first attempts of an acquire, then one in so many
 _KIND, _FIELDS = "attempts", 9
 _VOTES = tuple(vote.value for vote in Vote)
 _CODES = {vote: code for code, vote in enumerate(Vote)}
@@ -77,6 +79,9 @@ class AttemptLog:
             self._acquires += self._every
             if self._seen == AT_ONCE:
                 self._pace(MOST)
+        number = record.attempt
+        if number > FIRST and number % LATER and len(self._rows) >= CROWDED and record.outcome is not Outcome.ACQUIRED:
+            return
         if len(self._rows) >= KEPT:
             self._dropped += 1
             return

@@ -97,11 +97,13 @@ class Otlp:
         for line in (self._metrics, self._traces):
             if line is not None:
                 line.close(max(deadline_s - time.monotonic(), 0.0))
+        said = self._log.text
         for exporter in self._exporters:
             with contextlib.suppress(Exception):  # whatever it is, the run is over
                 exporter.shutdown()
         if not any(line is not None and line.is_busy for line in (self._metrics, self._traces)):
             self._log.close()  # else who was given up would still say so, in the middle of the summary
+        self._log.text = said or self._log.text  # not that we shut it down
 
     def _send_metrics(self, exporter: Any, snapshots: Sequence[Snapshot]) -> bool:
         return self._noting(lambda: exporter.export(_metrics_data(self._resource, snapshots[-1])))

@@ -57,8 +57,10 @@ def test_the_pause_points_a_recipe_lists_are_those_in_its_code(name: str) -> Non
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="no recipe 'redlok'; the recipes are redlock, redlock-sequential, "):
+    with pytest.raises(UsageError, match=r"no recipe 'redlok'; did you mean redlock\?"):
         find_recipe("redlok")
+    with pytest.raises(UsageError, match="no recipe 'nope'; the recipes are redlock, redlock-sequential, "):
+        find_recipe("nope")
 
 
 def test_a_withdrawn_recipe_says_so() -> None:

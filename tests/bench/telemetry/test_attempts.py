@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.telemetry import attempts
-from bench.telemetry.attempts import KEPT, MOST, AttemptLog, AttemptTail, checksum
+from bench.telemetry.attempts import CROWDED, KEPT, LATER, MOST, AttemptLog, AttemptTail, checksum
 from lockcore import AttemptRecord, Outcome, Tally, Vote
 
 
@@ -61,6 +62,20 @@ def test_more_than_can_be_kept_is_dropped_and_counted(tmp_path: Path) -> None:
     log.flush()
     assert len(list(tail.new_attempts())) == KEPT + 1
     assert tail.dropped == 7
+
+
+def test_of_callers_that_try_again_and_again_a_sample_is_kept_and_nothing_counts_as_lost(tmp_path: Path) -> None:
+    log, tail = log_in(tmp_path), AttemptTail(tmp_path, 3)
+    tries = 5 * KEPT
+    for number in range(1, tries + 1):
+        log.observe(record(number))
+    log.observe(replace(record(tries + 1), outcome=Outcome.ACQUIRED))
+    log.flush()
+    numbers = [attempt.number for attempt in tail.new_attempts()]
+    assert tail.dropped == 0
+    assert numbers[:CROWDED] == list(range(1, CROWDED + 1)), "all of them, as long as there is room"
+    assert numbers[-1] == tries + 1, "the one that won"
+    assert CROWDED + (tries - CROWDED) // LATER <= len(numbers) < KEPT
 
 
 def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_form_that_was_left_empty_means_the_defaults() -> None:
             "redlock has no pause point 'after-get'; its points are after-g",
         ),
         ([*targets(*TWO), "--recipe", "set-nx-lua"], "set-nx-lua locks on 1 instance, and 2 were given"),
-        ([*targets(*TWO), "--recipe", "redlok"], "there is no recipe 'redlok'; the recipes are redlock"),
+        ([*targets(*TWO), "--recipe", "redlok"], "there is no recipe 'redlok'; did you mean redlock?"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words: list[str], sentence: str) -> None:
