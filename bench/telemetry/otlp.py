@@ -29,6 +29,7 @@ from bench.telemetry.table import BOUNDS, SCOPE, Instrument, Kind
 
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
+_CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 _URL = re.compile(r"\w+://\S+")
 _LOGGER = "opentelemetry"
 
@@ -144,6 +145,8 @@ class _LastLine(logging.Handler):
 
 
 def _shown(text: str) -> str:
+    if cause := _CAUSE.search(text):  # below three layers of wrapping
+        return cause[1]
     return _URL.sub(lambda match: redacted(match[0]).partition("?")[0], text)[:200]
 
 
