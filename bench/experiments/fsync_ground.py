@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync_plan import FsyncCell
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.disk import SyncLatency, fdatasync_latency
@@ -183,8 +183,14 @@ class UserServers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_raised: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Put the setting back. Raises what was wrong with that behind what was wrong before."""
+        try:
+            self.close()
+        except EnvironmentNotReadyError as trouble:
+            if isinstance(error, BenchError):
+                raise EnvironmentNotReadyError(f"{error}; {trouble}") from error
+            raise
 
     def _impossible(self, policy: str) -> str | None:
         without = [fact.address for fact in self.facts if fact.fsync == "none"]

@@ -22,6 +22,7 @@ Page = Mapping[str, Any]
 _SPEED = ("", "N", "policy", "restart", "locks\n/s", "±", "p99\nms")
 _LOSSES = ("lost,\nmedian", "\nmost", "window\ns", "double\ngrants", "blocked\ns")
 WIDE = 98  # columns
+MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
 _LEFT = frozenset({0, 2, 3})
 CARRY_OVER = (
     "absolute rates are this machine's, its disk's and this client's, and do not carry over; what does: the order of "
@@ -78,8 +79,10 @@ def disk_text(disk: Mapping[str, float | None] | None) -> str:
     """What the disk is like, and what that means."""
     if disk is None:
         return "not known: fdatasync can only be measured where the files of the servers lie"
-    virtual = "; cloud volumes take 0.5–10 ms, which the added latencies imitate" if (disk["p50"] or 0) < 0.0005 else ""
-    return f"fdatasync p50 {latency(disk['p50'])}, p99 {latency(disk['p99'])}{virtual}"
+    p50_s = disk["p50"] or 0.0
+    memory = "; this is memory, no disk" if p50_s < MEMORY_S else ""
+    virtual = "; cloud volumes take 0.5–10 ms, which the added latencies imitate" if p50_s < VIRTUAL_S else ""
+    return f"fdatasync p50 {latency(disk['p50'])}, p99 {latency(disk['p99'])}{memory}{virtual}"
 
 
 def _lines(page: Page) -> Iterator[tuple[str, str]]:

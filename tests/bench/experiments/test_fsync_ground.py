@@ -50,3 +50,26 @@ def test_a_dead_one_among_living_ones_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert str(refused.value) == (
         "1 of 2 targets cannot be used: 127.0.0.1:2 (connection refused); start them, or leave them out"
     )
+
+
+def test_a_setting_that_could_not_be_put_back_hides_nothing_that_went_wrong_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck:
+        def __init__(self, *_what: object) -> None: ...
+
+        def give_back(self) -> None:
+            raise EnvironmentNotReadyError("set it by hand")
+
+    these(monkeypatch, {"fsync": "always"})
+    monkeypatch.setattr(fsync_ground, "BorrowedSetting", Stuck)
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="^the server is gone; set it by hand$"),
+        UserServers(URLS[:1], ["no"], allow_config=True),
+    ):
+        raise EnvironmentNotReadyError("the server is gone")
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="^set it by hand$"),
+        UserServers(URLS[:1], ["no"], allow_config=True),
+    ):
+        raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from bench.analysis.fsync import costs_of_pair, rows_of
 from bench.analysis.fsync_findings import findings_of, judge_fsync
 from bench.analysis.planner import plan_page
 from bench.report.fsync import fsync_cases, fsync_markdown, print_fsync
-from bench.report.planner import chart_lines
+from bench.report.planner import chart_lines, disk_text
 from tests.doubles.fsync_visits import cut, load, visit
 
 
@@ -96,6 +96,8 @@ def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
     text = " ".join(text_of(result()).split())
     assert "fdatasync p50 0.10 ms" in text
     assert "do not carry over" in text
+    assert "memory" not in disk_text({"p50": 3e-5, "p99": None})
+    assert "this is memory, no disk" in disk_text({"p50": 1e-6, "p99": 5e-6})
 
 
 def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
