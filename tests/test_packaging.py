@@ -145,3 +145,12 @@ def test_the_version_is_the_one_that_is_installed(tmp_path):
     except importlib.metadata.PackageNotFoundError:
         version = "(not installed)"
     assert done.stdout == f"lockbench {version}\n"
+
+
+def test_a_source_archive_holds_whatever_its_tests_and_its_makefile_need():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode or not listed.stdout:
+        pytest.skip("this is no git checkout")
+    always = {"README.md", "LICENSE", "pyproject.toml", "MANIFEST.in"}  # setuptools takes these by itself
+    manifest = set((ROOT / "MANIFEST.in").read_text("utf-8").split())
+    assert {line.partition("/")[0] for line in listed.stdout.splitlines()} - always <= manifest

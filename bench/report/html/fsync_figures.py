@@ -134,7 +134,7 @@ def _planner(chart: _Chart, options: Sequence[Option], across: _Across, values: 
     marks: list[Mark] = []
     rows: list[list[Cell]] = []
     for option, place, value in zip(options, across.values, values, strict=True):
-        style, text = _POLICIES.get(option["policy"], "c5"), f"N{option['instances']}"
+        style, text = _POLICIES.get(option["policy"], "c5"), f"{option['policy']} N{option['instances']}"
         hollow = across.unit == "per_s" and bool(option["generator_bound"])
         marks.append(Spot(place, value, style, text, hollow=hollow))
         rows.append([option["instances"], option["policy"], option["restart"], place, value])

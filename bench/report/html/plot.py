@@ -42,6 +42,8 @@ SMALL = Frame(250.0, 130.0, left=54.0, right=10.0, top=8.0, bottom=22.0, names=F
 X_RANGE, Y_RANGE = FULL.x_range, FULL.y_range
 _LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
 
+_PHONE_LETTER_PX, _SPOT_PX = 8.2, 4.0  # letters are larger beside a picture that is drawn smaller
+
 Value = float | int | None
 
 
@@ -77,7 +79,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point with its name beside it; `hollow`: drawn as a ring."""
+    """A point with its name beside it, where there is room for one; `hollow`: drawn as a ring."""
 
     x: float
     y: float
@@ -101,12 +103,25 @@ class Axes:
 Mark = Line | Area | Band | Spot
 
 
+@dataclass(frozen=True, slots=True)
+class _Box:
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: _Box) -> bool:
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+
 def plot(axes: Axes, marks: Sequence[Mark], *, name: str, about: str, frame: Frame = FULL) -> str:
     """Draw `marks` over `axes`, bands first. `name` and `about` are read out."""
     bands = [mark for mark in marks if isinstance(mark, Band)]
     others = [mark for mark in marks if not isinstance(mark, Band)]
     parts = [_areas(axes, bands, frame), _grid(axes, frame), *(_mark(axes, mark) for mark in others)]
     parts.append(_band_names(axes, bands, frame))
+    parts.append(_spot_names(axes, [mark for mark in others if isinstance(mark, Spot)], frame))
     if frame.names:
         parts.append(svg.label(axes.y_name, 4, 12, style="name"))
         middle = sum(frame.x_range) / 2
@@ -182,10 +197,25 @@ def _alone(points: Sequence[tuple[float, float] | None], place: int) -> bool:
 
 
 def _spot(axes: Axes, mark: Spot) -> str:
-    x, y = axes.x(mark.x), axes.y(mark.y)
-    ring = svg.element("circle", cx=x, cy=y, r=4.0, class_=f"{'ring' if mark.hollow else 'dot'} {mark.style}")
-    if not mark.text:
-        return ring
-    left = x > sum(axes.x(end) for end in (axes.x.low, axes.x.high)) / 2
-    beside = svg.label(mark.text, x - 7 if left else x + 7, y + 4, anchor="end" if left else "start", style="over spot")
-    return ring + beside
+    style = f"{'ring' if mark.hollow else 'dot'} {mark.style}"
+    return svg.element("circle", cx=axes.x(mark.x), cy=axes.y(mark.y), r=_SPOT_PX, class_=style)
+
+
+def _spot_names(axes: Axes, spots: Sequence[Spot], frame: Frame) -> str:
+    """The names of points, each beside, above or below its own where it covers nothing; else it is left to the data."""
+    places = [(axes.x(spot.x), axes.y(spot.y)) for spot in spots]
+    taken = [_Box(x - _SPOT_PX, y - _SPOT_PX, x + _SPOT_PX, y + _SPOT_PX) for x, y in places]
+    parts, (first, last), named = [], frame.x_range, set[tuple[str, int, int]]()
+    for spot, (x, y) in zip(spots, places, strict=True):
+        known = (spot.text, round(x / 9), round(y / 9))  # two that lie on each other need one name
+        if not spot.text or known in named:
+            continue
+        named.add(known)
+        width = len(spot.text) * _PHONE_LETTER_PX
+        for left, middle in ((x + 7, y), (x - 7 - width, y), (x - width / 2, y - 13), (x - width / 2, y + 13)):
+            box = _Box(left, middle - 7, left + width, middle + 7)
+            if left >= first and left + width <= last + 12 and not any(box.meets(other) for other in taken):
+                taken.append(box)
+                parts.append(svg.label(spot.text, left + width / 2, middle + 4, anchor="middle", style="over spot"))
+                break
+    return "".join(parts)
