@@ -86,13 +86,17 @@ class Acquire:
             try:
                 return (yield from self._attempts(now_ns))
             finally:
-                if self.turn is not None:
-                    unreachable = self.round is not None and self.round.outcome is Outcome.UNREACHABLE
-                    self.engine.turns.leave(self.turn, unreachable=unreachable)
+                self._leave()
         except BaseException:
             if self.round is not None:
                 self.round.abandon()  # interrupted between its grant and its caller
+            self._leave()  # once more, should that have been interrupted
             raise
+
+    def _leave(self) -> None:
+        if self.turn is not None:
+            unreachable = self.round is not None and self.round.outcome is Outcome.UNREACHABLE
+            self.engine.turns.leave(self.turn, unreachable=unreachable)
 
     def _attempts(self, now_ns: int) -> Steps:
         while True:

@@ -29,7 +29,7 @@ class Deadlines:
     def watch_batch(self, rounds: list[Part], sent_ns: int) -> None:
         """A batch was sent to all voters at `sent_ns`."""
         batches = self._batches
-        while batches and not batches[0][1][-1].undecided:
+        while batches and not _is_open(batches[0][1][-1]):
             batches.popleft()
         batches.append((sent_ns + self.shortest_ns // GRACE, rounds))
 
@@ -45,11 +45,11 @@ class Deadlines:
             flight = next((round_.flight for round_ in rounds if round_.flight is not None), None)
             if flight is not None:
                 flight.dissolve()
-            undecided = (part for part in rounds if part.undecided and not isinstance(part, MergedReply))
-            self._open += [(earliest_ns, round_) for round_ in undecided]
+            left = (part for part in rounds if _is_open(part) and not isinstance(part, MergedReply))
+            self._open += [(earliest_ns, round_) for round_ in left]
         waiting, self._open = self._open, []
         for earliest_ns, round_ in waiting:
-            if not round_.undecided:
+            if not _is_open(round_):
                 continue
             if _due_ns(earliest_ns, round_) <= now_ns:
                 round_.expire()
@@ -66,6 +66,11 @@ class Deadlines:
         if self._batches:
             due.append(self._batch_due_ns())
         return min(due, default=FAR_FUTURE_NS)
+
+
+def _is_open(round_: Part) -> bool:
+    """It awaits votes, or an interrupt came between its last vote and its judgement."""
+    return round_.undecided != 0 or round_.outcome is None
 
 
 def _due_ns(earliest_ns: int, round_: Round) -> int:

@@ -9,7 +9,7 @@ line free, so that an outage is found by all at once and not by one after the ot
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,25 +47,29 @@ class Turn:
     def settle(self) -> None:
         """Its caller waits no more."""
         if self.outcome is None:
+            self.turns.engine.ready.append(self)  # first: interrupted here he is woken twice rather than never
             self.outcome = Outcome.CONTENDED
-            self.turns.engine.ready.append(self)
             self.turns.want_wake()
 
     def come(self) -> None:
         """It is his turn."""
         if not self.has_come:
-            self.has_come = True
             self.settle()
+            self.has_come = True
 
     def abandon(self) -> None:
         """The caller is gone; leaving the line is his own step."""
         self.waiter = None
 
 
-class Turns(dict[str, deque[Turn]]):
+Line = OrderedDict[Turn, None]
+"""Who waits for a resource, in order; who leaves its middle costs no more than who leaves its head."""
+
+
+class Turns(dict[str, Line]):
     """The lines by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
 
-    `next_ns`: no parked turn is due before.
+    `next_ns`: no parked turn is due before. Of a line, those whose turn has come stand before those whose has not.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -76,23 +80,24 @@ class Turns(dict[str, deque[Turn]]):
 
     def join(self, turn: Turn) -> None:
         """To the end of the line; at its head it has come."""
-        line = self.setdefault(turn.resource, deque())
+        line = self.setdefault(turn.resource, Line())
         turn.has_come = not line
-        line.append(turn)
+        line[turn] = None
 
     def leave(self, turn: Turn, *, unreachable: bool = False) -> None:
-        """Pass the turn on; to all when a quorum is `unreachable`."""
+        """Pass the turn on; to all when a quorum is `unreachable`. Twice is once."""
         line = self.get(turn.resource)
-        if line is None or turn not in line:
+        if line is None:
             return
-        line.remove(turn)
+        line.pop(turn, None)
         if not line:
-            del self[turn.resource]
-        elif unreachable:
-            for other in line:
-                other.come()
-        else:
-            line[0].come()
+            self.pop(turn.resource, None)
+            return
+        next(iter(line)).come()
+        for other in reversed(line) if unreachable else ():
+            if other.has_come:
+                break
+            other.come()
 
     def end(self) -> None:
         """Nobody may wait any more: the Redlock is closed, as each will be told at his next step."""
@@ -104,18 +109,19 @@ class Turns(dict[str, deque[Turn]]):
         """The key is being released: the head of its line tries at once."""
         line = self.get(resource)
         if line:
-            line[0].poked = True
-            line[0].settle()
+            head = next(iter(line))
+            head.poked = True
+            head.settle()
 
     def expire(self, now_ns: int) -> None:
         """Settle every parked turn whose time has come."""
         if now_ns < self.next_ns:
             return
         parked = [turn for line in self.values() for turn in line if turn.outcome is None]
-        self.next_ns = min((turn.due_ns for turn in parked if turn.due_ns > now_ns), default=FAR_FUTURE_NS)
         for turn in parked:
             if turn.due_ns <= now_ns:
                 turn.settle()
+        self.next_ns = min((turn.due_ns for turn in parked if turn.due_ns > now_ns), default=FAR_FUTURE_NS)
 
 
 Wanted = Round | Turn | int

@@ -123,6 +123,9 @@ class AsyncDriver(Driver):
                 wanted = steps.send(now_ns)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
+        except BaseException:
+            steps.close()  # an interrupt may have come between its steps
+            raise
 
     async def _wait(self, wanted: Wanted) -> None:
         if isinstance(wanted, int):
@@ -132,6 +135,8 @@ class AsyncDriver(Driver):
         if wanted.outcome is None:
             wanted.waiter = future = self._new_future()
             await future
+        else:
+            await asyncio.sleep(0)  # as in try_acquire
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a task of their own, then `done` with their value; returns what stops them."""
@@ -185,7 +190,8 @@ class AsyncDriver(Driver):
         self.flush()
 
     def _wake_later(self) -> None:
-        self._loop.call_soon(self.wake)
+        if not self._loop.is_closed():  # else tasks are being destroyed: nobody is left to wake
+            self._loop.call_soon(self.wake)
 
     def _tick_later(self, delay_ns: int) -> None:
         self._stop_timer()

@@ -94,24 +94,24 @@ class Call:
 
     def _advance(self, run: Callable[[], Wanted]) -> None:
         try:
-            wanted = run()
-            while not self._waits_for(wanted):
-                wanted = self._steps.send(monotonic_ns())
+            self._wait_for(run())
         except StopIteration as done:
             self._value = done.value
             self._finish()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who raises it
+            self._steps.close()
             self._error = error
             self._finish()
 
-    def _waits_for(self, wanted: Wanted) -> bool:
-        if isinstance(wanted, int):
-            self.carrier.call_at(wanted, lambda: self.go_on(monotonic_ns()))
-            return True
-        self.carrier.submit(wanted)
-        if wanted.outcome is None:
-            wanted.waiter = self
-        return wanted.outcome is None
+    def _wait_for(self, wanted: Wanted) -> None:
+        due_ns = wanted if isinstance(wanted, int) else 0
+        if not isinstance(wanted, int):
+            self.carrier.submit(wanted)
+            if wanted.outcome is None:
+                wanted.waiter = self
+                return
+            due_ns = monotonic_ns()  # settled without waiting: who tries again at once must not starve the I/O thread
+        self.carrier.call_at(due_ns, lambda: self.go_on(monotonic_ns()))
 
     def _finish(self) -> None:
         self.over = True

@@ -30,6 +30,11 @@ T = TypeVar("T")
 FEW = 4
 
 
+def _nowhere(_data: bytes) -> int:
+    """What is sent here is dropped."""
+    return 0
+
+
 class Driver:
     """The common half of a shell. Subclasses give the underscored hooks that raise here."""
 
@@ -49,10 +54,13 @@ class Driver:
     def make_foreign(self) -> None:
         """This process is a child of the one that connected: its sockets and owner tokens are not ours to use.
 
-        The sockets stay as they are: what watches them (an epoll set) may still be shared with the parent.
+        The sockets stay as they are: what watches them (an epoll set) may still be shared with the parent. Nothing is
+        sent to them: what our copies of its callers clean up may be what the parent is just being granted.
         """
         self.engine.foreign = self.closed = True
         self.engine.voters = ()
+        for pipe in self.engine.pipes:
+            pipe.transmit = _nowhere if pipe.is_open else None
         self._inherited, self.wires = self.wires, [None] * len(self.wires)
 
     # -- hooks --------------------------------------------------------------------------------------------------------

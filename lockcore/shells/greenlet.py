@@ -54,11 +54,19 @@ class GreenletDriver(Driver):
         return driver
 
     def make_foreign(self) -> None:
-        """See Driver.make_foreign: a hub goes on in the child, and must not watch what is the parent's."""
+        """See Driver.make_foreign: a hub goes on in the child, and must not watch what is the parent's.
+
+        Whoever waits there would wait for what only the parent will hear, and is told.
+        """
         super().make_foreign()
         self._timer.stop()
         for index in range(len(self._readers)):
             self._unwatch(index)
+            self.engine.detach(index, "forked", monotonic_ns())
+        self.engine.turns.end()
+        for round_ in self.engine.ready:
+            round_.outcome = Outcome.UNREACHABLE  # what the parent has been granted is not granted twice
+        self._wake_later()
 
     # -- the three operations -----------------------------------------------------------------------------------------
 
@@ -129,6 +137,9 @@ class GreenletDriver(Driver):
                 wanted = steps.send(now_ns)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
+        except BaseException:
+            steps.close()  # an interrupt may have come between its steps
+            raise
 
     def _wait(self, wanted: Wanted) -> None:
         if isinstance(wanted, int):
@@ -138,6 +149,8 @@ class GreenletDriver(Driver):
         if wanted.outcome is None:
             wanted.waiter = getcurrent()
             self._park()
+        else:
+            gevent.sleep(0)  # as in try_acquire
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""

@@ -8,7 +8,7 @@ import pytest
 
 from lockcore.clock import NS_PER_MS
 from lockcore.deadlines import FAR_FUTURE_NS
-from lockcore.rounds import Round
+from lockcore.rounds import Round, SetRound
 from tests.lockcore.scripted import NIL, OK, ONE, ScriptedFleet, name_of, rounds_kept, settings_of
 
 
@@ -187,3 +187,28 @@ def test_late_answers_to_releases_and_extensions_are_counted() -> None:
     fleet.reply(0, OK, ONE)
     fleet.reply(1, OK)
     assert [status.late_replies for status in fleet.engine.status()] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("company", [0, 2])
+@pytest.mark.parametrize("reply, name", [(OK, "acquired"), (NIL, "contended"), (b"-MISCONF full\r\n", "unreachable")])
+def test_a_vote_whose_judgement_was_interrupted_is_judged_at_the_timeout(
+    reply: bytes, name: str, company: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is undecided any more, but nobody was told."""
+    fleet = ScriptedFleet(1)
+    for number in range(company):
+        fleet.begin(f"r{number}")
+    round_ = fleet.ask()
+    fleet.reply(0, *[OK] * company)
+    with monkeypatch.context() as struck:
+        for step in ("carried", "_judge"):
+            struck.setattr(SetRound, step, ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.reply(0, reply)
+    fleet.ask("another")
+    fleet.tick(60)
+    assert name_of(round_) == name
+
+
+def ctrl_c(_round: SetRound) -> None:
+    raise KeyboardInterrupt

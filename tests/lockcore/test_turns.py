@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +18,7 @@ from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
 from lockcore.turns import Turn, Turns
 from tests.lockcore.by_hand import NoChance
+from tests.lockcore.interrupt import Interrupt
 from tests.lockcore.scripted import EVALSHA, MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet, settings_of
 from tests.lockcore.storm import Plan, Storm
 
@@ -190,6 +196,79 @@ def test_an_interrupt_while_the_turn_is_passed_on_gives_the_lease_back(monkeypat
     assert [line.fleet.about(index, attempt) for index in range(3)] == [["set", "release"]] * 3
 
 
+@contextmanager
+def interrupted(at: int) -> Iterator[Interrupt]:
+    """KeyboardInterrupt at the `at`-th moment of who waits in line."""
+    interrupt = Interrupt(at, "attempt.py", "turns.py")
+    gc.disable()  # the end of no other line is interrupted
+    sys.settrace(interrupt.trace)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield interrupt
+    finally:
+        sys.settrace(None)
+        gc.enable()
+
+
+def serve(line: Line) -> list[Lease]:
+    """Everybody's lease in turn, given back at once."""
+    leases: list[Lease] = []
+    for _ in range(20):
+        line.later(2.5)
+        line.answer(OK)
+        given = [caller.result for caller in line.callers if isinstance(caller.result, Lease)]
+        for lease in given[len(leases) :]:
+            line.fleet.release(lease)
+        leases = given
+    return leases
+
+
+def interrupt_one_of(line: Line, victim: Caller, reply: bytes, moment: int) -> str:
+    """Where `victim` was interrupted on his way to, through and out of his attempt; empty when he was not."""
+    line.fleet.tick(2.5)
+    with interrupted(moment) as interrupt:
+        victim.go_on()
+        line.fleet.flush()
+        for index, commands in enumerate(line.fleet.unanswered):
+            line.fleet.reply(index, *[reply if command[0] == b"SET" else ONE for command in commands])
+        victim.go_on()
+    if interrupt.where:
+        victim.steps.close()
+        victim.wanted = None
+    return interrupt.where
+
+
+@pytest.mark.parametrize("reply", [OK, NIL, MISCONF])
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, reply: bytes) -> None:
+    """He is the head, or behind it and at his deadline."""
+    for moment in count(1):
+        line = Line(0)
+        for wait_ms in (300, 2.5 if number else 300, 300):
+            line.join(wait_ms)
+        line.fleet.release(line.lease)
+        where = interrupt_one_of(line, line.callers[number], reply, moment)
+        if not where:
+            break
+        assert len(serve(line)) >= (2 if reply is not MISCONF else 0), where
+        assert not line.fleet.engine.turns, where
+        assert not any(line.fleet.unanswered), where
+    assert moment > 15
+
+
+def test_a_turn_that_an_interrupt_does_not_pass_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave, left = Acquire._leave, set()
+
+    def once(self: Acquire) -> None:
+        if self not in left:
+            left.add(self)
+            leave(self)
+
+    monkeypatch.setattr(Acquire, "_leave", once)
+    with pytest.raises(AssertionError, match="leave"):
+        test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(0, OK)
+
+
 def test_an_attempt_that_is_too_late_does_not_poke_its_own_caller() -> None:
     line = Line(1, wait_ms=100_000)
     line.later(2.5)
@@ -257,7 +336,7 @@ def test_the_lease_of_a_first_attempt_leaves_no_line() -> None:
 
 def test_a_turn_that_is_not_passed_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def keeping(self: Turns, turn: Turn, *, unreachable: bool = False) -> None:
-        self[turn.resource].remove(turn)
+        self[turn.resource].pop(turn, None)
 
     monkeypatch.setattr(Turns, "leave", keeping)
     with pytest.raises(AssertionError):

@@ -1,78 +1,31 @@
 """Ctrl-C at any moment: the interrupted caller leaves nothing behind, and the lock goes on.
 
-The interpreter looks for signals after a call, at a loop's turn and at the beginning of a function. A trace function
-raises KeyboardInterrupt at the k-th such moment inside lockcore, in the caller and in its hub, for every k there is.
+A trace function raises KeyboardInterrupt at the k-th moment at which the interpreter looks for signals inside lockcore,
+in the caller and in its hub, for every k there is.
 """
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from itertools import count, pairwise
-from pathlib import Path
-from types import CodeType, FrameType
+from itertools import count
 from typing import Any
 
 import gevent
 import pytest
 
-import lockcore
 from lockcore import Outcome
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import GeventShell, Shell, ThreadShell, only
+from tests.lockcore.interrupt import Interrupt
 
 pytestmark = pytest.mark.integration
 Connect = Callable[..., Any]
 Scripted = Callable[..., Instances]
-HERE = str(Path(lockcore.__file__).parent)
 TTL_MS = 600_000  # no key goes by itself
+WAIT_MS = 60_000
 PATIENCE_MS = 250  # a wake-up lost to an interrupt is made good by the instance timeout
-OPERATIONS = {"try_acquire", "try_release"}
-
-
-@cache
-def moments(code: CodeType) -> frozenset[int]:
-    """The offsets of the instructions before which a signal may be noticed."""
-    noticed = [
-        after.offset
-        for before, after in pairwise(dis.get_instructions(code))
-        if after.opname != "RETURN_VALUE"  # belongs to the call before it, and stands outside its `try`
-        and (
-            before.opname.startswith("CALL")
-            or before.opname == "JUMP_BACKWARD"
-            or (before.opname == "RESUME" and code.co_name not in OPERATIONS)  # their caller's, rather
-        )
-    ]
-    return frozenset(noticed)
-
-
-class Interrupt:
-    """Counts those moments, and raises at one of them; `where` says at which."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-        self.where = ""
-        self._returned_to: FrameType | None = None
-
-    def trace(self, frame: FrameType, event: str, _argument: object) -> Any:
-        """For sys.settrace."""
-        code = frame.f_code
-        if self.where or not code.co_filename.startswith(HERE):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "return":
-            self._returned_to = frame.f_back  # no look for signals behind a call of a Python function
-        elif event == "opcode" and frame is self._returned_to:
-            self._returned_to = None
-        elif event == "opcode" and frame.f_lasti in moments(code):
-            self.left -= 1
-            if not self.left:
-                self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
-                raise KeyboardInterrupt
-        return self.trace
 
 
 @contextmanager
@@ -82,7 +35,8 @@ def interrupted(shell: Shell, at: int) -> Iterator[Interrupt]:
     in_hub = gevent.get_hub().loop.run_callback if isinstance(shell, GeventShell) else None
     if in_hub:
         in_hub(sys.settrace, interrupt.trace)
-        gevent.sleep(0)
+        with suppress(KeyboardInterrupt):  # in the hub, for the sake of others
+            gevent.sleep(0)
     sys.settrace(interrupt.trace)
     try:
         with suppress(KeyboardInterrupt):
@@ -91,7 +45,8 @@ def interrupted(shell: Shell, at: int) -> Iterator[Interrupt]:
         sys.settrace(None)
         if in_hub:
             in_hub(sys.settrace, None)
-            gevent.sleep(0)
+            with suppress(KeyboardInterrupt):
+                gevent.sleep(0)
 
 
 @pytest.fixture
@@ -132,6 +87,43 @@ def test_a_release_interrupted_at_any_moment_still_releases(shell: Shell, lock: 
             break
         check_sound(shell, lock, servers, interrupt.where)
     assert moment > 10
+
+
+@pytest.mark.slow
+@only(GeventShell, ThreadShell)
+def test_who_is_interrupted_in_line_at_any_moment_holds_nobody_up(shell: Shell, lock: Any, servers: Instances) -> None:
+    """One holds the key, one is interrupted while he waits for it, one waits behind him and must get it."""
+    for moment in count(1):
+        resource, mine = f"r{moment}", None
+        held = lock.acquire(resource, TTL_MS)
+        jobs = [shell.start(join_line_and_release, shell, lock, resource, held)]
+        with interrupted(shell, moment) as interrupt:
+            mine = lock.try_acquire(resource, TTL_MS, WAIT_MS)
+        for lease in filter(None, (held, mine)):
+            lock.try_release(lease)
+        try:
+            jobs[0].result()
+        except TimeoutError:
+            pytest.fail(f"still waits behind {interrupt.where}")
+        if not interrupt.where:
+            break
+        check_sound(shell, lock, servers, interrupt.where)
+    assert moment > 10
+
+
+def join_line_and_release(shell: Shell, lock: Any, resource: str, held: Any) -> None:
+    """Wait behind whoever waits by then."""
+    behind = shell.start(take_turn, lock, resource)
+    shell.sleep(0.005)
+    with suppress(KeyboardInterrupt):  # it may strike here, too
+        lock.try_release(held)
+    behind.result()
+
+
+def take_turn(lock: Any, resource: str) -> None:
+    with suppress(KeyboardInterrupt):
+        if lease := lock.try_acquire(resource, TTL_MS, WAIT_MS):  # else the interrupt cost the quorum its connections
+            lock.try_release(lease)
 
 
 def check_sound(shell: Shell, lock: Any, servers: Instances, where: str) -> None:

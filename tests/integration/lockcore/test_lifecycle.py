@@ -15,7 +15,17 @@ from lockcore import Outcome, Redlock
 from lockcore.errors import ForeignProcessError, InstanceClosedError
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.conftest import server_of
-from tests.integration.lockcore.shell import DEADLINE_S, TTL_MS, Shell, ThreadShell, only
+from tests.integration.lockcore.shell import (
+    DEADLINE_S,
+    TTL_MS,
+    AsyncioShell,
+    GeventJob,
+    GeventShell,
+    Shell,
+    ThreadShell,
+    UvloopShell,
+    only,
+)
 
 pytestmark = pytest.mark.integration
 Connect = Callable[..., Any]
@@ -202,3 +212,49 @@ def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, connect: Connect, s
     with pytest.raises(InstanceClosedError):
         lock.try_acquire("stock", TTL_MS)
     lock._driver._thread.join(DEADLINE_S)  # it tells of the bug as it ends
+
+
+@only(GeventShell, AsyncioShell, UvloopShell)
+def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    """The child has copies of everybody who waits; ending them must not release what the parent is about to get."""
+    instances = scripted(3)
+    lock = connect(instances.urls)
+    for instance in instances:
+        instance.pause()
+    waits = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
+    shell.until(lambda: all(status.pending for status in lock.instances), "its SETs to be sent")
+
+    def child() -> str:
+        if isinstance(waits, GeventJob):
+            waits.greenlet.kill()
+        else:
+            waits.task.get_coro().close()
+        return "ended"
+
+    assert in_a_child(child) == "ended"
+    for instance in instances:
+        instance.resume()
+    assert lock.try_release(waits.result()) is Outcome.RELEASED
+    shell.until(lambda: all(instance.kinds() == ["set", "release"] for instance in instances), "one release of each")
+
+
+@only(GeventShell)
+def test_who_stands_in_line_is_told_in_a_forked_child(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+    lock = connect(scripted(1).urls)
+    lease = lock.acquire("stock", TTL_MS)
+    jobs = [shell.start(lock.try_acquire, "stock", TTL_MS, 60_000) for _ in range(3)]
+    shell.until(lambda: len(lock._driver.engine.turns.get("stock", ())) == 3, "all to stand in line")
+
+    def child() -> str:
+        said = []
+        for job in jobs:
+            try:
+                job.result()
+            except ForeignProcessError:
+                said.append("foreign")
+        return " ".join(said)
+
+    assert in_a_child(child) == "foreign foreign foreign"
+    lock.release(lease)
+    for job in jobs:
+        lock.release(job.result())

@@ -11,8 +11,9 @@ import gevent
 import pytest
 
 from bench.topology.fleet import Fleet
-from lockcore import Outcome
+from lockcore import Outcome, RetryPolicy
 from lockcore.errors import InstanceClosedError
+from tests.doubles.instance import Instances
 from tests.integration.lockcore.keys import keys_on
 from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, ThreadShell, UvloopShell, only
 from tests.integration.lockcore.test_storm import Holders
@@ -91,3 +92,18 @@ def test_who_stands_in_line_when_the_lock_is_closed_is_told(
     for job in jobs:
         with pytest.raises(InstanceClosedError):
             job.result()
+
+
+def test_who_tries_again_without_a_pause_still_notices_that_the_instances_are_back(
+    shell: Shell, connect: Callable[..., Any], scripted: Callable[..., Instances]
+) -> None:
+    """Nothing is sent without a quorum, so every attempt is over at once; the loop must get its turn all the same."""
+    instances = scripted(1)
+    retry = RetryPolicy(window_ms=0, attempts=1 << 40, retry_unreachable=True)
+    lock = connect(instances.urls, retry=retry, rejoin="trust")
+    instances[0].kill(forget=False)
+    shell.until(lambda: lock.instances[0].state == "down", "the loss to be noticed")
+    job = shell.start(shell.raw(lock).try_acquire, "hot", TTL_MS, WAIT_MS)
+    shell.sleep(0.02)
+    instances[0].start()
+    assert job.result()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lockcore.clock import monotonic_ns
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Outcome
 from lockcore.shells.call import Call, ring
@@ -103,10 +104,30 @@ def test_a_time_is_waited_for_by_the_carrier() -> None:
     assert caller.call.result() == "later"
 
 
-def test_a_round_that_is_settled_at_once_is_not_waited_for() -> None:
+def test_a_round_that_is_settled_at_once_goes_on_in_the_next_turn() -> None:
+    """Whoever tries again at once must not starve the I/O thread."""
     log: list[Any] = []
     caller = Caller(waits_for(Round(Outcome.UNREACHABLE), log))
+    assert caller.woken == 0
+    ((due_ns, job),) = caller.carrier.timers
+    assert due_ns <= monotonic_ns()
+    job()
     assert (caller.woken, caller.call.result()) == (1, "value")
+
+
+def test_steps_whose_wait_cannot_begin_are_ended() -> None:
+    log: list[Any] = []
+
+    def steps() -> Generator[Any, int, str]:
+        yield 0
+        return (yield from waits_for(Round(), log))
+
+    caller = Caller(steps())
+    caller.carrier.closed = True
+    caller.carrier.timers.pop()[1]()
+    assert (caller.woken, log) == (1, ["GeneratorExit"])
+    with pytest.raises(InstanceClosedError):
+        caller.call.result()
 
 
 def test_what_the_steps_raise_belongs_to_the_caller() -> None:
