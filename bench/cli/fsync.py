@@ -207,9 +207,13 @@ def _going_on(folder: Path, values: Mapping[str, Any]) -> str:
 
 def _crash_of(wanted: Path | None) -> dict[str, Any] | None:
     """The crash result to put beside: the one named, else the newest there is. Raises UsageError for a wrong one."""
+    from bench.analysis.planner import plan_page
     from bench.experiments.stored_kinds import newest_result, result_of_kind
 
-    return result_of_kind(wanted, "crash") if wanted is not None else newest_result(Path("results"), "crash")
+    def use(crash: dict[str, Any]) -> object:
+        return plan_page([], crash, "")
+
+    return result_of_kind(wanted, "crash", use) if wanted is not None else newest_result(Path("results"), "crash", use)
 
 
 @until_shown()
@@ -244,14 +248,16 @@ def planner(**values: Any) -> int:
     from bench.analysis.planner import plan_page
     from bench.experiments.stored_kinds import newest_result, result_of_kind
 
+    def use(speed: dict[str, Any], crash: dict[str, Any] | None = None) -> dict[str, Any]:
+        return plan_page(speed["rows"], crash, speed["id"], speed["fleet"]["server"])
+
     files = Outputs.of(values)
     files.require_writable()
-    wanted = values["speed"]
-    result = result_of_kind(wanted, "fsync") if wanted is not None else newest_result(Path("results"), "fsync")
+    wanted, there = values["speed"], Path("results")
+    result = result_of_kind(wanted, "fsync", use) if wanted is not None else newest_result(there, "fsync", use)
     if result is None:
         raise EnvironmentNotReadyError("there is no result of lockbench fsync in results/; measure one, or name it")
-    crash = _crash_of(values["crash"])
-    result["planner"] = plan_page(result["rows"], crash, result["id"], result["fleet"]["server"])
+    result["planner"] = use(result, _crash_of(values["crash"]))
     return _show_page(result, values, files)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.cli.commands import execute
-from bench.cli.fsync import fsync, fsync_plan_of
+from bench.cli.fsync import _crash_of, fsync, fsync_plan_of
 
 
 def values(*arguments: str) -> dict[str, Any]:
@@ -86,3 +86,20 @@ def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(
     assert "--allow-missing" not in told
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_result_that_is_not_whole_is_refused_before_the_measuring_or_passed_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Found only at the end, it would cost the matrix."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results" / "broken"
+    folder.mkdir(parents=True)
+    broken = {"schema_version": 1, "kind": "crash", "id": "c0", "started_at": "2026", "rows": [{"instances": 3}]}
+    (folder / "result.json").write_text(json.dumps(broken), encoding="utf-8")
+    assert execute(["fsync", "--quick", "--crash", str(folder)]) == 2
+    assert "is not a whole result of lockbench crash" in capsys.readouterr().err
+    assert _crash_of(None) is None
+    (folder / "result.json").write_text(json.dumps({**broken, "kind": "fsync"}), encoding="utf-8")
+    assert execute(["planner", "--fsync", str(folder)]) == 2
+    assert "is not a whole result of lockbench fsync" in capsys.readouterr().err
