@@ -33,7 +33,7 @@ Panels = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The run, and its panels; `panels` None = there are none, `why` says the reason."""
+    """The run, and its panels; `panels` None = there are none. `why`: the reason, or that they show less than it."""
 
     finished: Finished
     panels: Panels | None
@@ -51,11 +51,12 @@ def observe(order: Order, show: Show, watch: Watch) -> Observed:
             end_s = _last_word_s(watch.prometheus, order.run_id, start_s)
             panels = _panels(order, watch, Span(order.run_id, start_s, end_s, SCRAPE_S))
             path = write_panels(panels, order.folder) if order.folder else None
+            missed = _missed(watch.prometheus, finished, order.run_id, start_s, end_s)
         except BenchError as error:
             return Observed(finished, None, None, str(error))
         except KeyboardInterrupt:
             return Observed(replace(finished, exit_code=INTERRUPTED), None, None, "interrupted, so no panels")
-        return Observed(finished, panels, path)
+        return Observed(finished, panels, path, missed)
 
 
 def _last_word_s(prometheus: Prometheus, run: str, start_s: float) -> float:
@@ -76,6 +77,17 @@ def _last_word_s(prometheus: Prometheus, run: str, start_s: float) -> float:
     if not seen_s:
         raise EnvironmentNotReadyError("Prometheus has seen nothing of the run, so there are no panels")
     return seen_s
+
+
+def _missed(prometheus: Prometheus, finished: Finished, run: str, start_s: float, end_s: float) -> str:
+    """A sentence where the boards show less than the result: a busy Prometheus comes late, or not at all."""
+    counted_as = f'redlock_acquire_outcomes_total{{redlock_run_id="{run}"}}'
+    answer = prometheus.at(f"sum(last_over_time({counted_as}[{end_s - start_s + 1:.0f}s]))", end_s)
+    seen = int(next((one.last for one in answer.series if one.last), 0))
+    every = sum(finished.result["totals"].values())
+    if seen == every:
+        return ""
+    return f"Prometheus has not seen the end of the run: the boards show {seen:,} of its {every:,} acquires"
 
 
 def _panels(order: Order, watch: Watch, span: Span) -> Panels:

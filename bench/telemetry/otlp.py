@@ -31,6 +31,7 @@ CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 _URL = re.compile(r"\w+://\S+")
+_USER = re.compile(r"[^\s/@'\"]*:[^\s/@]*@")  # as in a URL, also where its scheme was cut off
 _LOGGER = "opentelemetry"
 
 
@@ -146,8 +147,9 @@ class _LastLine(logging.Handler):
 
 def _shown(text: str) -> str:
     if cause := _CAUSE.search(text):  # below three layers of wrapping
-        return cause[1]
-    return _URL.sub(lambda match: redacted(match[0]).partition("?")[0], text)[:200]
+        text = cause[1]
+    shown = _URL.sub(lambda match: redacted(match[0]).partition("?")[0], text)
+    return _USER.sub("***@", shown)[:200]
 
 
 def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> Otlp:

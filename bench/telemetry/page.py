@@ -33,6 +33,7 @@ class Page:
         self._snapshot: Snapshot | None = None
         self._scraped = threading.Condition()
         self._scrapes_s: list[float] = []
+        self._read: Snapshot | None = None
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         host, port = place
@@ -49,12 +50,11 @@ class Page:
         self._snapshot = snapshot
 
     def close(self, within_s: float = LINGER_S) -> None:
-        """Wait for one more scrape, if there were any, and end."""
+        """Wait until the last snapshot has been scraped, if any was, and end."""
         with self._scraped:
-            seen = len(self._scrapes_s)
-            if seen > 1:
+            if len(self._scrapes_s) > 1:
                 period_s = self._scrapes_s[-1] - self._scrapes_s[-2]
-                self._scraped.wait_for(lambda: len(self._scrapes_s) > seen, min(1.5 * period_s + 0.5, within_s))
+                self._scraped.wait_for(lambda: self._read is self._snapshot, min(1.5 * period_s + 0.5, within_s))
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(1.0)
@@ -71,6 +71,7 @@ class Page:
             for instrument, points in by_name(snapshot.points).items():
                 yield self._family(instrument, points, snapshot)
         with self._scraped:
+            self._read = snapshot  # which may be no longer the last
             self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()
 

@@ -131,7 +131,7 @@ _LOAD = (
 )  # fmt: skip
 _SERVERS = (
     _histogram(
-        "db.client.operation.duration", "s", "an instance's answer to a SET, of one attempt in 64",
+        "db.client.operation.duration", "s", "an instance's answer to a SET, of observed attempts",
         at.SYSTEM, at.OPERATION, at.VOTE_ERROR, *_INSTANCE,
     ),
     _gauge("redlock.quorum.size", "{instance}", "votes that win: more than half of the configured instances"),

@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.interrupt import Interrupts
-from bench.experiments.observe import counted, observe, write_panels
+from bench.experiments.observe import _missed, counted, observe, write_panels
 from bench.experiments.observe_panels import Span, _stretches, read_boards, resolve
 from bench.experiments.observe_query import Answer, Prometheus, Series
 from bench.experiments.observe_watch import Watch, _variables, _wanted, find_collector, find_prometheus
@@ -111,6 +111,23 @@ def test_ctrl_c_while_the_panels_are_asked_leaves_only_them_away(
     assert observed.finished.exit_code == INTERRUPTED
     assert observed.panels is None
     assert "interrupted" in observed.why
+
+
+class Told:
+    """A Prometheus that has seen so many acquires; `None`: it knows of none."""
+
+    def __init__(self, acquires: float | None) -> None:
+        self.acquires = acquires
+
+    def at(self, _query: str, time_s: float) -> Answer:
+        return Answer(() if self.acquires is None else (Series({}, ((time_s, self.acquires),)),))
+
+
+def test_boards_that_show_less_than_the_run_say_so() -> None:
+    finished = Finished({"totals": {"acquired": 1200, "contended": 34}}, None, 0)
+    assert _missed(Told(1234.0), finished, "x", 0.0, 9.0) == ""  # type: ignore[arg-type]
+    assert "show 1,000 of its 1,234 acquires" in _missed(Told(1000.0), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
+    assert "show 0 of its 1,234" in _missed(Told(None), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
 
 
 def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -264,6 +264,20 @@ def test_what_an_exporter_says_of_its_variables_is_a_warning(
     assert "origami" in warning
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exporting metrics to ann:hunter2@collector:4317, retrying",
+        "exporting to http://ann:hunter2@collector:4318/v1/metrics",
+        "errors resolving ann:hunter2@127.0.0.1:1: [field:hostname]",
+        "at ':hunter2@collector'",
+    ],
+)
+def test_what_an_exporter_says_is_shown_without_a_password(text: str) -> None:
+    assert "hunter2" not in otlp._shown(text)
+    assert "@" in otlp._shown(text)
+
+
 def test_headers_that_cannot_be_read_are_not_shown(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

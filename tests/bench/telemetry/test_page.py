@@ -71,6 +71,41 @@ def test_before_the_first_snapshot_there_is_a_page_without_metrics(page: Page) -
     assert "redlock_acquire" not in read(page)
 
 
+class Slow(list):
+    """Points that are read only when they may be."""
+
+    def __init__(self) -> None:
+        super().__init__([point("redlock.load.offered", 7)])
+        self.begun, self.free = threading.Event(), threading.Event()
+
+    def __iter__(self):
+        self.begun.set()
+        assert self.free.wait(30)
+        return super().__iter__()
+
+
+def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it() -> None:
+    page = open_page(("127.0.0.1", 0), RESOURCE)
+    page.offer(snapshot())
+    read(page)
+    read(page)
+    page._scrapes_s[:] = [0.0, 100.0]  # a period that a slow machine may take
+    slow = Slow()
+    page.offer(Snapshot(1, 2, COMMON, slow))
+    early = threading.Thread(target=read, args=(page,))
+    early.start()
+    assert slow.begun.wait(30)
+    page.offer(snapshot())
+    closing = threading.Thread(target=page.close, args=(60.0,))
+    closing.start()
+    slow.free.set()
+    early.join(30)
+    assert closing.is_alive(), "the last snapshot has not been read"
+    assert "redlock_load_offered_per_second{" in read(page)
+    closing.join(30)
+    assert not closing.is_alive()
+
+
 def test_whoever_scraped_before_gets_the_last_snapshot() -> None:
     page = open_page(("127.0.0.1", 0), RESOURCE)
     read(page)
