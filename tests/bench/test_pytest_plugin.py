@@ -26,7 +26,7 @@ def example() -> str:
 
 
 def test_the_example_of_the_readme_passes(pytester: pytest.Pytester) -> None:
-    assert len([line for line in example().splitlines() if line.strip()]) <= 16
+    assert len([line for line in example().splitlines() if line.strip()]) <= 10
     pytester.makepyfile(example())
     result = pytester.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(passed=1)

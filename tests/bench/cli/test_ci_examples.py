@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,11 @@ def test_an_example_explains_every_exit_code(path: Path) -> None:
     head = path.read_text(encoding="utf-8").partition("\nname:")[0]
     for code in ("0 PASS", "1 FAIL", "4 INCONCLUSIVE", "5 ", "2 wrong", "3 no"):
         assert code in head
+
+
+@pytest.mark.parametrize(("path", "kind"), [(EXAMPLES[0], "github-workflows"), (EXAMPLES[1], "gitlab-ci")])
+def test_an_example_is_one_to_its_own_runner(path: Path, kind: str) -> None:
+    pytest.importorskip("check_jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
