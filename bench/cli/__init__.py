@@ -22,6 +22,7 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command line (default: this process's) and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         from bench.cli.commands import execute
 
@@ -36,10 +37,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ImportError as error:
         code = EXIT_ENVIRONMENT
         _report_missing(error)
+    except OSError as error:
+        code = EXIT_ENVIRONMENT
+        _report_output(error) if _is_of_output(error) else _report_crash(error)
     except Exception as error:  # noqa: BLE001 - the last net: whatever it is, the user gets a sentence and a place
         code = EXIT_ENVIRONMENT
         _report_crash(error)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr (`>&-`) somewhere to write to: nothing."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # each takes the lowest free one
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether stdout took no more: a full disk behind `>`, a terminal that is gone. Other files have names."""
+    import errno
+
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _report_output(error: OSError) -> None:
+    _drop_output()
+    print(f"lockbench: what was to be shown cannot be written ({error.strerror}); results are kept", file=sys.stderr)
 
 
 def _leave_interrupted() -> None:

@@ -229,6 +229,8 @@ def _reason(target: Target, error: Exception, timeout_s: float) -> str:
         return "still loading its data: wait until it is ready"
     if isinstance(error, redis.TimeoutError):
         return f"no answer within {timeout_s:g} s{': is it a plain port? then redis://' if target.tls else ''}"
+    if isinstance(error, redis.exceptions.InvalidResponse):
+        return f"it does not speak the Redis protocol: {text.removeprefix('Protocol Error: ')}"
     if "SSL" in text:
         return f"TLS failed: {text}"
     if "refused" in text:

@@ -138,6 +138,23 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     assert stderr == ""
 
 
+@pytest.mark.parametrize(
+    "redirection, code, said",
+    [
+        (">&-", 0, ""),
+        ("2>&- >&- <&-", 0, ""),
+        (">/dev/full", 3, "lockbench: what was to be shown cannot be written (No space left on device); "),
+    ],
+)
+def test_output_that_goes_nowhere_is_no_fault_of_ours(tmp_path: Path, redirection: str, code: int, said: str) -> None:
+    command = f'"{sys.executable}" -m bench recipes {redirection}'
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == bool(said)
+
+
 def test_init_writes_a_scenario_that_loads_and_never_overwrites(tmp_path: Path) -> None:
     done = lockbench("init", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")

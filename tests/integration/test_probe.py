@@ -1,5 +1,6 @@
 """Asking real instances: facts, counters, leaks; over TLS, ACL and unix sockets; and those that stay silent."""
 
+import socket
 import subprocess
 import threading
 import time
@@ -211,3 +212,18 @@ def test_questions_leave_no_thread_and_no_connection(fleet: Fleet) -> None:
     leaked_keys(fleet.urls, ["a"])
     assert threading.active_count() == 1
     assert client(fleet, 0).info("clients")["connected_clients"] == 1
+
+
+def test_a_server_of_another_kind_is_said_to_be_one() -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(EnvironmentNotReadyError, match="it does not speak the Redis protocol: "):
+            inspect([f"redis://127.0.0.1:{listener.getsockname()[1]}"])
+        thread.join(10)
