@@ -110,7 +110,7 @@ def _lines(point: Mapping[str, Any], result: Result, place: str) -> Iterator[tup
         times = f"p50 {latency(acquire['p50'])}, p99 {latency(acquire['p99'])}"
         yield "knee", f"{rate_text(knee['rate_per_s'])}/s: most throughput per latency ({times})"
     if point["headroom"]:
-        yield "headroom", _headroom(point["headroom"])
+        yield "headroom", _headroom(point)
     limit = point["next_limit"]
     yield "next limit", f"{limit['name']}: {limit['text']}" if limit["name"] else limit["text"]
     yield from (("used", f"{use['name']}: {use['text']}") for use in _others(limit))
@@ -134,11 +134,13 @@ def _limit(attained: Mapping[str, Any]) -> str:
     return latency(attained["limit_s"])
 
 
-def _headroom(headroom: Mapping[str, Any]) -> str:
+def _headroom(point: Mapping[str, Any]) -> str:
+    headroom = point["headroom"]
     target, ratio = f"{count(headroom['target_rate_per_s'])}/s", headroom["ratio"]
     if ratio is None:
         return f"none at {target}: no rate holds"
-    return f"{ratio * 100:+.0f} % at {target}" + ("" if headroom["kept"] else ": the SLO is not kept there")
+    least, doubt = ("at least ", "not known to be") if point["capacity"]["at_least"] else ("", "not")
+    return f"{least}{ratio * 100:+.0f} % at {target}" + ("" if headroom["kept"] else f": the SLO is {doubt} kept there")
 
 
 def _law(point: Mapping[str, Any]) -> str:
@@ -238,5 +240,5 @@ def _sweep_lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
     for point in result["points"]:
         yield " ".join(f"{name}={value}" for name, value in point["variables"].items()), answer(point, result)
         if point["headroom"]:
-            yield "headroom", _headroom(point["headroom"])
+            yield "headroom", _headroom(point)
     yield from _ending(result, place)

@@ -142,6 +142,7 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
     plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
     found = section_of(plan.points[0], findings, plan)
     assert (found["status"], found["capacity"]["at_least"]) == ("inconclusive", True)
+    assert "give it --processes" in found["reasons"][0]
 
 
 def test_what_did_not_hold_again_is_no_knee() -> None:
