@@ -218,15 +218,15 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path: Path, fleet: F
 
 
 def test_a_second_ctrl_c_leaves_no_process_and_no_lock(tmp_path: Path, fleet: Fleet) -> None:
-    run = Run(tmp_path, *LONG, *targets(fleet), "--hold", "fixed:5s")
+    run = Run(tmp_path, *LONG, *targets(fleet), "--hold", "fixed:40s", "--ttl", "60s", "--max-ttl", "60s")
     run.until_measuring()
-    assert sum(keys_left(fleet)) > 0, "locks are held for 5 s"
+    assert sum(keys_left(fleet)) > 0, "locks are held for 40 s"
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.2)  # two presses of a key, not one
     run.process.send_signal(signal.SIGINT)
     began = time.monotonic()
     assert run.end()[0] == 130
-    assert time.monotonic() - began < 4.5, "it did not wait for the holds"
+    assert time.monotonic() - began < 30, "it did not wait for the holds"
     assert keys_left(fleet) == [0, 0, 0]
     run.assert_nothing_left()
 
