@@ -170,10 +170,12 @@ def _band_names(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
             f"M{svg.number(axes.x(at))} {svg.number(top)}V{svg.number(bottom)}" for at in (band.start, band.stop)
         )
         parts.append(svg.element("path", d=ends, class_=f"{band.style}-edge"))
-        at = min(axes.x(band.start) + 3, edge - len(band.text) * _LETTER_PX)
+        most = int((edge - frame.x_range[0]) / _LETTER_PX)
+        text = band.text if len(band.text) <= most else f"{band.text[: most - 1]}…"
+        at = min(axes.x(band.start) + 3, edge - len(text) * _LETTER_PX)
         if at >= free:
-            parts.append(svg.label(band.text, at, top + 12, style=f"over {band.style}-text"))
-            free = at + len(band.text) * _LETTER_PX
+            parts.append(svg.label(text, at, top + 12, style=f"over {band.style}-text"))
+            free = at + len(text) * _LETTER_PX
     return "".join(parts)
 
 

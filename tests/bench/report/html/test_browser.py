@@ -1,5 +1,6 @@
 """The page in a real browser: no console error, every picture drawn, its text large enough, its data saved."""
 
+import copy
 import json
 import re
 import shutil
@@ -98,7 +99,10 @@ def test_a_violated_run_opens_at_its_violation_in_the_dark(violated, tmp_path):
 
 
 def test_a_phone(violated, tmp_path):
-    seen, console = look(render(page_of(violated)), tmp_path, width=375)
+    result, long = copy.deepcopy(violated), "x" * 300
+    result["scenario"]["recipe"] = result["instances"][0]["address"] = long
+    result["warnings"] = [long]
+    seen, console = look(render(page_of(result)), tmp_path, width=375)
     assert (console, seen["empty"]) == ([], [])
     assert seen["least"] >= LEAST_TEXT_PX, "pictures are read on a phone, too"
     assert seen["wide"] <= 0, "nothing is cut off"
