@@ -1,8 +1,8 @@
 """Which operations get a trace: *records of one look → a few of them, and why*.
 
 Rules
-- Of every look: the slowest, those that failed or met a split vote, releases that found nothing, up to `PER_REASON` of
-  each; and one operation in `one_in`. What is chosen for a reason is chosen once.
+- Of every look: the slowest, those that failed, met a split vote or an instance that did not vote, releases that
+  found nothing, up to `PER_REASON` of each; and one operation in `one_in`. What is chosen for a reason is chosen once.
 - Of the refused, and for half of the slowest, those are preferred whose attempts were observed: their traces show each
   instance.
 - An operation that had to wait brings along the one that held the lock until its grant: the traces are linked.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,14 @@ _ROUTINE = {OUTCOME_CODES["acquired"], OUTCOME_CODES["contended"]}
 Rows = NDArray[np.int64]
 
 
+class Looks(NamedTuple):
+    """What is known besides of each record: was an attempt of it `observed`; was an instance silent or in error in
+    one, `without_vote`."""
+
+    observed: NDArray[np.bool_]
+    without_vote: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """An operation to trace: `record` has one row. `holder`: the index in the list of chosen ones of whom it waited
@@ -39,15 +48,12 @@ class Chosen:
     holder: int | None = None
 
 
-def choose(records: Records, observed: NDArray[np.bool_], one_in: int, draw: Callable[[int], int]) -> list[Chosen]:
-    """The operations to trace. `observed`: those with attempts that were; `one_in` 0 = none by chance.
-
-    `draw(n)` gives a random whole number below n.
-    """
+def choose(records: Records, looks: Looks, one_in: int, draw: Callable[[int], int]) -> list[Chosen]:
+    """The operations to trace. `one_in` 0 = none by chance; `draw(n)` gives a random whole number below n."""
     if not len(records):
         return []
     reasons: dict[int, str] = {}
-    for reason, rows in _by_reason(records, observed, one_in, draw):
+    for reason, rows in _by_reason(records, looks, one_in, draw):
         for row in rows.tolist():
             reasons.setdefault(row, reason)
     waited = [row for row in reasons if votes.attempts_of(records[row : row + 1])[0] > 1]
@@ -61,14 +67,14 @@ def choose(records: Records, observed: NDArray[np.bool_], one_in: int, draw: Cal
     ]
 
 
-def _by_reason(
-    records: Records, observed: NDArray[np.bool_], one_in: int, draw: Callable[[int], int]
-) -> Iterator[tuple[str, Rows]]:
+def _by_reason(records: Records, looks: Looks, one_in: int, draw: Callable[[int], int]) -> Iterator[tuple[str, Rows]]:
+    observed = looks.observed
     codes, won = records["outcome"] & 0xFF, acquired(records)
     released = (records["outcome"] >> 8) & 0xFF
     yield "failed", _first(~np.isin(codes, list(_ROUTINE)), observed)
     yield "release", _first((released != 0) & (released != _RELEASED), observed)
     yield "split vote", _first(votes.split_votes_of(records) > 0, observed)
+    yield "no vote", _first(looks.without_vote, observed)
     yield "refused", _first(codes == OUTCOME_CODES["contended"], observed)
     took = np.where(won, records["ended_ns"] - records["intended_ns"], -1)
     yield "slow", _slowest(took, PER_REASON // 2)

@@ -22,12 +22,13 @@ from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, Records
 from bench.telemetry.attempts import Attempt, checksum
 from bench.telemetry.buckets import NS_PER_S, bucket_of
-from bench.telemetry.choose import Chosen, choose
+from bench.telemetry.choose import Chosen, Looks, choose
 from bench.telemetry.extensions import Extension
 from bench.telemetry.points import Exemplar
 from bench.telemetry.spans import Span, Spans, Traced
 
 DELAY = 2
+WITHOUT_VOTE = frozenset(("silent", "errored"))
 REMEMBERED = 50_000  # acquires whose attempts are kept
 
 Key = tuple[int, int]  # checksum of the resource, when the acquire began
@@ -41,6 +42,7 @@ class Tracing:
         self._dice = dice or random.SystemRandom()
         self._acquires: dict[Key, list[Attempt]] = {}
         self._won: dict[Key, Key] = {}  # the start of the round that won -> its acquire
+        self._without_vote: dict[Key, None] = {}  # acquires that met an instance which was silent or in error
         self._extended: dict[Key, list[Extension]] = {}  # by the start of the round that won
         self._waiting: deque[Records] = deque()
         self.exemplars: dict[str, dict[int, Exemplar]] = {}
@@ -52,6 +54,8 @@ class Tracing:
             self._acquires.setdefault(key, []).append(attempt)
             if attempt.outcome == "acquired":
                 self._won[attempt.resource, attempt.started_ns] = key
+            if any(ask.vote in WITHOUT_VOTE for ask in attempt.asks):
+                self._without_vote[key] = None
         self._forget()
 
     def note_extensions(self, extensions: Iterable[Extension]) -> None:
@@ -61,7 +65,7 @@ class Tracing:
         self._forget()
 
     def _forget(self) -> None:
-        memories: tuple[dict[Key, Any], ...] = (self._acquires, self._won, self._extended)
+        memories: tuple[dict[Key, Any], ...] = (self._acquires, self._won, self._without_vote, self._extended)
         for memory in memories:
             for key in list(memory)[: max(len(memory) - REMEMBERED, 0)]:
                 del memory[key]
@@ -78,7 +82,7 @@ class Tracing:
             yield from self._trace(self._waiting.popleft())
 
     def _trace(self, records: Records) -> Iterator[Span]:
-        chosen = choose(records, self._observed(records), self._one_in, self._dice.randrange)
+        chosen = choose(records, self._looks(records), self._one_in, self._dice.randrange)
         ids = [(self._dice.getrandbits(128) or 1, self._dice.getrandbits(64) or 1) for _ in chosen]
         for one, (trace_id, span_id) in zip(chosen, ids, strict=True):
             self._show(one, trace_id, span_id)
@@ -87,10 +91,12 @@ class Tracing:
             attempts = self._attempts_of(key, won=bool(acquired(one.record)[0]))
             yield from self._spans.of(Traced(one, trace_id, span_id, holder), attempts, self._extended.get(key, ()))
 
-    def _observed(self, records: Records) -> NDArray[np.bool_]:
-        keys = [*self._won, *self._acquires]
-        times = np.fromiter((began_ns for _, began_ns in keys), np.int64, len(keys))
-        return np.asarray(np.isin(records["attempt_ns"], times))
+    def _looks(self, records: Records) -> Looks:
+        without_vote = [won for won, acquire in self._won.items() if acquire in self._without_vote]
+        return Looks(
+            _begun_at(records, [*self._won, *self._acquires]),
+            _begun_at(records, [*without_vote, *self._without_vote]),
+        )
 
     def _attempts_of(self, key: Key, *, won: bool) -> Sequence[Attempt]:
         acquire = self._won.get(key, key) if won else key
@@ -102,6 +108,12 @@ class Tracing:
         at_ns = int(record["ended_ns"][0]) + self._wall_ns
         of_outcome = self.exemplars.setdefault(OUTCOMES[int(record["outcome"][0]) & 0xFF], {})
         of_outcome[bucket_of(took_s)] = Exemplar(took_s, at_ns, trace_id, span_id)
+
+
+def _begun_at(records: Records, keys: Sequence[Key]) -> NDArray[np.bool_]:
+    """Which records are of these acquires."""
+    times = np.fromiter((began_ns for _, began_ns in keys), np.int64, len(keys))
+    return np.asarray(np.isin(records["attempt_ns"], times))
 
 
 def _key_of(record: Records) -> Key:

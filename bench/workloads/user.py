@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from locust import User, constant, task
-from locust.user.task import LOCUST_STATE_RUNNING
+from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.errors import BenchError
 from bench.workloads.gear import Gear
@@ -43,7 +43,9 @@ class LockUser(User):
             raise
 
     def stop(self, force: bool = False) -> bool:
-        """Stop as Locust does, and do not wait for a far arrival or the end of a rest."""
+        """Stop as Locust does, and do not wait for a far arrival or the end of a rest. Once is enough."""
+        if self._state == LOCUST_STATE_STOPPING and not force:
+            return False
         killed: bool = super().stop(force)
         if not killed and self.worker is not None:
             self.worker.wake(self.greenlet)

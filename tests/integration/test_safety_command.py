@@ -133,9 +133,10 @@ def test_a_wish_to_end_that_a_row_swallows_ends_it_after_the_row(
 def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "taken").write_text("a file")
     seen = Case("schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected"))
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [seen])
-    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path / "gone"), lambda _text: None)
+    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path / "taken"), lambda _text: None)
     assert (done.path, done.exit_code, len(done.result["rows"])) == (None, 3, 1)
     assert "cannot write" in done.unstored
 

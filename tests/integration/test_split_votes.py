@@ -279,8 +279,9 @@ def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 40)
+    (tmp_path / "taken").write_text("a file")
     plan = split_votes.SplitVotesPlan(3, (2,), (0.0,), ("parallel",), (), (4,), 10, 10, 30.0, 1)
-    order = split_votes.SplitVotesOrder(plan, "abcd", [], tmp_path / "gone")
+    order = split_votes.SplitVotesOrder(plan, "abcd", [], tmp_path / "taken")
     done = split_votes.run_split_votes(order, lambda _text: None)
     assert (done.path, done.exit_code) == (None, 3)
     assert "cannot write" in done.unstored

@@ -77,5 +77,7 @@ def test_a_name_that_no_option_could_carry_is_left_out(offered):
 
 def test_an_unknown_name_is_answered_with_theirs_too(offered):
     offered(elsewhere="elsewhere:Good")
-    with pytest.raises(UsageError, match="replica-delayed-promotion, elsewhere$"):
+    with pytest.raises(UsageError, match="did you mean elsewhere?"):
         find_recipe("elswhere")
+    with pytest.raises(UsageError, match="replica-delayed-promotion, elsewhere$"):
+        find_recipe("nope")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.telemetry.attempts import Ask, Attempt, checksum
-from bench.telemetry.choose import PER_REASON, choose
+from bench.telemetry.choose import PER_REASON, Looks, choose
 from bench.telemetry.extensions import Extension
 from bench.telemetry.spans import SPANS, Span, Spans
 from bench.telemetry.tracing import DELAY, Tracing
@@ -17,9 +17,10 @@ ADDRESSES = [("10.0.0.1", 7001), ("10.0.0.2", 7002), ("10.0.0.3", 7003)]
 NONE_SEEN = np.zeros(10_000, bool)
 
 
-def reasons_of(records, one_in=0, observed=None):
+def reasons_of(records, one_in=0, observed=None, without_vote=None):
     seen = NONE_SEEN[: len(records)] if observed is None else observed
-    return [(int(one.record["sequence"][0]), one.reason) for one in choose(records, seen, one_in, lambda _: 0)]
+    looks = Looks(seen, NONE_SEEN[: len(records)] if without_vote is None else without_vote)
+    return [(int(one.record["sequence"][0]), one.reason) for one in choose(records, looks, one_in, lambda _: 0)]
 
 
 def test_slow_failed_refused_split_and_lost_operations_are_chosen(records) -> None:
@@ -51,6 +52,13 @@ def test_observed_ones_are_preferred_among_the_refused(records) -> None:
     assert {number for number, _ in reasons_of(many, observed=observed)} >= set(range(196, 201))
 
 
+def test_those_are_chosen_that_met_an_instance_without_a_vote(records) -> None:
+    many = records(*[{"start": 1, "ended": 2} for _ in range(200)])
+    silent = np.arange(200) == 150
+    assert dict(reasons_of(many, observed=silent, without_vote=silent))[151] == "no vote"
+    assert "no vote" not in dict(reasons_of(many, observed=silent)).values()
+
+
 def test_one_ordinary_operation_in_so_many_is_chosen(records) -> None:
     many = records(*[{"start": 1, "ended": 2} for _ in range(400)])
     by_chance = [number for number, reason in reasons_of(many, one_in=50) if reason == "one in many"]
@@ -59,7 +67,7 @@ def test_one_ordinary_operation_in_so_many_is_chosen(records) -> None:
 
 
 def test_nothing_happened_nothing_is_chosen(records) -> None:
-    assert choose(records(), NONE_SEEN[:0], 1, lambda _: 0) == []
+    assert choose(records(), Looks(NONE_SEEN[:0], NONE_SEEN[:0]), 1, lambda _: 0) == []
 
 
 # -- spans ----------------------------------------------------------------------------------------------------------
@@ -125,6 +133,17 @@ def test_an_observed_acquire_has_a_child_for_each_instance_asked_and_each_wait(r
     assert waits == [(101 * MS, 103 * MS), (104 * MS, 106 * MS)]
     (release,) = [one for one in children if one.name == "redlock.release"]
     assert (release.begun_ns, release.ended_ns) == (120 * MS, 121 * MS)
+
+
+@pytest.mark.parametrize("vote, reason", [("s", "no vote"), ("e", "no vote"), ("r", "slow"), ("a", "slow")])
+def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_is_none(
+    records, vote: str, reason: str
+) -> None:
+    made = records({"start": 100, "attempt": 106, "ended": 107, "resource": 0})
+    (acquire,) = [
+        one for one in traced(made, attempt(1, 106, "acquired", "gg" + vote)) if one.name == "redlock.acquire"
+    ]
+    assert acquire.attributes["redlock.trace.reason"] == reason
 
 
 def test_an_acquire_says_what_became_of_it(records) -> None:
