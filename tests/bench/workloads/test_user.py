@@ -1,4 +1,4 @@
-"""A user of the load, as Locust starts and stops it; in a process of its own, as importing Locust patches the process."""
+"""A user of the load, as Locust starts and stops it: in a process of its own, for importing Locust patches it."""
 
 from __future__ import annotations
 
