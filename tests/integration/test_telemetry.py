@@ -180,7 +180,7 @@ def test_a_fault_is_active_while_it_lasts_and_the_run_while_it_is_measured(told:
 def test_callers_wait_and_hold_while_the_run_is_measured(told: Told) -> None:
     held = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.leases.held"]]
     waiting = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.callers.waiting"]]
-    assert 0.2 < max(held) <= 4.001  # four resources
+    assert 0.2 < max(held) <= 8  # of four resources; the two processes' notes are not of one moment
     assert 2 < max(waiting) <= 12.001
 
 
