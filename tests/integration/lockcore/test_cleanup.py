@@ -181,7 +181,9 @@ def test_ctrl_c_while_waiting_leaves_no_key(shell: Shell, connect: Connect, scri
     with interrupt_when(lambda: is_sent(lock)):
         lock.try_acquire("stock", TTL_MS)
     resume(instances)
-    expect_clean(shell, instances)
+    # It may strike between two sockets: then who was not sent the SET is sent a release all the same.
+    shell.until(lambda: all(instance.kinds()[-1:] == ["release"] for instance in instances), "a release everywhere")
+    assert instances.keys == []
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED  # and the thread can go on
 
 
