@@ -31,5 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Leave the exit code to `.ci/run`, which looks twice at failures only, never at a suite that broke off."""
-    if not hasattr(session.config, "workerinput") and session.config.cache is not None:
-        session.config.cache.set("suite/exit", int(exitstatus))
+    cache = getattr(session.config, "cache", None)  # none under -p no:cacheprovider
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set("suite/exit", int(exitstatus))

@@ -49,8 +49,7 @@ def test_workers_of_plain_locust_export_what_its_table_counts(tmp_path: Path) ->
         acquires = sum(number_of(point) for point in metrics["redlock.acquire.outcomes"].sum.data_points)
         releases = sum(number_of(point) for point in metrics["redlock.release.duration"].histogram.data_points)
         exported += acquires + releases
-    assert counted > 1000
-    assert abs(exported - counted) <= 2 * USERS, "a cycle that ended while a worker was stopped may be missing"
+    assert exported == counted > 0, run.stderr
     assert collector.received.resource["redlock.fsync"] == "none"
     of_servers = [metrics for metrics in collector.received.instances.values() if "redis.uptime" in metrics]
     assert len(of_servers) == 1  # one worker asks the servers for all

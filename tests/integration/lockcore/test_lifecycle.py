@@ -240,10 +240,13 @@ def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, connect: Connect
 
 @only(GeventShell)
 def test_who_stands_in_line_is_told_in_a_forked_child(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    lock = connect(scripted(1).urls)
+    instances = scripted(1)
+    lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)
     jobs = [shell.start(lock.try_acquire, "stock", TTL_MS, 60_000) for _ in range(3)]
     shell.until(lambda: len(lock._driver.engine.turns.get("stock", ())) == 3, "all to stand in line")
+    instances[0].pause()
+    shell.until(lambda: lock.instances[0].pending, "the first in line to be in a round")
 
     def child() -> str:
         said = []
@@ -255,6 +258,7 @@ def test_who_stands_in_line_is_told_in_a_forked_child(shell: Shell, connect: Con
         return " ".join(said)
 
     assert in_a_child(child) == "foreign foreign foreign"
+    instances[0].resume()
     lock.release(lease)
     for job in jobs:
         lock.release(job.result())
