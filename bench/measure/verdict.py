@@ -1,0 +1,198 @@
+"""What a command says in one word, and what that rests on: *reasons by word, evidence → Verdict*.
+
+    certain bad            VIOLATED, FAIL, …    one case is enough
+    good, with its bound   SAFE, PASS, …        only over evidence, and without anything else to say
+    not known, because …   INVALID, NOT TESTED  never looks good
+
+Rules
+- Certain bad wins over not known, not known over good: `conclude` decides, nobody else.
+- A good word takes evidence: without any, or with less than it needs, the word is one of not knowing.
+- Exit codes: 130 > 5 > 1 > 4 > 0 over everything that was found.
+- `WORDS` holds every word of every command. README's table is made of it; reports take colours from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+INTERRUPTED_CODE = 130
+_PRECEDENCE = (INTERRUPTED_CODE, 5, 1, 4, 0)  # of exit codes; 2 and 3 end a command before it has a verdict
+TESTED_LEAST = 100  # tested leases below which nothing is said of safety
+
+
+class Kind(Enum):
+    """The three kinds of verdict; the value is its colour."""
+
+    BAD = "red"
+    UNKNOWN = "yellow"
+    GOOD = "green"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`text`: as printed; `status`: in result.json; `needs`: evidence it takes; `means`: what to make of it."""
+
+    text: str
+    kind: Kind
+    status: str
+    exit_code: int
+    needs: str
+    means: str
+
+    @property
+    def colour(self) -> str:
+        """Of the word wherever it is shown."""
+        return self.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`count` of what was `tested`; with fewer than `least` no good word is said. `excludes`: at 95 %, "" = nothing."""
+
+    tested: str
+    count: int
+    least: int = 1
+    excludes: str = ""
+
+    @classmethod
+    def none_in(cls, tested: str, count: int, least: int = 1) -> Evidence:
+        """Evidence of something that was never seen in `count` cases: the rule of three, 3 ÷ n."""
+        return cls(tested, count, least, f"more than 1 in {count / 3:,.0f}" if count >= least and count > 3 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A word, its evidence, and the sentences behind it, the worst first."""
+
+    word: Word
+    exit_code: int
+    evidence: tuple[Evidence, ...]
+    reasons: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the section `verdict` of a result."""
+        return {
+            "status": self.word.status,
+            "word": self.word.text,
+            "exit_code": self.exit_code,
+            "evidence": [asdict(one) for one in self.evidence],
+            "reasons": list(self.reasons),
+        }
+
+
+VIOLATED = Word(
+    "VIOLATED", Kind.BAD, "violated", 5, "two leases of one resource valid at once, or another rule broken",
+    "the lock did not hold",
+)  # fmt: skip
+FAIL = Word("FAIL", Kind.BAD, "fail", 1, "a limit that certainly does not hold", "slower, or worse, than you allow")
+INVALID = Word(
+    "INVALID", Kind.UNKNOWN, "invalid", 4, "the load was not what it claims, or a part of it ended early",
+    "figures mean nothing; repeat it on a quieter machine",
+)  # fmt: skip
+INCONCLUSIVE = Word(
+    "INCONCLUSIVE", Kind.UNKNOWN, "inconclusive", 4, "too few samples, or figures that contradict each other",
+    "not answered; the reasons say what it takes",
+)  # fmt: skip
+NOT_KNOWN = Word(
+    "NOT KNOWN", Kind.UNKNOWN, "inconclusive", 4, "a precondition did not come about, or too few rows could be judged",
+    "says nothing about the lock; repeat it on a quieter machine",
+)  # fmt: skip
+INTERRUPTED = Word(
+    "INTERRUPTED", Kind.UNKNOWN, "inconclusive", INTERRUPTED_CODE, "Ctrl-C, before anything certain was seen",
+    "what was finished is in the result",
+)  # fmt: skip
+CUT_SHORT = Word(
+    "CUT SHORT", Kind.UNKNOWN, "inconclusive", 4, "the load ended before its time, and not by Ctrl-C",
+    "what was measured until then is in the result",
+)  # fmt: skip
+SAFE = Word(
+    "SAFE", Kind.GOOD, "pass", 0, f"≥ {TESTED_LEAST} tested leases (held, and asked for meanwhile), 0 violations",
+    "95 % sure: fewer than 3 ÷ tested leases are violated",
+)  # fmt: skip
+NOT_TESTED = Word(
+    "NOT TESTED", Kind.UNKNOWN, "pass", 0, f"fewer than {TESTED_LEAST} tested leases, and no limit that needs them",
+    "the figures hold, nothing is said of safety; --hold and fewer resources test it",
+)  # fmt: skip
+UNKNOWN = Word(
+    "UNKNOWN", Kind.UNKNOWN, "pass", 0, "a history with holes, a clock that stepped, several hosts",
+    "the figures hold, nothing is said of safety",
+)  # fmt: skip
+COMPARED = Word(
+    "COMPARED", Kind.GOOD, "pass", 0, "finished pairs, and at least one figure that says different or same",
+    "each figure has its own word",
+)  # fmt: skip
+PASS = Word(
+    "PASS", Kind.GOOD, "pass", 0, "finished pairs; every interval (99 %, over all figures) ends within the tolerance",
+    "not worse than the tolerance",
+)  # fmt: skip
+AS_EXPECTED = Word(
+    "AS EXPECTED", Kind.GOOD, "pass", 0, "every row that was judged came out as it must, and enough were judged",
+    "what must be safe was, what must show did",
+)  # fmt: skip
+NOT_AS_EXPECTED = Word(
+    "NOT AS EXPECTED", Kind.UNKNOWN, "inconclusive", 4, "an effect that must show did not, though it could have",
+    "the experiment does not show what it should",
+)  # fmt: skip
+CONFIRMED = Word(
+    "CONFIRMED", Kind.GOOD, "pass", 0, "every probe at that rate held the SLO, at least as many as were asked for",
+    "that rate holds, the next one tried does not",
+)  # fmt: skip
+NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "the lowest rate tried missed the SLO", "no rate holds")
+BARS_REACHED = Word("BARS REACHED", Kind.GOOD, "pass", 0, "every bar was measured, in every round", "at least as good")
+BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "the interval of a bar lies beyond it", "worse than it is to be")
+
+_EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
+WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result
+    "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, CUT_SHORT, INTERRUPTED),
+    "compare": (COMPARED, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
+    "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
+    "capacity": (CONFIRMED, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
+    "safety": _EXPERIMENT,
+    "split-votes": _EXPERIMENT,
+    "crash": _EXPERIMENT,
+    "fsync": _EXPERIMENT,
+    "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
+}
+
+
+def conclude(
+    good: Word, evidence: Sequence[Evidence], found: Mapping[Word, Sequence[str]], *, thin: Word = NOT_KNOWN
+) -> Verdict:
+    """Return the verdict: the worst of `found` that has reasons, else `good` where the evidence suffices, else `thin`.
+
+    `found`: sentences by the word they speak for. Reasons are said once each, those of the worst word first.
+    """
+    said = {word: reasons for word, reasons in found.items() if reasons}
+    if not said and (missing := _missing(evidence)):
+        said = {thin: missing}
+    ranked = sorted(said, key=_severity)
+    word = ranked[0] if ranked else good
+    code = min((one.exit_code for one in (*ranked, word)), key=_PRECEDENCE.index)
+    return Verdict(word, code, tuple(evidence), tuple(dict.fromkeys(line for one in ranked for line in said[one])))
+
+
+def word_of(command: str, verdict: Mapping[str, Any]) -> Word:
+    """Return the word of a stored verdict. One written before there was a `word` is never shown as good."""
+    text, status = verdict.get("word"), str(verdict["status"])
+    known = [one for one in WORDS.get(command, ()) if one.text == text]
+    bad = status in (VIOLATED.status, FAIL.status)
+    old = Word(str(text or status.upper()), Kind.BAD if bad else Kind.UNKNOWN, status, 0, "", "")
+    return known[0] if known else old
+
+
+def _missing(evidence: Sequence[Evidence]) -> list[str]:
+    if not evidence:
+        return ["nothing was tested"]
+    return [
+        f"{one.tested}: {one.count:,}, and {one.least:,} are needed" if one.count else f"{one.tested}: none"
+        for one in evidence
+        if one.count < one.least
+    ]
+
+
+def _severity(word: Word) -> tuple[int, int]:
+    """Certain bad first; among those of one kind by exit code, INVALID before what it makes inconclusive."""
+    return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)
