@@ -63,7 +63,7 @@ def test_a_command_is_understood_as_it_is_written(page: str, line: str, monkeypa
     words = shlex.split(line)
     if words[1] == "--version":
         return
-    command = lockbench.commands[words[1]]
+    command = lockbench.get_command(click.Context(lockbench), words[1])
     context = command.make_context(words[1], words[2:], parent=click.Context(lockbench))
     scenario = context.params.get("scenario")
     if scenario is not None and not str(scenario).startswith(MADE):

@@ -14,7 +14,7 @@ Rules, with q = N // 2 + 1:
 - Probable: what one attempt can tell from its own replies. All N answering at odd N, a loser is always refused by a
   quorum and calls it CONTENDED: only the refusals' holders (SET NX GET) then tell a split vote from a held lock.
 
-Source: the Redis text's "split brain condition where nobody wins"; Wilson 1927 for the interval. Pure.
+Source: the Redis text's "split brain condition where nobody wins". Pure.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from itertools import accumulate, groupby
-from math import comb, factorial, inf, prod, sqrt
+from math import comb, factorial, inf, prod
 
 from lockcore.model import Outcome, Vote
 from lockcore.quorum import quorum_of
 
-NORMAL_95 = 1.959964
 ANSWERS = (Vote.GRANTED, Vote.REFUSED)
 
 
@@ -123,25 +122,6 @@ def _shares(votes: int, contenders: int, most: int) -> Iterator[tuple[int, ...]]
     for share in range(min(votes, most), -1, -1):
         for rest in _shares(votes - share, contenders - 1, share) if share * contenders >= votes else ():
             yield (share, *rest)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A rate with its 95 % interval; all None without trials."""
-
-    rate: float | None
-    low: float | None
-    high: float | None
-
-
-def wilson(successes: int, trials: int) -> Interval:
-    """The Wilson score interval (95 %) of `successes` in `trials`, 0 ≤ successes ≤ trials."""
-    if not trials:
-        return Interval(None, None, None)
-    rate, square = successes / trials, NORMAL_95**2
-    centre = (rate + square / (2 * trials)) / (1 + square / trials)
-    half = NORMAL_95 / (1 + square / trials) * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2))
-    return Interval(rate, max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half)))
 
 
 # -- what happened ---------------------------------------------------------------------------------------------------

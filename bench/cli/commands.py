@@ -1,6 +1,7 @@
 """The command line's grammar: *arguments → the command that does it*.
 
-Rules: parsing and printing only; the work is in bench.experiments and bench.topology. Whatever goes wrong on purpose
+Rules: parsing and printing only. A question's command stands in the question's own folder and is imported when it is
+asked for (`QUESTIONS`). Whatever goes wrong on purpose
 is a BenchError or a click exception, and becomes one line on stderr here. Source: README's command table.
 """
 
@@ -14,19 +15,11 @@ from typing import Any
 
 import click
 
-from bench.cli.capacity import capacity
-from bench.cli.compare import compare
 from bench.cli.completion import completion, completion_asked
-from bench.cli.crash import crash
-from bench.cli.examples import show_examples
-from bench.cli.fsync import fsync, planner
-from bench.cli.gate import gate
-from bench.cli.observe import observe
+from bench.cli.lazy import LazyGroup
 from bench.cli.options import given_options, scenario_options
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.report import report
-from bench.cli.safety import safety
-from bench.cli.split_votes import split_votes
 from bench.cli.telemetry import metrics_port_option
 from bench.errors import BenchError
 from bench.scenario import load
@@ -74,7 +67,22 @@ def _version() -> str:
         return "(not installed)"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+QUESTIONS = {
+    "capacity": "bench.cli.capacity",
+    "compare": "bench.cli.compare",
+    "crash": "bench.cli.crash",
+    "fsync": "bench.cli.fsync",
+    "gate": "bench.cli.gate",
+    "observe": "bench.cli.observe",
+    "planner": "bench.cli.fsync",
+    "safety": "bench.cli.safety",
+    "split-votes": "bench.cli.split_votes",
+}
+
+
+@click.group(
+    cls=LazyGroup, places=QUESTIONS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.version_option(_version(), message="lockbench %(version)s")
 def lockbench() -> None:
     """Take locks on N independent Redis instances under load, and judge what happened.
@@ -161,15 +169,5 @@ def init(file: Path) -> int:
     return write_scenario(file)
 
 
-lockbench.add_command(crash)
 lockbench.add_command(report)
-lockbench.add_command(safety)
-lockbench.add_command(capacity)
-lockbench.add_command(split_votes)
-lockbench.add_command(compare)
-lockbench.add_command(gate)
-lockbench.add_command(fsync)
-lockbench.add_command(planner)
-lockbench.add_command(observe)
 lockbench.add_command(completion)
-show_examples(lockbench)

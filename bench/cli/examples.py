@@ -45,10 +45,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def show_examples(group: click.Group) -> None:
-    """Put each command's examples at the end of its help; a command that has some of its own keeps them."""
-    for name, command in group.commands.items():
-        lines = EXAMPLES.get(name, ())
-        if lines:
-            shown = "\n".join(f"  {line}" for line in lines)
-            command.epilog = "\n\n".join(filter(None, (f"\b\nExamples:\n{shown}", command.epilog)))
+def with_examples(command: click.Command) -> click.Command:
+    """Return `command` with its examples at the end of its help, before whatever it says there itself."""
+    lines = EXAMPLES.get(command.name or "", ())
+    shown = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    if lines and not (command.epilog or "").startswith(shown):
+        command.epilog = "\n\n".join(filter(None, (shown, command.epilog)))
+    return command

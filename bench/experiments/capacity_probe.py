@@ -20,11 +20,11 @@ import numpy as np
 
 from bench.analysis.bottleneck import server_use, uses_of
 from bench.analysis.capacity_search import Seen
-from bench.analysis.split_votes import wilson
 from bench.errors import UsageError
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
+from bench.measure.intervals import wilson
 
 CLEARLY_COMPLETED = 0.9  # of the offered rate; less is no bad moment of the machine
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}  # what may be later

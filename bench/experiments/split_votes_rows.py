@@ -25,9 +25,9 @@ from bench.analysis.split_votes import (
     is_probable,
     outcome_says_split,
     rounds_of,
-    wilson,
 )
 from bench.measure.histogram import Histogram
+from bench.measure.intervals import wilson
 from bench.measure.latency import block
 from lockcore import Outcome, RetryPolicy
 from lockcore.clock import NS_PER_MS

@@ -7,13 +7,14 @@ generator limited is marked ≥. Fits 100 columns. Source: the sections of bench
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
 from bench.report.figures import MISSING, count, milliseconds, percent
 from bench.report.junit import Case, Suite
-from bench.report.planner import disk_name, disk_text, planner_markdown, print_planner, spread_of
+from bench.report.planner import disk_name, disk_text, planner_markdown, planner_sheet, print_planner, spread_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, print_sheet, sheet_markdown
 
 Result = Mapping[str, Any]
@@ -61,6 +62,13 @@ def fsync_sheet(result: Result, place: str = "") -> Sheet:
     return Sheet(
         verdict, style, _headline(result), _conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
     )
+
+
+def fsync_and_planner_sheet(result: Result, place: str = "") -> Sheet:
+    """Return the figures of the policies behind the planner's page."""
+    told, planned = fsync_sheet(result, place), planner_sheet(result)
+    lines = (("advice", planned.headline), *dict.fromkeys((*told.lines, *planned.lines)))
+    return replace(told, parts=(*planned.parts, *told.parts), lines=lines)
 
 
 def print_fsync(result: Result, place: str, console: Console) -> None:

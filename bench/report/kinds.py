@@ -1,25 +1,20 @@
 """What kind of result it is, and how each is told: *result.json → its words, on a terminal, as Markdown, as a page*.
 
 Rules: a kind is recognised by its own word (`kind`), else by the sections only it has; one that nobody here knows is
-told by its verdict and its tables. Source: the results of bench.experiments.
+told by its verdict and its tables. Each question tells its own result; only where it does is known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from rich.console import Console
 
-from bench.report.capacity import summarise_capacity
-from bench.report.comparison import summarise_comparison
-from bench.report.crash import crash_sheet
-from bench.report.fsync import fsync_sheet
 from bench.report.markdown import summary_markdown
-from bench.report.peers import summarise_peers
-from bench.report.planner import planner_sheet
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, print_sheet, sheet_markdown
 from bench.report.summary import summarise
 from bench.report.terminal import print_summary
@@ -28,6 +23,16 @@ Result = Mapping[str, Any]
 _STYLES = {"pass": GOOD, "violated": BAD, "fail": BAD}
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
 _MOST_COLUMNS = 14
+SHEETS = {
+    "capacity": "bench.report.capacity:summarise_capacity",
+    "compare": "bench.report.comparison:summarise_comparison",
+    "crash": "bench.report.crash:crash_sheet",
+    "fsync": "bench.report.fsync:fsync_and_planner_sheet",
+    "gate": "bench.report.comparison:summarise_comparison",
+    "peers": "bench.report.peers:summarise_peers",
+    "safety": "bench.report.safety_matrix:safety_sheet",
+    "split-votes": "bench.report.split_votes:split_votes_sheet",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +67,16 @@ def words_of(result: Result, place: str = "") -> Words:
 
 def sheet_of(result: Result, place: str = "") -> Sheet:
     """Return the sheet of a result that is no run."""
-    known = _SHEETS.get(kind_of(result), _plain)
-    return known(result, place)
+    known = found_for(kind_of(result), SHEETS)
+    return _plain(result, place) if known is None else cast("Sheet", known(result, place))
 
 
-def _safety(result: Result, place: str) -> Sheet:
-    from bench.report.safety_matrix import HEAD, summarise_safety
-
-    told = summarise_safety(result, place)
-    parts = tuple(Part(name, about, HEAD, rows, frozenset(range(6))) for name, about, rows in told.parts)
-    return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
-
-
-def _split_votes(result: Result, place: str) -> Sheet:
-    from bench.report.split_votes import summarise_split_votes
-
-    told = summarise_split_votes(result, place)
-    parts = tuple(
-        Part(part.name, part.about, part.head, part.rows, frozenset({1, 2} if "order" in part.head else {0}))
-        for part in told.parts
-    )
-    return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
-
-
-def _fsync(result: Result, place: str) -> Sheet:
-    """The figures of the policies, then the planner's page."""
-    told, planned = fsync_sheet(result, place), planner_sheet(result)
-    lines = (("advice", planned.headline), *dict.fromkeys((*told.lines, *planned.lines)))
-    return replace(told, parts=(*planned.parts, *told.parts), lines=lines)
+def found_for(kind: str, places: Mapping[str, str]) -> Callable[..., Any] | None:
+    """Return what `places` names for `kind` as `module:function`, imported now; None if it names nothing."""
+    if kind not in places:
+        return None
+    module, _, name = places[kind].partition(":")
+    return cast("Callable[..., Any]", getattr(import_module(module), name))
 
 
 def _plain(result: Result, place: str) -> Sheet:
@@ -129,15 +116,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-
-
-_SHEETS: Mapping[str, Callable[[Result, str], Sheet]] = {
-    "safety": _safety,
-    "split-votes": _split_votes,
-    "capacity": summarise_capacity,
-    "compare": summarise_comparison,
-    "gate": summarise_comparison,
-    "fsync": _fsync,
-    "crash": crash_sheet,
-    "peers": summarise_peers,
-}

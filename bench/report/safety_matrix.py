@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.report.junit import Case, Suite
+from bench.report.sheet import Part, Sheet
 
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -45,6 +46,13 @@ class SafetySummary:
     conditions: str
     parts: tuple[tuple[str, str, tuple[tuple[str, ...], ...]], ...]
     lines: tuple[tuple[str, str], ...]
+
+
+def safety_sheet(result: Result, place: str = "") -> Sheet:
+    """Return `result`, stored at `place`, as a sheet."""
+    told = summarise_safety(result, place)
+    parts = tuple(Part(name, about, HEAD, rows, frozenset(range(6))) for name, about, rows in told.parts)
+    return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
 
 
 def summarise_safety(result: Result, place: str = "") -> SafetySummary:

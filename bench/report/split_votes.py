@@ -16,6 +16,8 @@ from rich.text import Text
 
 from bench.report.figures import MISSING, count, milliseconds
 from bench.report.junit import Case, Suite
+from bench.report.sheet import Part as TablePart
+from bench.report.sheet import Sheet
 from bench.scenario.quantity import duration_text
 
 Result = Mapping[str, Any]
@@ -60,6 +62,16 @@ class SplitVotesSummary:
     conditions: str
     parts: tuple[Part, ...]
     lines: tuple[tuple[str, str], ...]
+
+
+def split_votes_sheet(result: Result, place: str = "") -> Sheet:
+    """Return `result`, stored at `place`, as a sheet."""
+    told = summarise_split_votes(result, place)
+    parts = tuple(
+        TablePart(part.name, part.about, part.head, part.rows, frozenset({1, 2} if "order" in part.head else {0}))
+        for part in told.parts
+    )
+    return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
 
 
 def summarise_split_votes(result: Result, place: str = "") -> SplitVotesSummary:

@@ -6,23 +6,27 @@ different kinds stand one after the other in a table. Source: bench.report.kinds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
-from bench.report.html.capacity_figures import capacity_figures
-from bench.report.html.comparison_figures import comparison_figures
-from bench.report.html.figure import Figure, Page
-from bench.report.html.fsync_figures import fsync_figures
-from bench.report.html.odds_figures import crash_figures, split_votes_figures
+from bench.report.html.figure import Page
 from bench.report.html.page import REPORT_NAME, write_page
 from bench.report.html.run_page import run_page
 from bench.report.html.several_page import several_page
 from bench.report.html.sheet_page import sheet_page
-from bench.report.kinds import kind_of, sheet_of
+from bench.report.kinds import found_for, kind_of, sheet_of
 
 Result = Mapping[str, Any]
+FIGURES = {
+    "capacity": "bench.report.html.capacity_figures:capacity_figures",
+    "compare": "bench.report.html.comparison_figures:comparison_figures",
+    "crash": "bench.report.html.odds_figures:crash_figures",
+    "fsync": "bench.report.html.fsync_figures:fsync_figures",
+    "gate": "bench.report.html.comparison_figures:comparison_figures",
+    "split-votes": "bench.report.html.odds_figures:split_votes_figures",
+}
 
 
 def page_of(result: Result, place: str = "") -> Page:
@@ -30,7 +34,8 @@ def page_of(result: Result, place: str = "") -> Page:
     kind = kind_of(result)
     if kind == "run":
         return run_page(result, place)
-    return sheet_page(sheet_of(result, place), result, kind, _FIGURES.get(kind, _none)(result))
+    figures = found_for(kind, FIGURES)
+    return sheet_page(sheet_of(result, place), result, kind, figures(result) if figures else ())
 
 
 def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:
@@ -44,17 +49,3 @@ def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:
 def write_report(result: Result, stored: Path) -> Path:
     """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
     return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
-
-
-def _none(_result: Result) -> Sequence[Figure]:
-    return ()
-
-
-_FIGURES: Mapping[str, Callable[[Result], Sequence[Figure]]] = {
-    "capacity": capacity_figures,
-    "compare": comparison_figures,
-    "crash": crash_figures,
-    "fsync": fsync_figures,
-    "gate": comparison_figures,
-    "split-votes": split_votes_figures,
-}

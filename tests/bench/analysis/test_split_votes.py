@@ -20,8 +20,8 @@ from bench.analysis.split_votes import (
     is_probable,
     outcome_says_split,
     rounds_of,
-    wilson,
 )
+from bench.measure.intervals import wilson
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 

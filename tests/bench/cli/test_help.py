@@ -15,14 +15,14 @@ from bench.cli.commands import lockbench
 from bench.cli.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = sorted(lockbench.commands)
+TOP = click.Context(lockbench, info_name="lockbench")
+COMMANDS = lockbench.list_commands(TOP)
 
 
 def help_of(name: str) -> str:
-    command = lockbench.commands[name]
-    return command.get_help(
-        click.Context(command, info_name=name, parent=click.Context(lockbench, info_name="lockbench"))
-    )
+    command = lockbench.get_command(TOP, name)
+    assert command is not None
+    return command.get_help(click.Context(command, info_name=name, parent=TOP))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -43,7 +43,7 @@ def test_every_example_is_understood(line: str) -> None:
         line = line.partition("$(")[2].partition(")")[0]
     words = shlex.split(line.partition(" > ")[0].partition(" | ")[0])
     assert words[0] == "lockbench"
-    command = lockbench.commands[words[1]]
+    command = lockbench.get_command(TOP, words[1])
     assert command.make_context(words[1], words[2:], parent=click.Context(lockbench)) is not None
 
 
