@@ -51,9 +51,6 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     from bench.experiments.sides import is_stored, read_given
 
     given = [read_given(text, Path()) for text in things]
-    for one in given:
-        if one.kind == "missing":
-            raise UsageError(f"{one.text} is no result, scenario, revision or installed library")
     if len(given) + len(values["recipes"]) < 2:
         raise UsageError("name at least two things to compare: result folders, scenario files or --recipe")
     judged = asked_metrics(values["metrics"], SHOWN)

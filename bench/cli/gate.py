@@ -1,6 +1,6 @@
 """`lockbench gate`: *a baseline and a candidate → PASS, FAIL or INCONCLUSIVE*.
 
-Rules: a baseline that is not there is inconclusive (exit 4), never a pass. Source: README, "Gate your CI".
+Rules: what was named and is not there is a mistake (exit 2), never noise (4). Source: README, "Gate your CI".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.cli.comparing import (
     require_declared,
     say_time,
 )
-from bench.errors import InconclusiveError, UsageError
+from bench.errors import UsageError
 from bench.gates.metric import Metric, find_metric
 from bench.gates.paired import gate_pairs
 from bench.gates.threshold import read_thresholds
@@ -59,21 +59,15 @@ def gate(scenario: Path | None, **values: Any) -> int:
     """
     from bench.experiments.sides import Given, is_stored, read_given
 
+    if not values["baseline"]:
+        raise UsageError("no baseline was named: say with --baseline what it must not be worse than")
     baseline = read_given(values["baseline"], values["repo"])
-    if baseline.kind == "missing":
-        name = (
-            f"the baseline {values['baseline']} is no result, scenario, revision or installed library"
-            if values["baseline"]
-            else "no baseline was named"
-        )
-        raise InconclusiveError(f"{name}: there is nothing to compare with, so nothing passes (--baseline)")
-    candidate = read_given(values["candidate"], values["repo"])
-    if not values["candidate"]:
-        if baseline.kind not in ("revision", "library"):
-            raise UsageError("name what is to be judged with --candidate")
+    if values["candidate"]:
+        candidate = read_given(values["candidate"], values["repo"])
+    elif baseline.kind in ("revision", "library"):
         candidate = Given("the code here", "here")
-    if candidate.kind == "missing":
-        raise UsageError(f"the candidate {values['candidate']} is no result, scenario, revision or installed library")
+    else:
+        raise UsageError("name what is to be judged with --candidate")
     given = [baseline, candidate]
     return _stored(given, values) if is_stored(given) else _run(given, scenario, values)
 
@@ -109,11 +103,7 @@ def _stored(given: list[Given], values: dict[str, Any]) -> int:
     from bench.experiments.comparison import Question, compare_stored
     from bench.experiments.stored import read_series, require_alike, rounds_of
 
-    try:
-        baseline = read_series(given[0].where)
-    except UsageError as error:
-        raise InconclusiveError(f"there is no baseline, so nothing passes: {error}") from None
-    series = [baseline, read_series(given[1].where)]
+    series = [read_series(one.where) for one in given]
     labels = [one.label for one in given]
     differs = require_alike(series, labels, values["variables"])
     judged = asked_metrics(values["metrics"], OPEN if series[0][0]["scenario"]["rate_per_s"] else CLOSED)

@@ -87,8 +87,7 @@ def _answered(
     timing: Mapping[str, Any],
     exact: dict[str, Any] | None,
 ) -> Done:
-    metrics = list(_judged(question, rounds))
-    thresholds = list(_thresholds(question, rounds))
+    metrics, thresholds = list(_judged(question, rounds)), list(_thresholds(question, rounds))
     verdict = judge_comparison(
         question.kind,
         rounds.runs,
@@ -96,6 +95,7 @@ def _answered(
         labels=question.labels,
         exact=exact,
         thresholds=thresholds,
+        stopped=rounds.stopped,
     )
     result = {
         "schema_version": SCHEMA_VERSION,
@@ -161,8 +161,6 @@ def _side(label: str, result: Result | None) -> dict[str, Any]:
 
 
 def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
-    if rounds.stopped:
-        yield f"stopped after {rounds.finished} pairs: {rounds.stopped}"
     if rounds.repeated:
         yield f"{rounds.repeated} pairs were repeated, as the load of one of their runs was not what it claims"
     busy = sum((run["generator_cpu_ratio"] or 0) >= BUSY_CORE for run in rounds.runs)

@@ -5,8 +5,9 @@
     git:main · main       the lock library of a git revision, run now
     lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
 
-Rules: what exists as a path is a path. Runs made only to be compared are short: 1 s each unless a duration was asked
-for; a scenario whose faults come later keeps its own. Source: README, "Gate your CI".
+Rules: what exists as a path is a path; what was named and is not there is a mistake, said with the nearest name there.
+Runs made only to be compared are short: 1 s each unless a duration was asked for; a scenario whose faults come later
+keeps its own. Source: README, "Gate your CI".
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bench.errors import UsageError
 from bench.experiments.pairs import Side
 from bench.experiments.revision import checked_out, commit_of, installed
 from bench.scenario import Scenario
+from bench.scenario.quantity import nearest
 
 WINDOW_MS, WARMUP_MS = 1000.0, 300.0
 Load = Callable[[Path | None], Scenario]
@@ -27,7 +29,7 @@ Load = Callable[[Path | None], Scenario]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One side as it was named. `kind`: stored, scenario, revision, library, here, or missing."""
+    """One side as it was named. `kind`: stored, scenario, revision, library, or here."""
 
     text: str
     kind: str
@@ -41,19 +43,30 @@ class Given:
 
 
 def read_given(text: str, repository: Path) -> Given:
-    """Return what `text` names."""
+    """Return what `text` names. Raises UsageError when there is no such thing, EnvironmentNotReadyError without git."""
     prefix, _, rest = text.partition(":")
-    if prefix == "lib" and rest:
-        return Given(text, "library" if Path(rest).exists() else "missing", Path(rest))
-    if prefix != "git" and text:
-        path = Path(text)
-        if path.suffix == ".toml" and path.exists():
-            return Given(text, "scenario", path)
-        if path.exists():
-            return Given(text, "stored", path)
-    revision = rest if prefix == "git" else text
-    commit = commit_of(revision, repository) if revision else None
-    return Given(text, "revision", repository, commit) if commit else Given(text, "missing")
+    if prefix == "lib":
+        if not rest or not Path(rest).exists():
+            raise UsageError(f"{text}: there is no such folder{_hint(rest)}")
+        return Given(text, "library", Path(rest))
+    if prefix == "git":
+        return Given(text, "revision", repository, commit_of(rest, repository))
+    path = Path(text)
+    if text and path.exists():
+        return Given(text, "scenario" if path.suffix == ".toml" else "stored", path)
+    wrong = f"{text or 'an empty name'}: there is no such result or scenario{_hint(text)}"
+    if not text or path.suffix == ".toml":
+        raise UsageError(wrong)
+    try:
+        return Given(text, "revision", repository, commit_of(text, repository))
+    except UsageError as error:
+        raise UsageError(f"{wrong}; and {error}") from None
+
+
+def _hint(name: str) -> str:
+    """The path most like `name` beside where it should be."""
+    folder = Path(name).parent
+    return nearest(name, [str(other) for other in folder.glob("*")]) if name and folder.is_dir() else ""
 
 
 def is_stored(given: list[Given]) -> bool:

@@ -61,7 +61,10 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One metric of one side against the first. `worse`: the shift turned so that above 0 is worse; None: no values."""
+    """One metric of one side against the first. `worse`: the shift turned so that above 0 is worse; None: no values.
+
+    `noisy`: there are pairs enough and values in all of them, and only their spread leaves it undecided.
+    """
 
     metric: Metric
     first: float | None
@@ -72,6 +75,7 @@ class Judged:
     paired: bool
     verdict: str
     reason: str
+    noisy: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of a result's `metrics`; ratios are second ÷ first, as measured, not turned."""
@@ -86,6 +90,7 @@ class Judged:
             **self._ratios(),
             "verdict": self.verdict,
             "reason": self.reason or None,
+            "noisy": self.noisy,
         }
 
     def _ratios(self) -> dict[str, float | None]:
@@ -157,12 +162,13 @@ def _judge(
     else:
         logs = [[sign * log(value) for value in side] for side in (first, second)]
         worse = unpaired_shift(logs[0], logs[1], confidence)
-    found, reason = verdict(worse, tolerance), ""
+    found, reason, noisy = verdict(worse, tolerance), "", False
     if values.torn and found in ("pass", "same"):
         found, reason = "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples"
     elif found == "inconclusive":
-        reason = _too_few(worse, count, values) or _too_noisy(worse, deviation, tolerance)
-    return Judged(metric, *medians, count, worse, deviation, values.paired, found, reason)
+        few = _too_few(worse, count, values)
+        reason, noisy = few or _too_noisy(worse, deviation, tolerance), not (few or values.torn)
+    return Judged(metric, *medians, count, worse, deviation, values.paired, found, reason, noisy)
 
 
 def _too_few(worse: Estimate, count: int, values: Sides) -> str:

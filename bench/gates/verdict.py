@@ -5,6 +5,9 @@ Rules
   stays proven when another one is unclear.
 - Without a finished pair, and with an INVALID run, nothing passes.
 - A comparison is inconclusive only if none of its metrics says anything.
+- Pairs that were ordered and not run, as something stood in the way, leave it undecided.
+- `only_noise`: nothing but the spread of the figures left it undecided, so that a quieter machine or more pairs may
+  decide it. All that may be forgiven.
 
 Source: README's exit codes (130 > 2 > 3 > 5 > 4 > 1 > 0).
 """
@@ -26,15 +29,20 @@ def judge_comparison(
     labels: Sequence[str],
     exact: Entry | None = None,
     thresholds: Sequence[Entry] = (),
+    stopped: str = "",
 ) -> dict[str, Any]:
-    """Return the section `verdict`: `status` (pass, fail, inconclusive, invalid, violated) and `reasons`.
+    """Return the section `verdict`: `status` (pass, fail, inconclusive, invalid, violated), `reasons`, `only_noise`.
 
-    `kind`: gate or compare; `metrics`: those that count, as `Judged.to_json` returns them.
+    `kind`: gate or compare; `metrics`: those that count, as `Judged.to_json` returns them; `stopped`: why not all pairs
+    were run.
     """
     found = {
         "violated": _first(runs, labels, "violated"),
         "invalid": _first(runs, labels, "invalid"),
-        "inconclusive": [f"{one['expression']}: {one['reason']}" for one in thresholds if _is(one, "inconclusive")],
+        "inconclusive": [
+            *(f"{one['expression']}: {one['reason']}" for one in thresholds if _is(one, "inconclusive")),
+            *([f"not all pairs were run: {stopped}"] if stopped else []),
+        ],
         "fail": [
             *(_worse(entry) for entry in metrics if entry["verdict"] == "fail"),
             *(exact or {}).get("failures", ()),
@@ -43,7 +51,9 @@ def judge_comparison(
     }
     undecided = _undecided(kind, runs, metrics)
     status = next((name for name in ORDER if found[name]), "inconclusive" if undecided else "pass")
-    return {"status": status, "reasons": [reason for name in ORDER for reason in found[name]] + undecided}
+    others = [reason for name in ORDER for reason in found[name]]
+    noise = bool(runs and undecided and not others) and all(entry["noisy"] for entry in metrics if _is_open(entry))
+    return {"status": status, "reasons": others + undecided, "only_noise": noise}
 
 
 def combine_thresholds(runs: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -66,7 +76,7 @@ def combine_thresholds(runs: Sequence[Entry]) -> list[dict[str, Any]]:
 def _undecided(kind: str, runs: Sequence[Entry], metrics: Sequence[Entry]) -> list[str]:
     if not runs:
         return ["there is no finished pair"]
-    unclear = [f"{entry['metric']}: {entry['reason']}" for entry in metrics if entry["verdict"] == "inconclusive"]
+    unclear = [f"{entry['metric']}: {entry['reason']}" for entry in metrics if _is_open(entry)]
     some_say_something = kind == "compare" and len(unclear) < len(metrics)
     return [] if some_say_something else unclear
 
@@ -83,6 +93,10 @@ def _first(runs: Sequence[Entry], labels: Sequence[str], status: str) -> list[st
 def _worse(entry: Entry) -> str:
     change = entry["ratio"] - 1
     return f"{entry['metric']} got worse: {change:+.1%} ({entry['label']})"
+
+
+def _is_open(entry: Entry) -> bool:
+    return bool(entry["verdict"] == "inconclusive")
 
 
 def _is(entry: Entry, status: str) -> bool:

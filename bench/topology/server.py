@@ -20,7 +20,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, UsageError
 
 SETTING = "LOCKBENCH_SERVER"
 _ON_PATH = ("redis-server", "valkey-server")
@@ -59,14 +59,14 @@ def find_server(explicit: str | None = None) -> ServerBinary:
     """Return the server to start, identified.
 
     `explicit` is a path or a command name; without it the order of this module applies.
-    Raises EnvironmentNotReadyError when there is none, or when the one to take cannot be run.
+    Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it cannot be run.
     """
     setting = explicit or os.environ.get(SETTING)
     if setting:
         source = "explicit setting" if explicit else SETTING
         path = shutil.which(str(Path(setting).expanduser().absolute()) if "/" in setting else setting)
         if path is None:
-            raise EnvironmentNotReadyError(
+            raise (UsageError if explicit else EnvironmentNotReadyError)(
                 f"the server '{setting}' ({source}) is not an executable file: "
                 "give the path of a redis-server or valkey-server"
             )

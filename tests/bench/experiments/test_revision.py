@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.pairs import Side
 from bench.experiments.revision import PREFIX, checked_out, commit_of, installed
 from bench.scenario import load
@@ -47,7 +47,6 @@ def imported(side: Side, module: str) -> str:
 def test_each_revision_gives_its_own_library_and_not_its_bench(repository: Path) -> None:
     for version in (1, 2):
         commit = commit_of(f"v{version}", repository)
-        assert commit is not None
         with checked_out(commit, repository) as folders:
             side = Side("x", load(None, {}), folders)
             assert imported(side, "mylock") == str(version)
@@ -57,33 +56,49 @@ def test_each_revision_gives_its_own_library_and_not_its_bench(repository: Path)
 def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     commit = commit_of("v1", repository)
-    assert commit is not None
     with checked_out(commit, repository):
         assert list(tmp_path.glob(f"{PREFIX}*"))
     assert not list(tmp_path.glob(f"{PREFIX}*"))
 
 
-def test_no_such_revision_is_none_and_a_commit_that_cannot_be_read_is_refused(repository: Path, tmp_path: Path) -> None:
-    assert commit_of("v3", repository) is None
-    assert commit_of("--help", repository) is None
-    assert commit_of("v1", tmp_path) is None
+def test_what_is_no_revision_is_a_mistake_and_the_nearest_one_is_said(repository: Path, tmp_path: Path) -> None:
+    git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
+    wrong = {"origin/mian": "did you mean origin/main", "v3": "has no revision v3",
+             "--help": "no revision", "": "no name", "origin/": "no revision"}  # fmt: skip
+    for revision, said in wrong.items():
+        with pytest.raises(UsageError, match=said):
+            commit_of(revision, repository)
+    with pytest.raises(UsageError, match="git says 'not a git repository"):
+        commit_of("v1", tmp_path)
+    with pytest.raises(UsageError, match="cannot change to"):
+        commit_of("v1", tmp_path / "nowhere")
     with pytest.raises(EnvironmentNotReadyError, match="git cannot read"), checked_out("0" * 40, repository):
         pass
+
+
+def test_a_shallow_clone_is_told_as_the_reason(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "shallow")
+    with pytest.raises(UsageError, match="this clone is shallow: fetch what is missing"):
+        commit_of("origin/nothing-like-it", tmp_path / "shallow")
+
+
+def test_without_git_the_machine_is_not_ready(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentNotReadyError, match="git cannot be run"):
+        commit_of("v1", repository)
 
 
 def test_a_revision_without_a_package_is_refused(repository: Path) -> None:
     git(repository, "rm", "-q", "-r", "mylock")
     git(repository, "commit", "-q", "-m", "nothing left")
     commit = commit_of("HEAD", repository)
-    assert commit is not None
-    with pytest.raises(EnvironmentNotReadyError, match="holds no Python package"), checked_out(commit, repository):
+    with pytest.raises(UsageError, match="holds no Python package"), checked_out(commit, repository):
         pass
 
 
 def test_a_library_that_would_not_be_imported_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: something else answers for the package's name, so both sides would be the same code."""
     commit = commit_of("v1", repository)
-    assert commit is not None
     monkeypatch.setattr("bench.experiments.revision._ASK", "print('/usr/lib/python3/mylock/__init__.py')")
     with pytest.raises(EnvironmentNotReadyError, match="would be imported from"), checked_out(commit, repository):
         pass
@@ -98,5 +113,5 @@ def test_installed_packages_are_found_in_a_folder_or_a_virtual_environment(tmp_p
     assert installed(plain) == (str(plain),)
     assert installed(environment) == (str(packages),)
     assert imported(Side("x", load(None, {}), installed(environment)), "mylock") == "7"
-    with pytest.raises(EnvironmentNotReadyError, match="holds no Python package"):
+    with pytest.raises(UsageError, match="holds no Python package"):
         installed(tmp_path / "nowhere")

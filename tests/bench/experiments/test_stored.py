@@ -105,11 +105,21 @@ def test_stored_runs_are_values_without_pairs() -> None:
 def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
     store(tmp_path / "run", result())
-    words = {"mine.toml": "scenario", "run": "stored", "nowhere": "missing", "": "missing", "git:nothing": "missing",
-             f"lib:{tmp_path}": "library", "lib:/some/where": "missing"}  # fmt: skip
+    words = {"mine.toml": "scenario", "run": "stored"}
     for word, kind in words.items():
-        text = str(tmp_path / word) if kind in ("scenario", "stored") else word
-        assert read_given(text, tmp_path).kind == kind
+        assert read_given(str(tmp_path / word), tmp_path).kind == kind
+    assert read_given(f"lib:{tmp_path}", tmp_path).kind == "library"
+
+
+def test_what_is_not_there_is_a_mistake_and_the_nearest_name_is_said(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
+    wrong = {"": "an empty name", "nowhere": "no such result or scenario.*git says", "git:nothing": "git says",
+             "lib:": "no such", "git:": "git says", "lib:/some/where": "no such folder",
+             f"{tmp_path}/mien.toml": "did you mean .*mine.toml",
+             f"lib:{tmp_path}/mine.tmol": "did you mean .*mine.toml"}  # fmt: skip
+    for text, said in wrong.items():
+        with pytest.raises(UsageError, match=said):
+            read_given(text, tmp_path)
 
 
 def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> None:

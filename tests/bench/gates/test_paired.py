@@ -119,9 +119,18 @@ def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
     found = judge_gate(P50, Sides(base, noisy), 0.1, metrics=1)
     assert found.verdict == "inconclusive"
     assert found.reason == "24 pairs with this noise show 25%, 10% takes about 131"
+    assert found.noisy
     near = [109.9 + place % 3 / 10 for place in range(24)]
     found = judge_gate(P50, Sides(base, near), 0.1, metrics=1)
     assert (found.verdict, found.reason) == ("inconclusive", "the change is too close to the tolerance to tell")
+
+
+def test_what_is_undecided_for_want_of_samples_is_not_put_down_to_noise() -> None:
+    base = [100.0] * 24
+    noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
+    for candidate in ([*noisy[:20], *[None] * 4], [None] * 24, [*base[:5], *[None] * 19], [*base[:22], None, None]):
+        found = judge_gate(P50, Sides(base, candidate), 0.1, metrics=1)
+        assert (found.verdict, found.noisy) == ("inconclusive", False), candidate
 
 
 # -- the verdict as a whole --------------------------------------------------------------------------------------------
@@ -139,6 +148,7 @@ def metric(verdict: str) -> dict[str, Any]:
         "label": "new",
         "reason": "why",
         "higher_is_better": True,
+        "noisy": verdict == "inconclusive",
     }
 
 
@@ -167,12 +177,40 @@ def whole(kind: str = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: A
             {"metrics": ["fail"], "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "y"}]},
             "inconclusive",
         ),
+        ({"metrics": ["pass"], "stopped": "no server"}, "inconclusive"),
         ({"kind": "compare", "metrics": ["different", "inconclusive"]}, "pass"),
         ({"kind": "compare", "metrics": ["inconclusive", "inconclusive"]}, "inconclusive"),
     ],
 )  # fmt: skip
 def test_the_worst_word_wins(case: dict[str, Any], status: str) -> None:
     assert whole(**case) == status
+
+
+@pytest.mark.parametrize(
+    ("case", "noise"),
+    [
+        ({"metrics": ["pass", "inconclusive"]}, True),
+        ({"metrics": ["pass"]}, False),
+        ({"metrics": ["inconclusive"], "runs": ()}, False),
+        ({"metrics": ["inconclusive", "fail"]}, False),
+        ({"metrics": ["inconclusive"], "runs": (run(), run(1, "invalid"))}, False),
+        ({"metrics": ["inconclusive"], "runs": (run(), run(1, "violated"))}, False),
+        ({"metrics": ["inconclusive"], "stopped": "no server"}, False),
+        (
+            {
+                "metrics": ["inconclusive"],
+                "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "nothing was tested"}],
+            },
+            False,
+        ),
+    ],
+)
+def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: dict[str, Any], noise: bool) -> None:
+    words = [metric(word) for word in case.pop("metrics")]
+    runs = case.pop("runs", TWO_RUNS)
+    assert judge_comparison("gate", runs, words, labels=["old", "new"], **case)["only_noise"] is noise
+    starved = [{**word, "noisy": False} for word in words]
+    assert not judge_comparison("gate", runs, starved, labels=["old", "new"], **case)["only_noise"]
 
 
 def limit(status: str, value: float | None, path: str = "latency_s.acquire.p99") -> dict[str, Any]:

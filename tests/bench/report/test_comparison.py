@@ -56,7 +56,11 @@ def shown(result: Result, width: int = 100) -> str:
 def test_the_verdict_stands_first_everywhere(tmp_path: Path, factor: float, word: str) -> None:
     result = compared(tmp_path, factor)
     if word == "INCONCLUSIVE":  # an interval that reaches beyond the tolerance, of an effect that may be smaller
-        result["verdict"] = {"status": "inconclusive", "reasons": ["rate: the interval is too wide to tell"]}
+        result["verdict"] = {
+            "status": "inconclusive",
+            "reasons": ["rate: the interval is too wide to tell"],
+            "only_noise": True,
+        }
     sheet = summarise_comparison(result)
     assert shown(result).startswith(f"{word}   new.toml")
     assert sheet_markdown(sheet).startswith(f"## {word}: new.toml")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology import server
 from bench.topology.server import ServerBinary, find_server, found_servers, release_command
 
@@ -116,6 +116,8 @@ def test_a_setting_that_names_nothing_is_not_passed_over(
     monkeypatch.setenv("LOCKBENCH_SERVER", "/nowhere/redis-server")
     with pytest.raises(EnvironmentNotReadyError, match=r"'/nowhere/redis-server' \(LOCKBENCH_SERVER\) is not an exec"):
         find_server()
+    with pytest.raises(UsageError, match="explicit setting"):
+        find_server("/nowhere/redis-server")
 
 
 def test_a_broken_server_is_an_error_and_not_passed_over(fake_server: FakeServer) -> None:
