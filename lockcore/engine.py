@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 
 from lockcore.clock import NS_PER_MS, drift_ns
@@ -28,12 +29,22 @@ from lockcore.commands import (
 )
 from lockcore.deadlines import Deadlines
 from lockcore.flight import SMALLEST, Flight
-from lockcore.membership import Hello, Member, State, abstention_ns
+from lockcore.membership import ASK_EVERY_NS, Hello, Member, State, abstention_ns, fields_of, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms
+from lockcore.rounds import (
+    Awaited,
+    ExtendRound,
+    Ignored,
+    MergedReply,
+    Part,
+    Question,
+    ReleaseRound,
+    SetRound,
+    Terms,
+)
 from lockcore.settings import Settings
 from lockcore.status import status_of
 from lockcore.turns import Turn, Turns
@@ -50,7 +61,7 @@ class Engine:
         self.instances = len(addresses)
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
-        self.pipes = [Pipeline(index, address) for index, address in enumerate(addresses)]
+        self.pipes = [Pipeline(index, address, self.forgot) for index, address in enumerate(addresses)]
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Part | Turn] = []
@@ -305,6 +316,7 @@ class Engine:
         if [member for member in self.members if member.abstained(now_ns)]:
             self._recount()
         self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
+        self._ask(now_ns)
         return self.next_tick_ns(now_ns)
 
     def _leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
@@ -319,6 +331,7 @@ class Engine:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
         due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
         due += [member.retry_ns for member in self.members if member.is_due]
+        due += [member.ask_ns for member in self.members if member.is_asked]
         due += [self.deadlines.next_ns(), self.turns.next_ns]
         lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
         due += [now_ns + lag_ns for pipe in self.voters if pipe.pending]
@@ -335,9 +348,7 @@ class Engine:
         self.now_ns = now_ns
         pipe, member, settings = self.pipes[index], self.members[index], self.settings
         known = member.hello
-        abstention = abstention_ns(
-            hello, known.run_id if known else None, settings.rejoin, settings.max_ttl_ms, settings.drift_factor
-        )
+        abstention = abstention_ns(hello, known, settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
         member.joined(hello, abstention, now_ns)
         pipe.open(transmit, dialect)
         if known is not None:
@@ -349,6 +360,31 @@ class Engine:
             if now_ns < self._expiry_ns(round_):
                 self._unicast(pipe, round_.encode(dialect), ReleaseRound(round_.won, now_ns))
         self._recount()
+
+    def forgot(self, index: int, why: str) -> None:
+        """An instance may have forgotten locks just now, though its connection stays."""
+        settings = self.settings
+        whole_ns = forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
+        if whole_ns:
+            self.members[index].forgot(why, whole_ns, self.now_ns)
+            self._recount()
+            self.pipes[index].void_sets()
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask the instances that do not tell by themselves whether they are still what they were."""
+        for pipe, member in zip(self.pipes, self.members, strict=True):
+            if member.is_asked and member.ask_ns <= now_ns:
+                member.ask_ns = now_ns + ASK_EVERY_NS
+                self._unicast(pipe, request(b"INFO", b"replication"), Question(self, now_ns))
+
+    def answered(self, index: int, info: bytes) -> None:
+        """What an instance said of its replication when it was asked."""
+        hello, fields = self.members[index].hello, fields_of(info)
+        if fields.get("role", "master") != "master":
+            self.forgot(index, "it is a replica")
+        elif hello and fields.get("master_replid", "") != hello.replid:
+            self.members[index].hello = replace(hello, replid=fields.get("master_replid", ""))
+            self.forgot(index, "was a replica")
 
     def _expiry_ns(self, round_: ReleaseRound) -> int:
         ttl_ms = self.settings.max_ttl_ms  # the lease may have been extended

@@ -1,15 +1,18 @@
 """Which instances may vote: *hello, loss, lag, time → a member's state*. Pure.
 
-Rules (the Redlock text's *delayed restart*, done by the client): an instance that restarted may have forgotten locks,
-so it abstains until every lock it could have forgotten has expired. A changed run id abstains for max_ttl + drift
-from the reconnect, whatever its uptime says. A first contact abstains for max_ttl + drift − (uptime − 1 s) under
-`delay`, not at all under `trust-first` and `trust`; `trust` also trusts changed run ids. Abstaining stops SETs only.
+Rules (the Redlock text's *delayed restart*, done by the client): an instance that restarted, was a replica or was
+flushed may have forgotten locks, so it abstains until every lock it could have forgotten has expired: for max_ttl +
+drift from the moment it is noticed, whatever its uptime says. It is noticed by another identity in the handshake (run
+id and replication id, or what there is instead of a run id), by -READONLY, and by what the server tells or is asked
+on a connection that stays (see `Hello.tells`). A first contact abstains for max_ttl + drift − (uptime − 1 s) under
+`delay`, for the whole time if it was a replica since it started, not at all under `trust-first` and `trust`; `trust`
+also trusts what may have forgotten. Abstaining stops SETs only.
 An instance over its lag cap is left alone until it has caught up. One that is down is tried again with back-off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -19,6 +22,9 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
+ASK_EVERY_NS = NS_PER_S
+SAME_START_S = 1.0  # uptime comes in whole seconds
+MUST_EXPIRE = "locks it may have forgotten must expire first"
 
 
 class State(Enum):
@@ -31,53 +37,116 @@ class State(Enum):
     REFUSED = "refused"
 
 
+class Identity(Enum):
+    """By what two contacts with a server are told to be with one run of one server, the best first."""
+
+    RUN_ID = "run_id"
+    REPLICATION_ID = "master_replid"
+    PROCESS = "process_id and start time"
+
+    @property
+    def meaning(self) -> str:
+        """What it shows, in a sentence for people."""
+        return _MEANINGS[self]
+
+
+NO_IDENTITY = (
+    "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could not be noticed"
+)
+_MEANINGS = {
+    Identity.RUN_ID: "every restart is noticed",
+    Identity.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; a first replica changes it, "
+    "too, and costs max_ttl without its vote",
+    Identity.PROCESS: "neither run_id nor master_replid: a restart is noticed by another process_id or start time, not "
+    "one within a second with the same number; the same server given twice is not noticed",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What an instance said of itself when it was connected: `uptime_s` ≥ 0 in s, `server` such as `valkey 9.1.2`."""
+    """What an instance said of itself when it was connected: `uptime_s` ≥ 0 in s, `server` such as `valkey 9.1.2`.
+
+    `run_id`: by what it is told apart, of the kind `identity`. `replid`: its replication id, "" where it has none.
+    `started_s`: when it started on some clock, in s; compared only where the identity is the process. `was_replica`:
+    since it started. `tells`: it says on the connection when its memory is emptied; else it is asked every second.
+    """
 
     run_id: str
     uptime_s: int
     server: str
     client_id: int
+    replid: str = ""
+    identity: Identity = Identity.RUN_ID
+    started_s: float = 0.0
+    was_replica: bool = False
+    tells: bool = True
+
+    def is_run_of(self, known: Hello) -> bool:
+        """True when this is the server of `known`, neither restarted nor a replica since."""
+        same = (self.run_id, self.replid, self.identity) == (known.run_id, known.replid, known.identity)
+        return same and abs(self.started_s - known.started_s) <= SAME_START_S
 
 
-def abstention_ns(hello: Hello, known_run_id: str | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
+def fields_of(info: bytes | str) -> dict[str, str]:
+    """The fields of an INFO reply."""
+    text = info.decode(errors="replace") if isinstance(info, bytes) else info
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[Identity, str, float] | None:
+    """By what to tell a server apart, from its INFO: kind, value, start (s); None if by nothing. `now_s`: any clock."""
+    for kind in (Identity.RUN_ID, Identity.REPLICATION_ID):
+        if value := fields.get(kind.value):
+            return kind, value, 0.0
+    if not fields.get("process_id") or "uptime_in_seconds" not in fields:
+        return None
+    its_now_s = int(fields.get("server_time_usec", "0")) / 1e6 or now_s
+    return Identity.PROCESS, f"process {fields['process_id']}", its_now_s - int(fields["uptime_in_seconds"])
+
+
+def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
+    """How long (ns) an instance must not vote that may have forgotten locks just now."""
+    return 0 if rejoin == "trust" else max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
+
+
+def abstention_ns(hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
     """How long, in ns from now, an instance that just connected must not grant votes; 0 for not at all."""
-    whole = max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
-    if known_run_id is None:
-        if rejoin != "delay":
-            return 0
-        return max(0, whole - max(0, hello.uptime_s - 1) * NS_PER_S)
-    if hello.run_id == known_run_id or rejoin == "trust":
+    whole = forgotten_ns(rejoin, max_ttl_ms, drift_factor)
+    if known is not None:
+        return 0 if hello.is_run_of(known) else whole
+    if rejoin != "delay":
         return 0
-    return whole
+    return whole if hello.was_replica else max(0, whole - max(0, hello.uptime_s - 1) * NS_PER_S)
 
 
 class Member:
     """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is tried again."""
 
-    __slots__ = ("backoff_ns", "connecting", "hello", "reason", "retry_ns", "state", "until_ns")
+    __slots__ = ("ask_ns", "backoff_ns", "connecting", "hello", "reason", "retry_ns", "state", "until_ns")
 
     def __init__(self) -> None:
         self.state = State.DOWN
         self.reason = "not connected yet"
         self.hello: Hello | None = None
         self.until_ns = 0
-        self.retry_ns = 0
+        self.retry_ns = self.ask_ns = 0
         self.backoff_ns = FIRST_BACKOFF_NS
         self.connecting = False
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
         """Connected: it votes at once, or after `abstention` ns."""
-        restarted = self.hello is not None
-        self.hello = hello
+        known, self.hello = self.hello, hello
+        self.ask_ns = now_ns + ASK_EVERY_NS
         self.connecting = False
         self.backoff_ns = FIRST_BACKOFF_NS
         still_abstaining = max(self.until_ns, now_ns + abstention) if abstention else self.until_ns
         self.until_ns = still_abstaining
         self.state = State.ABSTAINING if still_abstaining > now_ns else State.VOTING
-        why = "restarted: locks it may have forgotten" if restarted else "not up for max_ttl yet: locks it may not know"
-        self.reason = f"{why} must expire first" if still_abstaining > now_ns else ""
+        if known is None:
+            why = "was a replica" if hello.was_replica else "not up for max_ttl yet"
+        else:
+            why = "was a replica" if hello.run_id == known.run_id != hello.replid else "restarted"
+        self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """Not connected (any more), or must not take part: tried again after a back-off that doubles to 2 s."""
@@ -86,6 +155,21 @@ class Member:
         self.connecting = False
         self.retry_ns = now_ns + self.backoff_ns
         self.backoff_ns = min(2 * self.backoff_ns, LONGEST_BACKOFF_NS)
+
+    def forgot(self, why: str, abstention: int, now_ns: int) -> None:
+        """It may have forgotten locks while it was connected."""
+        self.state, self.until_ns = State.ABSTAINING, max(self.until_ns, now_ns + abstention)
+        self.reason = f"{why}: {MUST_EXPIRE}"
+
+    @property
+    def is_connected(self) -> bool:
+        """True while it has a connection."""
+        return self.state not in (State.DOWN, State.REFUSED)
+
+    @property
+    def is_asked(self) -> bool:
+        """True when it is connected and has to be asked whether it is still the same."""
+        return self.is_connected and self.hello is not None and not self.hello.tells
 
     def lagged(self, reason: str) -> None:
         """Over the lag cap: its votes are ABSENT until it has caught up."""
@@ -114,13 +198,14 @@ class Member:
     @property
     def is_due(self) -> bool:
         """True when it should be tried again as soon as `retry_ns` has come."""
-        return self.state in (State.DOWN, State.REFUSED) and not self.connecting
+        return not self.is_connected and not self.connecting
 
 
 def twin_of(members: Sequence[Member], index: int, hello: Hello) -> int | None:
     """The other connected instance that is the very server of `hello`, if any: one server must not vote twice."""
+    if hello.identity is Identity.PROCESS:  # two machines may number alike
+        return None
     for other, member in enumerate(members):
-        connected = member.state not in (State.DOWN, State.REFUSED)
-        if other != index and connected and member.hello and member.hello.run_id == hello.run_id:
+        if other != index and member.is_connected and member.hello and member.hello.run_id == hello.run_id:
             return other
     return None

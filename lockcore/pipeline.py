@@ -1,7 +1,8 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
 Rules: bytes that were expected are counted by the flight (flight.py); of what is parsed, successes are counted here,
-straight on the round (rounds.py says when that is enough). Redis answers a connection's commands in order, so the
+straight on the round (rounds.py says when that is enough). The one thing an instance says unasked (RESP3) is that keys
+were flushed: exactly between the replies before and after it. Redis answers a connection's commands in order, so the
 awaited replies are a FIFO and nothing is tagged. Acquire and release of one lock share the connection of their
 instance, so a release always lands after its SET. Bytes leave through `transmit`, which a shell provides.
 """
@@ -16,8 +17,8 @@ from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
-from lockcore.resp import HiredisProtocolError, Replies
-from lockcore.rounds import Awaited, Part
+from lockcore.resp import RESP3_NIL, HiredisProtocolError, PushNotification, Replies
+from lockcore.rounds import Awaited, Ignored, Part, SetRound
 from lockcore.settings import LagCap
 
 Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
@@ -27,14 +28,32 @@ class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
-                "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect",
-        "errors", "index", "late_replies",
-        "parsing", "pending", "queue", "reads", "reconnects", "replies", "seen", "transmit", "writes",
+        "address",
+        "awaited",
+        "backlog",
+        "bytes_received",
+        "bytes_sent",
+        "commands",
+        "dialect",
+        "errors",
+        "forgot",
+        "index",
+        "late_replies",
+        "parsing",
+        "pending",
+        "queue",
+        "reads",
+        "reconnects",
+        "replies",
+        "seen",
+        "transmit",
+        "writes",
     )  # fmt: skip
 
-    def __init__(self, index: int, address: str) -> None:
+    def __init__(self, index: int, address: str, forgot: Callable[[int, str], None]) -> None:
         self.index = index
         self.address = address
+        self.forgot = forgot  # it may have forgotten locks just now
         self.dialect = Dialect("evalsha", native_extend=False)
         self.pending: deque[Awaited | Flight] = deque()
         self.awaited = 0  # replies
@@ -60,18 +79,32 @@ class Pipeline:
 
     def break_off(self) -> list[Awaited]:
         """The connection is gone: returns what was still awaited on it, oldest first."""
-        lost: list[Awaited] = []
+        lost = self._take_pending()
+        self.queue.clear()
+        self.awaited = 0
+        self.transmit = None
+        return lost
+
+    def _take_pending(self) -> list[Awaited]:
+        """What is awaited, oldest first, flights dissolved: nothing is pending any more."""
+        taken: list[Awaited] = []
         for awaited in self.pending:
             if isinstance(awaited, Flight):
                 awaited.dissolve()
-                lost += awaited.left(self)
+                taken += awaited.left(self)
             else:
-                lost.append(awaited)
+                taken.append(awaited)
         self.pending.clear()
-        self.queue.clear()
-        self.awaited = self.seen = 0
-        self.transmit = None
-        return lost
+        self.seen = 0
+        return taken
+
+    def void_sets(self) -> None:
+        """It has forgotten locks: SETs still out here are SILENT, because it would grant what it has forgotten."""
+        awaited = self._take_pending()
+        self.pending += [Ignored(each.started_ns) if isinstance(each, SetRound) else each for each in awaited]
+        for each in awaited:
+            if isinstance(each, SetRound):
+                each.silence(self, "FORGOT")
 
     def expect(self, awaited: Awaited) -> None:
         """One more reply to await."""
@@ -99,7 +132,7 @@ class Pipeline:
         self.reads += 1
         self.bytes_received += len(data)
         if self.pending and self.pending[0].__class__ is Flight and not self.parsing and data.endswith(b"\n"):
-            data = self._predicted(data)
+            data = self._predicted(data.replace(*RESP3_NIL) if b"_" in data else data)
         if data:
             self._parse(data)
 
@@ -137,6 +170,10 @@ class Pipeline:
         count = 0
         try:
             while (reply := following()) is not False:
+                if reply.__class__ is PushNotification:
+                    if reply[:1] == [b"invalidate"]:
+                        self.forgot(self.index, "keys were flushed")
+                    continue
                 round_: Any = oldest()
                 count += 1
                 undecided = round_.undecided
@@ -164,5 +201,7 @@ class Pipeline:
         return ""
 
     def count_error(self, kind: str) -> None:
-        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, or CLOSED)."""
+        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, or CLOSED or FORGOT)."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
+        if kind == "READONLY":
+            self.forgot(self.index, "it is a replica")

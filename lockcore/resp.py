@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from hiredis import ProtocolError as HiredisProtocolError
-from hiredis import Reader, ReplyError
+from hiredis import PushNotification, Reader, ReplyError
 
 from lockcore.errors import ProtocolError
 
-__all__ = ["HiredisProtocolError", "Replies", "ReplyError", "bulk", "error_kind", "request"]
+__all__ = [
+    "RESP3_NIL", "HiredisProtocolError", "PushNotification", "Replies", "ReplyError", "bulk", "error_kind", "request",
+]  # fmt: skip
+RESP3_NIL = b"_\r\n", b"$-1\r\n"  # and what it is in RESP2: as long as `+OK`, which it stands in for
 
 
 def bulk(argument: bytes) -> bytes:

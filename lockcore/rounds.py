@@ -117,11 +117,11 @@ class SetRound:
             self.outcome = Outcome.ACQUIRED
             self.engine.ready.append(self)
 
-    def silence(self, pipe: Pipeline) -> None:
-        """The connection broke with this reply outstanding: the SET may have happened."""
+    def silence(self, pipe: Pipeline, kind: str = "CLOSED") -> None:
+        """The connection broke with this reply outstanding, or it no longer counts: the SET may have happened."""
         if self._one_less():
             self.silent += 1
-            pipe.count_error("CLOSED")
+            pipe.count_error(kind)
             self._judge()
 
     def expire(self) -> None:
@@ -318,6 +318,21 @@ class Ignored:
 
     def silence(self, pipe: Pipeline) -> None:
         """Nobody asked."""
+
+
+class Question(Ignored):
+    """INFO replication, asked of an instance that does not tell by itself what becomes of it."""
+
+    __slots__ = ("engine",)
+
+    def __init__(self, engine: Engine, started_ns: int) -> None:
+        super().__init__(started_ns)
+        self.engine = engine
+
+    def reply(self, reply: object, pipe: Pipeline) -> None:
+        """Its answer; an error says nothing."""
+        if isinstance(reply, bytes):
+            self.engine.answered(pipe.index, reply)
 
 
 class MergedReply:

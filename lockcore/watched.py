@@ -76,9 +76,9 @@ class WatchedSetRound(SetRound):
         self.replied_ns[pipe.index] = self.engine.now_ns
         self.votes[pipe.index] = vote
 
-    def silence(self, pipe: Pipeline) -> None:
-        """The connection broke."""
-        super().silence(pipe)
+    def silence(self, pipe: Pipeline, kind: str = "CLOSED") -> None:
+        """The connection broke, or the instance forgot."""
+        super().silence(pipe, kind)
         self.close()
 
     def expire(self) -> None:

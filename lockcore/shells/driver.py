@@ -178,6 +178,7 @@ class Driver:
         if wire is None:
             return
         engine = self.engine
+        voters = engine.voters
         try:
             for data in wire.receive():
                 engine.received(index, data, monotonic_ns())
@@ -186,6 +187,8 @@ class Driver:
         except BaseException:
             self.interrupted()
             raise
+        if engine.voters is not voters:
+            self.arm(monotonic_ns())  # for the end of an abstention, even if nobody asks for anything
         if engine.ready:
             self.wake()
 

@@ -1,14 +1,17 @@
 """From a target to a connection ready for pipelining: *host, port, credentials → a socket and what the server said*.
 
 Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a retried SET NX reads
-its own success as a refusal). Then the instance is asked what it is. Refused, with one sentence: a cluster node, a
-replica, a wrong password, a failed TLS handshake, no way to compare and delete. No message holds a password. Blocking:
-a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
+its own success as a refusal). Then the instance is asked to tell when keys are flushed (RESP3, CLIENT TRACKING: in one
+order with its replies, so no vote slips through), and what it is. Refused, with one sentence: a cluster node, a
+replica, a wrong password, a failed TLS handshake, no way to notice a restart, none to compare and delete. No message
+holds a password. All of it takes `connect_timeout_s` at most (but for the resolver, which nobody can interrupt).
+Blocking: a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
 """
 
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
@@ -19,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
-from lockcore.membership import Hello
+from lockcore.membership import NO_IDENTITY, Hello, fields_of, identity_of
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Sock, plain_socket
 
@@ -27,6 +30,7 @@ TCP_USER_TIMEOUT_MS = 10_000
 LONGEST_TEXT = 200
 TLS_ADVICE = "; does this port speak TLS? If not, use redis://"
 PLAIN_ADVICE = "; does it want TLS? Then use rediss://"
+NEVER = "0" * 40  # the second replication id of a server that never was a replica
 UNUSABLE = ("unknown command", "syntax error", "wrong number of arguments", "unknown subcommand", "can't run this")
 
 
@@ -98,7 +102,7 @@ def _failure(target: Target, error: Exception) -> InstanceError:
         return InstanceRefusedError(target.address, f"the TLS handshake failed: {text}")
     if "DB index" in text:
         return InstanceRefusedError(target.address, "it has no database of that number")
-    if isinstance(error, RedisTimeoutError):
+    if isinstance(error, RedisTimeoutError | TimeoutError):
         return InstanceTimeoutError(target.address, text + (TLS_ADVICE if target.is_tls else ""))
     hung_up = "closed by server" in text or "reset" in text
     return InstanceClosedError(target.address, text + (PLAIN_ADVICE if hung_up and not target.is_tls else ""))
@@ -109,30 +113,48 @@ def _ask(connection: Any, *arguments: str | bytes) -> Any:
     return connection.read_response()
 
 
-def _fields(info: bytes | str) -> dict[str, str]:
-    text = info.decode() if isinstance(info, bytes) else info
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+def _tells(connection: Any) -> bool:
+    """True when the server now says on this connection when keys are flushed, and no more than that (OPTIN)."""
+    try:
+        if not isinstance(_ask(connection, "HELLO", "3"), dict):
+            return False
+        return bool(_ask(connection, "CLIENT", "TRACKING", "ON", "OPTIN") == b"OK")
+    except ResponseError:  # not known, or not allowed for this user
+        return False
 
 
 def _inspect(target: Target, connection: Any) -> Hello:
-    fields: dict[str, str] = {}
-    for section in ("server", "replication", "cluster"):
-        fields |= _fields(_ask(connection, "INFO", section))
+    fields = fields_of(_ask(connection, "INFO", "server"))
+    tells = _tells(connection)  # before its replication id is read: from here on a change is told
+    for section in ("replication", "cluster"):
+        fields |= fields_of(_ask(connection, "INFO", section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
         raise InstanceRefusedError(target.address, "it is a cluster node; Redlock needs independent instances")
     if fields.get("redis_mode") == "sentinel":
         raise InstanceRefusedError(target.address, "it is a Sentinel; connect to the instances themselves")
     if fields.get("role", "master") != "master":
         raise InstanceRefusedError(target.address, "it is a replica; connect to independent, writable instances")
-    if "run_id" not in fields:
-        raise InstanceRefusedError(target.address, "INFO gives no run_id, so a restart could not be noticed")
+    found = identity_of(fields, time.monotonic())
+    if found is None:
+        raise InstanceRefusedError(target.address, f"INFO gives {NO_IDENTITY}")
+    identity, run_id, started_s = found
     valkey = fields.get("valkey_version")
     server = f"valkey {valkey}" if valkey else f"redis {fields.get('redis_version', '?')}"
     try:
         client_id = int(_ask(connection, "CLIENT", "ID"))
     except ResponseError:
         client_id = 0  # not allowed or not known: an old connection then cannot be killed by its id
-    return Hello(fields["run_id"], int(fields.get("uptime_in_seconds", "0")), server, client_id)
+    return Hello(
+        run_id,
+        int(fields.get("uptime_in_seconds", "0")),
+        server,
+        client_id,
+        replid=fields.get("master_replid", ""),
+        identity=identity,
+        started_s=started_s,
+        was_replica=fields.get("master_replid2", NEVER).strip("0") != "",
+        tells=tells,
+    )
 
 
 def _works(connection: Any, *arguments: str | bytes) -> bool:
@@ -187,7 +209,7 @@ def _check_scripts(target: Target, connection: Any, key: bytes) -> None:
 
 def _take_over(connection: Any) -> Sock:
     """The connected socket of a redis-py connection, which forgets it. `_sock` is private there: used only here."""
-    sock = connection._sock
+    sock = connection._sock.inner
     with suppress(OSError):  # a unix socket
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)

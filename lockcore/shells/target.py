@@ -6,8 +6,10 @@ password: a URL that could be read in two ways is not shown at all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from redis.backoff import NoBackoff
@@ -32,9 +34,59 @@ class Target:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> Any:
-        """A redis-py connection, not yet connected. Not from a pool: those end after some number of connections."""
+        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Not from a pool: those
+        end after some number of connections.
+        """
         options = dict(self.options)
-        return options.pop("connection_class")(**options)
+        return _timed(options.pop("connection_class"))(**options)
+
+
+class _Timed:
+    """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it open."""
+
+    def __init__(self, inner: Any, end_s: float) -> None:
+        self.inner, self._end_s = inner, end_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def recv_into(self, *arguments: Any) -> Any:
+        self.inner.settimeout(_left_s(self._end_s))
+        return self.inner.recv_into(*arguments)
+
+    def sendall(self, data: bytes) -> None:
+        self.inner.settimeout(_left_s(self._end_s))
+        self.inner.sendall(data)
+
+
+def _left_s(end_s: float) -> float:
+    if (left_s := end_s - time.monotonic()) <= 0:
+        raise TimeoutError("Timeout in the handshake")
+    return left_s
+
+
+@cache
+def _timed(kind: Any) -> Any:
+    """redis-py's connection of this kind, with one deadline over all steps from `connect` on."""
+
+    class Timed(kind):  # type: ignore[misc]
+        _end_s = 0.0
+
+        def _connect(self) -> _Timed:
+            self._end_s = time.monotonic() + self._socket_timeout
+            return _Timed(super()._connect(), self._end_s)
+
+        @property
+        def socket_timeout(self) -> float:
+            return _left_s(self._end_s) if self._end_s else self._socket_timeout
+
+        @socket_timeout.setter
+        def socket_timeout(self, value: float) -> None:
+            self._socket_timeout = value
+
+        socket_connect_timeout = socket_timeout
+
+    return Timed
 
 
 def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:

@@ -12,7 +12,8 @@ WHOLE_NS = (10_000 + 100 + 2) * NS_PER_MS  # max_ttl + drift of 1 % + 2 ms
 
 
 def abstains_ns(rejoin: Rejoin, known: str | None, uptime_s: int, run_id: str = "now") -> int:
-    return abstention_ns(Hello(run_id, uptime_s, "redis 7", 1), known, rejoin, MAX_TTL_MS, 0.01)
+    before = Hello(known, 7, "redis 7", 1) if known else None
+    return abstention_ns(Hello(run_id, uptime_s, "redis 7", 1), before, rejoin, MAX_TTL_MS, 0.01)
 
 
 @pytest.mark.parametrize("uptime_s", [0, 5, 1_000_000])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,34 @@ def test_an_instance_that_does_not_answer_is_given_up_after_the_connect_timeout(
     works(lock)
     instances[0].resume()
     shell.until(lambda: lock.instances[0].state == "voting", "the third one")
+
+
+def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    """A byte every 50 ms, for ever: each read ends in time, the handshake would not."""
+    instances, ended = scripted(2), threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                with suppress(OSError), peer:
+                    while not ended.wait(0.05):
+                        peer.sendall(b"$")
+
+    with socket.create_server((HOST, 0)) as listener:
+        threading.Thread(target=trickle, args=(listener,), daemon=True).start()
+        started = time.monotonic()
+        try:
+            lock = connect([*instances.urls, f"redis://{HOST}:{listener.getsockname()[1]}"], connect_timeout_s=0.5)
+            took_s = time.monotonic() - started
+        finally:
+            ended.set()
+            listener.shutdown(socket.SHUT_RDWR)
+        assert took_s < 5.0
+        assert "imeout" in lock.instances[2].reason
+        works(lock)
 
 
 def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect, scripted: Scripted) -> None:

@@ -11,11 +11,13 @@ from uuid import uuid4
 import pytest
 
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import LagCap, Outcome
+from bench.topology.ports import HOST
+from lockcore import LagCap, Outcome, Redlock
+from lockcore.errors import InstanceRefusedError
 from tests.doubles.instance import CLOSE, CLOSE_AFTER, Instances
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, keys_on, ttls_on
-from tests.integration.lockcore.shell import DEADLINE_S, TTL_MS, Shell
+from tests.integration.lockcore.shell import DEADLINE_S, PATIENT, TTL_MS, Shell
 
 pytestmark = pytest.mark.integration
 Connect = Callable[..., Any]
@@ -312,14 +314,15 @@ def test_an_instance_that_became_a_replica_is_refused_until_it_is_a_master_again
     shell: Shell, connect: Connect
 ) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
-        lock = connect(fleet.urls)
+        lock = connect(fleet.urls, max_ttl_ms=FLEET_TTL_MS, instance_timeout_ms=FLEET_TTL_MS / 4)
         server = client(fleet.urls[0])
         server.replicaof("127.0.0.1", str(fleet.instances[1].port))
         server.client_kill_filter(_type="normal", skipme=True)
         shell.until(lambda: states(lock)[0] == "refused", "the replica to be noticed")
         assert "replica" in lock.instances[0].reason
-        assert cycle(lock) < SOON_S
+        assert cycle(lock, ttl_ms=FLEET_TTL_MS) < SOON_S
         server.replicaof("NO", "ONE")
+        shell.until(lambda: states(lock)[0] == "abstaining", "its other replication id")
         shell.until(lambda: states(lock)[0] == "voting", "the master to be back")
 
 
@@ -334,3 +337,50 @@ def test_an_append_only_file_keeps_a_lock_over_a_restart(shell: Shell, connect: 
         shell.until(lambda: min(ttls_on(fleet.urls, "stock")) > TTL_MS - 2000, "the extension everywhere")
         lock.release(lease)
         shell.until(lambda: keys_on(fleet.urls, "") == [], "the release everywhere")
+
+
+@pytest.mark.parametrize("name", ["redis", "valkey"])
+def test_a_moment_as_a_replica_that_empties_a_quorum_gives_no_second_lease(name: str) -> None:
+    """Connections, run ids and uptimes stay, and nothing is sent meanwhile: the server tells (CLIENT TRACKING)."""
+    with start_fleet(4, "none", server=server_of(name), config=["--repl-diskless-sync-delay", "0"]) as fleet:
+        urls = fleet.urls[:3]
+        settings: dict[str, Any] = PATIENT | {"max_ttl_ms": 10_000, "shell": "threads"}
+        with Redlock.connect(urls, **settings) as holder, Redlock.connect(urls, **settings) as other:
+            holder.acquire("stock", TTL_MS)
+            for server in map(client, urls[:2]):
+                server.replicaof(HOST, str(fleet.instances[3].port))
+                deadline = time.monotonic() + DEADLINE_S
+                while server.info("replication").get("master_link_status") != "up":
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                server.replicaof("NO", "ONE")
+                assert server.dbsize() == 0
+            assert not other.try_acquire("stock", TTL_MS)
+            assert states(other) == ["abstaining", "abstaining", "voting"]
+        with Redlock.connect(urls, **(settings | {"rejoin": "delay"})) as late:
+            assert "was a replica" in late.instances[0].reason
+
+
+def test_a_server_without_a_run_id_is_told_apart_by_what_it_has(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
+    """Doubles of Kvrocks' documented INFO: a process number and an uptime."""
+    instances = scripted(3, uptime_s=100, info="process_id:1\r\n")
+    for instance in instances:
+        instance.run_id = ""
+    lock = connect(instances.urls)
+    assert lock.instances[0].run_id == "process 1"
+    instances[0].drop_connections()
+    shell.until(lambda: lock.instances[0].reconnects == 1, "the connection to be back")
+    assert states(lock) == ["voting"] * 3
+    instances[0].uptime_s = 3
+    instances[0].drop_connections()
+    shell.until(lambda: lock.instances[0].reconnects == 2, "the restarted one to be back")
+    assert states(lock) == ["abstaining", "voting", "voting"]
+
+
+def test_a_server_that_cannot_be_told_apart_is_refused(connect: Connect, scripted: Scripted) -> None:
+    instances = scripted(1)
+    instances[0].run_id = ""
+    with pytest.raises(InstanceRefusedError, match="neither run_id nor master_replid nor process_id"):
+        connect(instances.urls)

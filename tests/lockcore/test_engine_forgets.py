@@ -1,0 +1,259 @@
+"""A server that forgot its locks while its connection stayed: a replica for a moment, a flush. What it grants then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
+from lockcore.membership import Hello, Identity, State, abstention_ns, fields_of, identity_of, twin_of
+from tests.lockcore.scripted import NIL, OK, TTL_MS, ScriptedFleet, name_of, settings_of
+
+FLUSHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
+RESP3_NIL = b"_\r\n"
+WHOLE_NS = TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
+HELLO = Hello("run-0", 1_000_000, "redis 7", 1, replid="a" * 40)
+# What their manuals and sources print; no server of either kind ran here.
+DRAGONFLY = {
+    "server": "# Server\r\nredis_version:7.4.0\r\ndragonfly_version:df-v1.40.1\r\nredis_mode:standalone\r\n"
+    "arch_bits:64\r\ntcp_port:6379\r\nuptime_in_seconds:23\r\nuptime_in_days:0\r\n",
+    "replication": f"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:{'4d' * 20}\r\n",
+}
+KVROCKS = {
+    "server": "# Server\r\nversion:2.8.0\r\nkvrocks_version:2.8.0\r\nredis_version:4.0.0\r\nredis_mode:standalone\r\n"
+    "process_id:17\r\ntcp_port:6666\r\nuptime_in_seconds:23\r\nuptime_in_days:0\r\n",
+    "replication": "# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_repl_offset:0\r\n",
+}
+
+
+def fleet_of(instances: int = 3, rejoin: str = "trust-first") -> ScriptedFleet:
+    return ScriptedFleet(instances, settings=settings_of(rejoin=rejoin))
+
+
+def states(fleet: ScriptedFleet) -> list[str]:
+    return [member.state.value for member in fleet.engine.members]
+
+
+def told(fleet: ScriptedFleet, index: int, data: bytes) -> None:
+    """Bytes of an instance that answer nothing."""
+    fleet.engine.received(index, data, fleet.now_ns)
+
+
+# -- what is told on the connection -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rejoin", "state"), [("delay", "abstaining"), ("trust-first", "abstaining"), ("trust", "voting")]
+)
+def test_an_instance_that_was_flushed_abstains_like_a_restarted_one(rejoin: str, state: str) -> None:
+    fleet = fleet_of(rejoin=rejoin)
+    told(fleet, 0, FLUSHED)
+    assert states(fleet) == [state, "voting", "voting"]
+    if state == "abstaining":
+        assert "flushed" in fleet.engine.status()[0].reason
+        assert fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + WHOLE_NS
+        fleet.tick(WHOLE_NS / NS_PER_MS)
+        assert states(fleet) == ["voting"] * 3
+
+
+@pytest.mark.parametrize("rounds", [1, 8], ids=["one by one", "a flight"])
+def test_a_vote_that_was_under_way_when_it_was_flushed_is_not_counted(rounds: int) -> None:
+    """The server grants what it has forgotten: another lease may be valid there."""
+    fleet = fleet_of()
+    asked = [fleet.begin(f"r{number}") for number in range(rounds)]
+    fleet.flush()
+    for index in range(2):
+        told(fleet, index, FLUSHED)
+        fleet.reply(index, *[OK] * rounds)
+    assert {name_of(round_) for round_ in asked} == {"unreachable"}
+    assert {round_.tally.granted for round_ in asked} == {0}
+    fleet.reply(2, *[OK] * rounds)
+    fleet.drain()
+    assert fleet.is_empty()
+
+
+@pytest.mark.parametrize("rounds", [1, 8], ids=["one by one", "a flight"])
+def test_a_vote_before_the_flush_counts_and_so_does_everybody_else_s(rounds: int) -> None:
+    fleet = fleet_of()
+    asked = [fleet.begin(f"r{number}") for number in range(rounds)]
+    fleet.flush()
+    fleet.reply(0, *[OK] * rounds)
+    told(fleet, 0, FLUSHED)
+    fleet.reply(1, *[OK] * rounds)
+    assert {name_of(round_) for round_ in asked} == {"acquired"}
+
+
+def test_flushes_told_in_the_middle_of_replies_and_in_pieces_keep_every_reply_in_its_place() -> None:
+    for cut in range(len(OK * 3 + FLUSHED + OK * 3)):
+        fleet = fleet_of()
+        asked = [fleet.begin(f"r{number}") for number in range(6)]
+        fleet.flush()
+        data = OK * 3 + FLUSHED + OK * 3
+        for piece in (data[:cut], data[cut:]):
+            fleet.engine.received(0, piece, fleet.now_ns)
+        assert [round_.tally.granted for round_ in asked] == [1, 1, 1, 0, 0, 0]
+        assert fleet.engine.status()[0].pending == 0
+
+
+@pytest.mark.parametrize("nil", [NIL, RESP3_NIL], ids=["RESP2", "RESP3"])
+def test_a_flight_is_refused_in_either_protocol(nil: bytes) -> None:
+    fleet = fleet_of()
+    asked = [fleet.begin(f"r{number}") for number in range(12)]
+    fleet.flush()
+    for index in range(3):
+        fleet.engine.received(index, OK * 5 + nil + OK * 6, fleet.now_ns)
+    assert [name_of(round_) for round_ in asked] == ["acquired"] * 5 + ["contended"] + ["acquired"] * 6
+    assert asked[0].flight is None or asked[5].flight is None
+
+
+def test_other_news_and_refusals_are_no_flush() -> None:
+    fleet = fleet_of()
+    told(fleet, 0, b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n")
+    fleet.ask()
+    fleet.reply_all(RESP3_NIL)
+    assert states(fleet) == ["voting"] * 3
+
+
+# -- -READONLY --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_readonly_is_a_changed_run_id() -> None:
+    fleet = fleet_of()
+    round_ = fleet.ask()
+    fleet.reply(0, READONLY)
+    assert states(fleet) == ["abstaining", "voting", "voting"]
+    assert "replica" in fleet.engine.status()[0].reason
+    fleet.reply(1, OK)
+    fleet.reply(2, OK)
+    assert name_of(round_) == "acquired"
+    assert len(fleet.ask("next").voters) == 2
+
+
+@pytest.mark.parametrize("answer", [OK, NIL])
+def test_what_comes_behind_a_readonly_is_not_counted(answer: bytes) -> None:
+    fleet = fleet_of()
+    fleet.ask("first")
+    second = fleet.ask("second")
+    fleet.reply(0, READONLY, answer)
+    assert (second.tally.granted, second.tally.refused, second.tally.silent) == (0, 0, 1)
+
+
+# -- asked, where it does not tell ------------------------------------------------------------------------------------
+
+
+def asked_fleet() -> ScriptedFleet:
+    fleet = fleet_of()
+    for member in fleet.engine.members:
+        assert member.hello is not None
+        member.hello = replace(member.hello, tells=False, replid="a" * 40)
+    return fleet
+
+
+def info(role: str, replid: str) -> bytes:
+    text = f"# Replication\r\nrole:{role}\r\nmaster_replid:{replid}\r\n".encode()
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (info("master", "a" * 40), "voting"),
+        (info("master", "b" * 40), "abstaining"),
+        (info("slave", "a" * 40), "abstaining"),
+        (b"-NOPERM no\r\n", "voting"),
+    ],
+    ids=["the same", "another replication id", "a replica", "not allowed"],
+)
+def test_an_instance_that_does_not_tell_is_asked_every_second(answer: bytes, state: str) -> None:
+    fleet = asked_fleet()
+    assert fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + NS_PER_S
+    fleet.tick(1000)
+    assert fleet.sent[0] == [[b"INFO", b"replication"]]
+    fleet.reply(0, answer)
+    assert states(fleet) == [state, "voting", "voting"]
+    fleet.tick(999)
+    assert len(fleet.sent[0]) == 1
+
+
+def test_an_instance_that_tells_is_not_asked() -> None:
+    fleet = fleet_of()
+    fleet.tick(5000)
+    assert fleet.sent == [[], [], []]
+
+
+# -- the handshake ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hello", "abstains"),
+    [
+        (HELLO, False),
+        (replace(HELLO, client_id=9, uptime_s=0, server="redis 8"), False),
+        (replace(HELLO, replid="b" * 40), True),
+        (replace(HELLO, run_id="run-1"), True),
+    ],
+    ids=["the same", "reconnected", "was a replica meanwhile", "restarted"],
+)
+def test_another_replication_id_is_a_changed_run_id(hello: Hello, abstains: bool) -> None:
+    assert abstention_ns(hello, HELLO, "trust-first", TTL_MS, 0.01) == (WHOLE_NS if abstains else 0)
+
+
+def test_a_first_contact_with_a_server_that_was_a_replica_waits_whatever_its_uptime() -> None:
+    promoted = replace(HELLO, was_replica=True)
+    assert [abstention_ns(promoted, None, rejoin, TTL_MS, 0.01) for rejoin in ("delay", "trust-first", "trust")] == [
+        WHOLE_NS, 0, 0,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("server", "identity"),
+    [
+        ({"server": "run_id:abc\r\nprocess_id:1\r\n", "replication": "master_replid:def\r\n"}, Identity.RUN_ID),
+        (DRAGONFLY, Identity.REPLICATION_ID),
+        (KVROCKS, Identity.PROCESS),
+        ({"server": "run_id:\r\nuptime_in_seconds:3\r\n"}, None),
+        ({"server": "process_id:3\r\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_server_is_told_apart_by_the_best_it_offers(server: dict[str, str], identity: Identity | None) -> None:
+    found = identity_of(fields_of("".join(server.values())), 1000.0)
+    assert (found and found[0]) is identity
+
+
+@pytest.mark.parametrize(
+    ("process_id", "uptime_s", "now_s", "same"),
+    [
+        (17, 23, 1000.0, True),
+        (17, 24, 1001.4, True),  # uptime is cut to whole seconds
+        (17, 0, 1001.0, False),
+        (17, 20, 1000.0, False),
+        (18, 23, 1000.0, False),
+    ],
+)
+def test_a_process_is_the_same_by_number_and_start(process_id: int, uptime_s: int, now_s: float, same: bool) -> None:
+    def hello(process_id: int, uptime_s: int, now_s: float) -> Hello:
+        found = identity_of({"process_id": str(process_id), "uptime_in_seconds": str(uptime_s)}, now_s)
+        assert found is not None
+        return Hello(found[1], uptime_s, "kvrocks", 0, identity=found[0], started_s=found[2])
+
+    assert hello(process_id, uptime_s, now_s).is_run_of(hello(17, 23, 1000.0)) is same
+
+
+def test_a_wall_clock_that_is_set_moves_no_start() -> None:
+    """Both are of the server's own clock, which NTP may have set between the two."""
+    before = {"process_id": "1", "server_time_usec": "1000000000000", "uptime_in_seconds": "10"}
+    after = {"process_id": "1", "server_time_usec": "4600000000000", "uptime_in_seconds": "3600010"}
+    first, later = identity_of(before, 0.0), identity_of(after, 5.0)
+    assert first is not None
+    assert first == later
+
+
+def test_process_numbers_of_two_machines_make_no_twins() -> None:
+    fleet = fleet_of(2)
+    kvrocks = Hello("process 1", 10, "kvrocks", 1, identity=Identity.PROCESS, started_s=5.0)
+    fleet.engine.members[0].hello = kvrocks
+    assert fleet.engine.members[0].state is State.VOTING
+    assert twin_of(fleet.engine.members, 1, kvrocks) is None
