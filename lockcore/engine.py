@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 
+from lockcore.amnesia import Amnesia
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import (
     COMPARE_AND_DELETE_MANY,
@@ -29,22 +29,12 @@ from lockcore.commands import (
 )
 from lockcore.deadlines import Deadlines
 from lockcore.flight import SMALLEST, Flight
-from lockcore.membership import ASK_EVERY_NS, Hello, Member, State, abstention_ns, fields_of, forgotten_ns
+from lockcore.membership import Hello, Member, State, abstention_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import (
-    Awaited,
-    ExtendRound,
-    Ignored,
-    MergedReply,
-    Part,
-    Question,
-    ReleaseRound,
-    SetRound,
-    Terms,
-)
+from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms
 from lockcore.settings import Settings
 from lockcore.status import status_of
 from lockcore.turns import Turn, Turns
@@ -61,7 +51,8 @@ class Engine:
         self.instances = len(addresses)
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
-        self.pipes = [Pipeline(index, address, self.forgot) for index, address in enumerate(addresses)]
+        self.amnesia = Amnesia(self)
+        self.pipes = [Pipeline(index, address, self.amnesia.noticed) for index, address in enumerate(addresses)]
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Part | Turn] = []
@@ -179,7 +170,7 @@ class Engine:
         round_.undecided = -len(reached)  # not all: successes alone do not settle it
         self.deadlines.watch(round_, self.now_ns)  # before it is sent: a quiet shell sends, and sets its timer, at once
         for pipe in reached:
-            self._unicast(pipe, round_.encode(pipe.dialect), round_)
+            self.unicast(pipe, round_.encode(pipe.dialect), round_)
         round_.judge()
 
     def clean_up(self, round_: SetRound) -> None:
@@ -190,12 +181,12 @@ class Engine:
     def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again."""
         self.deadlines.watch(round_, self.now_ns)
-        self._unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
+        self.unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
 
     def teach_merged(self, pipe: Pipeline) -> None:
         """An instance forgot the script of merged releases: load it again."""
         load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
-        self._unicast(pipe, load, Ignored(self.now_ns))
+        self.unicast(pipe, load, Ignored(self.now_ns))
 
     def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
         """Remember a release for an instance that is not connected: sent on the next connection, counted for nobody."""
@@ -220,7 +211,8 @@ class Engine:
         self._to_merge = []  # last: an interrupted turn loses nothing
         self._merge_keys.clear()
 
-    def _unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
+    def unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
+        """Queue a command for one instance."""
         if self.batch or self._to_merge:
             self._spill()
         if not pipe.is_open:  # broken by what was sent a moment ago
@@ -299,7 +291,7 @@ class Engine:
         member = self.members[index]
         if member.state is State.LAGGING and not pipe.pending:
             member.caught_up()
-            self._recount()
+            self.recount()
 
     def take_ready(self) -> list[Part | Turn]:
         """What was settled since the last call."""
@@ -314,9 +306,9 @@ class Engine:
         self.deadlines.expire(now_ns)
         self.turns.expire(now_ns)
         if [member for member in self.members if member.abstained(now_ns)]:
-            self._recount()
+            self.recount()
         self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
-        self._ask(now_ns)
+        self.amnesia.ask(now_ns)
         return self.next_tick_ns(now_ns)
 
     def _leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
@@ -325,14 +317,13 @@ class Engine:
         for pipe, reason in reasons:
             self.members[pipe.index].lagged(reason)
         if reasons:
-            self._recount()
+            self.recount()
 
     def next_tick_ns(self, now_ns: int) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
         due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
         due += [member.retry_ns for member in self.members if member.is_due]
-        due += [member.ask_ns for member in self.members if member.is_asked]
-        due += [self.deadlines.next_ns(), self.turns.next_ns]
+        due += [self.deadlines.next_ns(), self.turns.next_ns, self.amnesia.next_ns]
         lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
         due += [now_ns + lag_ns for pipe in self.voters if pipe.pending]
         return min(due)
@@ -354,37 +345,12 @@ class Engine:
         if known is not None:
             pipe.reconnects += 1
             if known.run_id == hello.run_id and known.client_id:
-                self._unicast(pipe, request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id), Ignored(now_ns))
+                self.unicast(pipe, request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id), Ignored(now_ns))
         owed, self._owed[index] = self._owed[index], []
         for round_ in owed:
             if now_ns < self._expiry_ns(round_):
-                self._unicast(pipe, round_.encode(dialect), ReleaseRound(round_.won, now_ns))
-        self._recount()
-
-    def forgot(self, index: int, why: str) -> None:
-        """An instance may have forgotten locks just now, though its connection stays."""
-        settings = self.settings
-        whole_ns = forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
-        if whole_ns:
-            self.members[index].forgot(why, whole_ns, self.now_ns)
-            self._recount()
-            self.pipes[index].void_sets()
-
-    def _ask(self, now_ns: int) -> None:
-        """Ask the instances that do not tell by themselves whether they are still what they were."""
-        for pipe, member in zip(self.pipes, self.members, strict=True):
-            if member.is_asked and member.ask_ns <= now_ns:
-                member.ask_ns = now_ns + ASK_EVERY_NS
-                self._unicast(pipe, request(b"INFO", b"replication"), Question(self, now_ns))
-
-    def answered(self, index: int, info: bytes) -> None:
-        """What an instance said of its replication when it was asked."""
-        hello, fields = self.members[index].hello, fields_of(info)
-        if fields.get("role", "master") != "master":
-            self.forgot(index, "it is a replica")
-        elif hello and fields.get("master_replid", "") != hello.replid:
-            self.members[index].hello = replace(hello, replid=fields.get("master_replid", ""))
-            self.forgot(index, "was a replica")
+                self.unicast(pipe, round_.encode(dialect), ReleaseRound(round_.won, now_ns))
+        self.recount()
 
     def _expiry_ns(self, round_: ReleaseRound) -> int:
         ttl_ms = self.settings.max_ttl_ms  # the lease may have been extended
@@ -399,14 +365,14 @@ class Engine:
             if self.batch or self._to_merge:
                 self._spill()
             lost = pipe.break_off()
-            self._recount()
+            self.recount()
             for awaited in lost:
                 awaited.silence(pipe)
         else:
             owed = self._owed[index]
             self._owed[index] = [round_ for round_ in owed if now_ns < self._expiry_ns(round_)]
 
-    def _recount(self) -> None:
+    def recount(self) -> None:
         """The voters anew: what is batched for the old ones goes to them first."""
         if self.batch or self._to_merge:
             self._spill()

@@ -320,21 +320,6 @@ class Ignored:
         """Nobody asked."""
 
 
-class Question(Ignored):
-    """INFO replication, asked of an instance that does not tell by itself what becomes of it."""
-
-    __slots__ = ("engine",)
-
-    def __init__(self, engine: Engine, started_ns: int) -> None:
-        super().__init__(started_ns)
-        self.engine = engine
-
-    def reply(self, reply: object, pipe: Pipeline) -> None:
-        """Its answer; an error says nothing."""
-        if isinstance(reply, bytes):
-            self.engine.answered(pipe.index, reply)
-
-
 class MergedReply:
     """The header of a merged release's reply: `parts` releases follow it, in a flight or in the FIFO.
 
