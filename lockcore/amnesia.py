@@ -1,6 +1,6 @@
 """Instances that forgot their locks on a connection that stays: *what they say → they abstain*. Pure.
 
-Rules: a server that becomes a replica and is promoted again, or is flushed, keeps its run id, uptime and connections. It
+Rules: a server that becomes a replica and is promoted again, or is flushed, keeps run id, uptime and connections. It
 says so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked for its replication
 id once a second. From then on it abstains as after a restart, and what it was asked before does not count: it would
 grant what it has forgotten. Source: Redis' CLIENT TRACKING (a flush is told to every tracking client) and REPLICAOF.
