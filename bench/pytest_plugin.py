@@ -3,8 +3,13 @@
     lock_fleet       servers of its own on loopback, empty at the test's start, gone when pytest ends
     lock_benchmark   loads a lock, checks thresholds, or gates a candidate against a baseline
 
-Rules: cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is
-imported when a fixture is used. A gate that cannot answer skips the test with its reason, or fails it if `strict`.
+Rules
+- Cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is imported
+  when a fixture is used.
+- Two callers who hold one lock at once fail the test, whatever else was asked, unless the caller wrote
+  `allow_violations=True`. A load in which callers hardly meet tests nothing, so a short one follows in which they do.
+- A gate that cannot answer skips the test with its reason, or fails it if `strict`.
+
 Source: README, "Your own lock".
 """
 
@@ -12,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +31,7 @@ MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock
 DEFAULT_INSTANCES, DEFAULT_FSYNC = 3, "none"
 GATE_METRICS = ("acquire.p50", "rate")
 GATE_PAIRS = 24
+PROBE_S, PROBE_HOLD_S, PROBE_CALLERS = 0.5, 0.001, 4  # the load that tests whether it locks
 
 
 @dataclass(slots=True)
@@ -62,9 +68,17 @@ class LockRun:
         return self._acquire("p99")
 
     @property
-    def violations(self) -> int:
-        """How often two callers held one lock at once."""
-        return int(self.sections["safety"]["service_faults"])
+    def safety(self) -> str:
+        """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, so nothing could be seen."""
+        safety = self.sections["safety"]
+        untested = safety["verdict"] == "SAFE" and safety["upper_bound_95"] is None
+        return "NOT TESTED" if untested else str(safety["verdict"])
+
+    @property
+    def violations(self) -> int | None:
+        """How often two callers held one lock at once; None when none was seen and too little was tested to say so."""
+        seen = int(self.sections["safety"]["service_faults"])
+        return seen if seen or self.safety in ("SAFE", "VIOLATED") else None
 
     @property
     def errors(self) -> Mapping[str, int]:
@@ -83,24 +97,31 @@ class LockBenchmark:
         self._name, self._session, self._renew = name, session, renew
 
     def __call__(
-        self, lock: Callable[[str], AbstractContextManager[Any]], *, thresholds: Sequence[str] = (), **load: Any
+        self,
+        lock: Callable[[str], AbstractContextManager[Any]],
+        *,
+        thresholds: Sequence[str] = (),
+        allow_violations: bool = False,
+        **load: Any,
     ) -> LockRun:
-        """Load `lock` and return the figures; fail the test when a threshold does not hold.
+        """Load `lock` and return the figures; fail the test when two callers held it at once or a threshold is broken.
 
         `thresholds`: such as "acquire.p99 < 50ms", "rate >= 100/s", "safety.violations == 0". `load`: callers,
         seconds, warmup_s, resources (0: one name per caller; 1: all want the same), hold_s, ttl_s, refused (the
         exceptions by which the lock says no). An inconclusive threshold fails, too: it has not been kept.
+        `allow_violations`: the test is not about whether it locks.
         """
         from bench.errors import BenchError
         from bench.experiments.own_lock import OwnLoad, judge_thresholds
 
         __tracebackhide__ = True
-        run = self._measure(lock, OwnLoad(**load))
+        run = self._tested(lock, [self._measure(lock, OwnLoad(**load))], OwnLoad(**load))
         try:
             judged = judge_thresholds(run.sections, thresholds)
         except BenchError as error:
             raise pytest.UsageError(str(error)) from None
-        broken = [_sentence(entry) for entry in judged if entry["status"] != "pass"]
+        broken = [] if allow_violations else _violations(run)
+        broken += [_sentence(entry) for entry in judged if entry["status"] != "pass"]
         self._session.lines.append(f"{self._name}: {_figures(run)}")
         if broken:
             pytest.fail("; ".join(broken), pytrace=False)
@@ -115,9 +136,12 @@ class LockBenchmark:
         pairs: int = GATE_PAIRS,
         metrics: Sequence[str] = GATE_METRICS,
         strict: bool = False,
+        allow_violations: bool = False,
         **load: Any,
     ) -> Sequence[Judged]:
         """Fail the test when `candidate` is slower than `baseline` by more than `tolerance` (0.1 = 10 %).
+
+        It fails, too, when callers of either held a lock at once, unless `allow_violations`: who does not lock is fast.
 
         Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
         most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
@@ -126,8 +150,14 @@ class LockBenchmark:
 
         __tracebackhide__ = True
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
-        judged = self._judged(self._sides((baseline, candidate), plan, pairs), metrics, tolerance)
+        runs = self._sides((baseline, candidate), plan, pairs)
+        judged = self._judged(runs, metrics, tolerance)
         self._session.lines += [f"{self._name}: {_comparison(entry)}" for entry in judged]
+        for name, lock, side in zip(("baseline", "candidate"), (baseline, candidate), runs, strict=True):
+            tested = self._tested(lock, side, plan)
+            self._session.lines.append(f"{self._name}: {name}: {_safety(tested)}")
+            if not allow_violations and (broken := _violations(tested)):
+                pytest.fail(f"the {name} does not lock: {broken[0]}", pytrace=False)
         verdicts = [entry.verdict for entry in judged]
         said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
         if "fail" in verdicts or (strict and said):
@@ -156,6 +186,25 @@ class LockBenchmark:
             judge_gate(metric, Sides(before, after), tolerance, metrics=len(found))
             for metric, before, after in zip(found, first, second, strict=True)
         ]
+
+    def _tested(self, lock: Any, runs: Sequence[LockRun], load: OwnLoad) -> LockRun:
+        """The worst of the runs; where none tested that it locks, with the safety of a short load that does."""
+        rank = ("VIOLATED", "UNKNOWN", "SAFE", "NOT TESTED")
+        worst = min(runs, key=lambda run: rank.index(run.safety))
+        if worst.safety != "NOT TESTED":
+            return worst
+        probe = self._measure(
+            lock,
+            replace(
+                load,
+                callers=max(load.callers, PROBE_CALLERS),
+                resources=1,
+                hold_s=max(load.hold_s, PROBE_HOLD_S),
+                seconds=PROBE_S,
+                warmup_s=0.0,
+            ),
+        )
+        return LockRun({**worst.sections, "safety": probe.sections["safety"]})
 
     def _measure(self, lock: Any, load: OwnLoad) -> LockRun:
         from bench.experiments.own_lock import measure_own_lock
@@ -234,7 +283,20 @@ def _figures(run: LockRun) -> str:
         f"{name} {value * 1e3:.2f} ms" for name, value in (("p50", run.p50_s), ("p99", run.p99_s)) if value is not None
     )
     failed = f", errors {dict(run.errors)}" if run.errors else ""
-    return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {run.violations} violations{failed}"
+    return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {_safety(run)}{failed}"
+
+
+def _safety(run: LockRun) -> str:
+    if run.violations is None:
+        return f"safety {run.safety}"
+    return f"{run.violations} violations"
+
+
+def _violations(run: LockRun) -> list[str]:
+    """What is wrong with the lock as a lock."""
+    if run.safety != "VIOLATED":
+        return []
+    return [f"the lock was violated: {run.sections['safety']['reason']} (allow_violations=True goes on)"]
 
 
 def _comparison(judged: Judged) -> str:

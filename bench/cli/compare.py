@@ -91,7 +91,13 @@ def _run(given: list[Any], judged: tuple[Metric, ...], values: dict[str, Any]) -
 
         def answer(identity: Identity, say: Callable[[str], None]) -> Done:
             order = PairsOrder(
-                everyone, values["pairs"], identity.seed, identity.command, values["server"], values["allow_missing"]
+                everyone,
+                values["pairs"],
+                identity.seed,
+                identity.command,
+                values["server"],
+                values["allow_missing"],
+                values["allow_skipped"],
             )
             say_time(order, quiet=values["quiet"])
             labels = [side.label for side in everyone]

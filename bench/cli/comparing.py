@@ -63,6 +63,7 @@ def comparing_options(command: Command, name: str, pairs: int) -> Command:
         scenario_options_without("recipe"),
         click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, …]"),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
+        click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
         click.option(
             "--out",
             metavar="DIR",

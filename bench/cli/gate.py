@@ -89,7 +89,13 @@ def _run(given: list[Given], scenario: Path | None, values: dict[str, Any]) -> i
 
         def answer(identity: Identity, say: Callable[[str], None]) -> Done:
             order = PairsOrder(
-                sides, values["pairs"], identity.seed, identity.command, values["server"], values["allow_missing"]
+                sides,
+                values["pairs"],
+                identity.seed,
+                identity.command,
+                values["server"],
+                values["allow_missing"],
+                values["allow_skipped"],
             )
             say_time(order, quiet=values["quiet"])
             labels = [side.label for side in sides]

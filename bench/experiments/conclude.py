@@ -20,7 +20,7 @@ from bench.experiments.verdict import judge_run
 from bench.gates.threshold import read_thresholds
 from bench.measure import workers
 from bench.measure.environment import describe_environment
-from bench.measure.facts import Facts, Window
+from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
 from bench.measure.result import Result, assemble
@@ -31,6 +31,8 @@ from bench.safety.judge import Judge
 from bench.safety.report import Circumstances
 from bench.scenario import Scenario
 from bench.topology.probe import LeakCount, leaked_keys
+from bench.workloads.arrivals import due_between
+from lockcore.clock import NS_PER_MS
 
 Section = dict[str, Any]
 
@@ -77,15 +79,15 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
             "faults": evidence.timeline.section(),
             "thresholds": thresholds,
             "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
-            "verdict": judge_run(folded.values, safety, course.deaths, thresholds),
+            "verdict": judge_run(folded.values, safety, (*course.deaths, *evidence.timeline.absences()), thresholds),
         }
     )
 
 
 def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Sections, Section, set[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for."""
-    total = Fold(Facts.of(evidence.scenario), evidence.window)
     about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
+    total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=course.interrupted), evidence.window)
     unsafe = None if about.safe else about.flaw
     circumstances = Circumstances(
         unsafe_recipe=unsafe,
@@ -107,6 +109,20 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
         torn, missing = torn + history.torn, missing + history.missing_segments
     safety = {**oracle.report(torn, missing).to_json(), "holders": holders.section()}
     return total.sections(reports, evidence.server_cpu_s), safety, used
+
+
+def _due(evidence: Evidence) -> Due | None:
+    """What the schedule wanted until the window's end, whoever was left to start it; None in closed loop."""
+    scenario, window = evidence.scenario, evidence.window
+    if scenario.rate_per_s is None:
+        return None
+    first_ns = int(scenario.warmup_ms * NS_PER_MS)
+    last_ns = first_ns + window.stop_ns - window.start_ns
+    late, all_of_it = (
+        due_between(scenario.rate_per_s, scenario.arrivals, scenario.seed, since_ns, last_ns)
+        for since_ns in (first_ns, 0)
+    )
+    return Due(late, all_of_it)
 
 
 def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:

@@ -4,7 +4,8 @@ Rules
 - Times count from the start of the measured window. Each fault has a thread of its own, so that none waits for another;
   what is recorded is when it really began and ended, not when it was due.
 - `stop` (or leaving the context) undoes every fault that has begun, whatever happens; none outlasts the window.
-- What this machine cannot do is skipped with its reason, what fails is said: both are warnings of the result.
+- A run whose fault did not take place is not the one that was ordered. What is known beforehand is refused before the
+  load (`require`), what comes out meanwhile is one of the `absences`; where skipping is allowed, both are warnings.
 
 Source: the scenario's [[faults]]; bench.topology.faults.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from bench.errors import BenchError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.faults.injection import FaultOrder, Injection
 
 Span = tuple[int, int]
@@ -83,19 +84,35 @@ class Timeline:
         orders: Sequence[FaultOrder],
         make: Callable[[FaultOrder], Injection],
         window: Callable[[], Span | None],
+        *,
+        allow_skipped: bool = False,
     ) -> None:
         """`make` turns an order into its fault; `window` tells the measured window (ns) once it is known.
 
-        Asks every fault at once whether it can be injected here.
+        Asks every fault at once whether it can be injected here. `allow_skipped`: the run goes on without those that
+        cannot, and counts.
         """
         self._window = window
+        self._allow_skipped = allow_skipped
         self._span: Span | None = None
         self._stopping = threading.Event()
         self._injections = [make(order) for order in orders]
+        self._refusals = [_why_not(injection) for injection in self._injections]
         self.events = tuple(
-            Event(order, skipped=_why_not(injection)) for order, injection in zip(orders, self._injections, strict=True)
+            Event(order, skipped=None if refusal is None else str(refusal))
+            for order, refusal in zip(orders, self._refusals, strict=True)
         )
         self._leader = threading.Thread(target=self._lead, daemon=True)
+
+    def require(self) -> None:
+        """Refuse what cannot be injected, unless skipping is allowed.
+
+        Raises UsageError when the order is wrong, EnvironmentNotReadyError when this machine cannot do it.
+        """
+        for event, refusal in zip(self.events, self._refusals, strict=True):
+            if refusal is not None and not self._allow_skipped:
+                what = f"the fault {event.order.kind} on {event.order.target} cannot take place"
+                raise type(refusal)(f"{what}: {refusal} (--allow-skipped runs without it)")
 
     def start(self) -> None:
         """Go, once the window is known."""
@@ -128,7 +145,14 @@ class Timeline:
         return [event.to_json(start_ns) for event in self.events]
 
     def warnings(self) -> list[str]:
-        """One sentence for each fault that was skipped or failed."""
+        """One sentence for each fault that was skipped or failed, but for those of `absences`."""
+        return self._sentences() if self._allow_skipped else []
+
+    def absences(self) -> list[str]:
+        """One sentence for each fault that did not take place as it was ordered, and should have."""
+        return [] if self._allow_skipped else self._sentences()
+
+    def _sentences(self) -> list[str]:
         return [sentence for event in self.events if (sentence := event.sentence())]
 
     def spans_ns(self) -> tuple[Span, ...]:
@@ -200,8 +224,10 @@ class Timeline:
         return self._stopping.is_set()
 
 
-def _why_not(injection: Injection) -> str | None:
+def _why_not(injection: Injection) -> BenchError | None:
+    """Why it cannot take place here: a UsageError where the order is at fault, else of the environment."""
     try:
-        return injection.why_not()
+        reason = injection.why_not()
     except BenchError as error:  # it cannot even be asked
-        return str(error)
+        return error
+    return None if reason is None else EnvironmentNotReadyError(reason)

@@ -74,6 +74,7 @@ class PairsOrder:
     command: Sequence[str]
     server: str | None = None
     allow_missing: bool = False
+    allow_skipped: bool = False
 
     @property
     def about_s(self) -> float:
@@ -154,6 +155,7 @@ def _run(fleets: _Fleets, index: int, number: int, interrupts: Interrupts, resul
     order, side = fleets.order, fleets.order.sides[index]
     scenario = replace(side.scenario, seed=order.seed + number)
     run = Order(scenario, secrets.token_hex(4), order.command, None, order.server, order.allow_missing)
+    run = replace(run, allow_skipped=order.allow_skipped)
     with fleets.of(index, interrupts) as servers:
         finished = run_on(servers, run, interrupts, lambda _progress: None, environ=side.environ())
     if interrupts.count:

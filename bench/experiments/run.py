@@ -40,7 +40,7 @@ from bench.workloads.plan import Plan
 class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made.
 
-    `folder` None: the result is only returned.
+    `folder` None: the result is only returned. `allow_skipped`: a fault that cannot take place is no obstacle.
     """
 
     scenario: Scenario
@@ -50,6 +50,7 @@ class Order:
     server: str | None = None
     allow_missing: bool = False
     keep_history: bool = False
+    allow_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ def run_on(
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
         start = partial(LocustProcess.start, plan, environ)
-        course, timeline = _load(plan, start, interrupts, show, partial(_timeline, faults, servers.site, telemetry))
+        course, timeline = _load(
+            plan, start, interrupts, show, partial(_timeline, faults, servers.site, telemetry, order)
+        )
         if course.window is None:
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
@@ -169,10 +172,13 @@ def _load(
     return course, timeline
 
 
-def _timeline(faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry, follower: Follower) -> Timeline:
-    """The faults of a run, aimed at its servers and at the workers that have said they run."""
+def _timeline(
+    faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry, order: Order, follower: Follower
+) -> Timeline:
+    """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
     site.workers = lambda: {note["worker"]: note["pid"] for note in read_workers(follower.workdir)}
-    timeline = Timeline(faults, partial(injection, site), follower.find_window)
+    timeline = Timeline(faults, partial(injection, site), follower.find_window, allow_skipped=order.allow_skipped)
+    timeline.require()
     telemetry.start(timeline, follower.live)
     return timeline
 

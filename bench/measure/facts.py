@@ -31,9 +31,17 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """How many starts the schedule wants (open loop): in the measured window; from the origin to the window's end."""
+
+    window: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The scenario as the fold sees it. `rate_per_s` None = closed loop; `think_mean_ns` = mean pause of a caller;
-    `warmup_s` = load before the window.
+    `warmup_s` = load before the window; `due` None = only the workers know it; `cut` = the run ended before its time.
     """
 
     instances: int
@@ -41,6 +49,8 @@ class Facts:
     rate_per_s: float | None = None
     think_mean_ns: float = 0.0
     warmup_s: float = 0.0
+    due: Due | None = None
+    cut: bool = False
 
     @property
     def quorum(self) -> int:
@@ -48,14 +58,16 @@ class Facts:
         return self.instances // 2 + 1
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Self:
-        """The facts of a resolved scenario."""
+    def of(cls, scenario: Scenario, due: Due | None = None, *, cut: bool = False) -> Self:
+        """The facts of a resolved scenario, and of the run of it."""
         return cls(
             instances=len(scenario.targets) or scenario.instances,
             users=scenario.users,
             rate_per_s=scenario.rate_per_s,
             think_mean_ns=mean_of(scenario.think) * 1e6,
             warmup_s=scenario.warmup_ms / 1000,
+            due=due,
+            cut=cut,
         )
 
 

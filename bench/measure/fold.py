@@ -133,7 +133,11 @@ class Fold:
     def _rate(self, scheduled_starts: int) -> dict[str, float | bool | None]:
         seconds, offered = self._window.duration_s, self._facts.rate_per_s
         due = self._sums["due"] + max(scheduled_starts - self._sums["records"], 0)
-        sustained = None if offered is None else self._sums["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
+        if self._facts.due is not None:  # by the schedule: what a lost worker had to start stays due
+            due = max(due, self._facts.due.window)
+        sustained = None
+        if offered is not None and not self._facts.cut:
+            sustained = self._sums["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
         return {
             "offered_per_s": offered,
             "achieved_per_s": self._sums["granted"] / seconds if seconds > 0 else None,
@@ -165,6 +169,11 @@ class Fold:
             "server_cpu_us_per_cycle": per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
         }
 
+    def _scheduled(self, reports: Sequence[Worker]) -> int:
+        """Starts due in the whole run: by the schedule, or by what the workers say, whatever is more."""
+        said = workers.total(reports, "scheduled_starts")
+        return said if self._facts.due is None else max(said, self._facts.due.run)
+
     def _health(self, reports: Sequence[Worker], lag: Histogram, p99: float | None) -> generator.Health:
         return generator.Health(
             cpu_ratio=workers.cpu_ratio(reports),
@@ -172,7 +181,7 @@ class Fold:
             timer_lateness_p99_s=block(workers.timer_lateness(reports))["p99"],
             late_starts=workers.total(reports, "late_starts"),
             queued_starts=workers.total(reports, "queued_starts"),
-            scheduled_starts=workers.total(reports, "scheduled_starts"),
+            scheduled_starts=self._scheduled(reports),
             started=self._sums["records"],
             littles_law_ratio=generator.littles_law_ratio(
                 self._sums["busy_ns"], self._sums["finished"], self._facts, self._window

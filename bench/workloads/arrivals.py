@@ -28,12 +28,28 @@ def offsets_ns(rate_per_s: float, spacing: str, seed: int, part: int = 0, parts:
     `rate_per_s` > 0 is that of all workers together; `spacing` is `fixed` or `poisson`; 0 ≤ `part` < `parts`.
     Arrival i of the whole schedule belongs to worker i mod `parts`.
     """
-    if spacing not in ("fixed", "poisson"):
-        raise ValueError(f"arrivals are fixed or poisson, not {spacing!r}")
     if not 0 <= part < parts:
         raise ValueError(f"part {part} is not one of {parts}")
-    chunks = _fixed(rate_per_s) if spacing == "fixed" else _poisson(rate_per_s, seed)
-    return chain.from_iterable(_share(chunks, part, parts))
+    return chain.from_iterable(_share(_chunks(rate_per_s, spacing, seed), part, parts))
+
+
+def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
+    """Return how many starts of the whole schedule are due from `from_ns` on and before `until_ns` (after the origin).
+
+    It depends on nobody who has to keep them: a worker that is gone leaves its share due.
+    """
+    due = 0
+    for times_ns in _chunks(rate_per_s, spacing, seed):
+        due += int(((times_ns >= from_ns) & (times_ns < until_ns)).sum())
+        if times_ns[-1] >= until_ns:
+            return due
+    raise AssertionError("a schedule has no end")
+
+
+def _chunks(rate_per_s: float, spacing: str, seed: int) -> Iterator[np.ndarray]:
+    if spacing not in ("fixed", "poisson"):
+        raise ValueError(f"arrivals are fixed or poisson, not {spacing!r}")
+    return _fixed(rate_per_s) if spacing == "fixed" else _poisson(rate_per_s, seed)
 
 
 def _fixed(rate_per_s: float) -> Iterator[np.ndarray]:

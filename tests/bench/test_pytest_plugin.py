@@ -48,21 +48,66 @@ def test_a_threshold_that_does_not_hold_fails_the_test(pytester: pytest.Pytester
     result.stdout.fnmatch_lines(["*acquire.p50 < 1us: fail (it is *"])
 
 
-def test_a_lock_that_locks_nothing_is_found_out(pytester: pytest.Pytester) -> None:
+FAKES = """
+    import contextlib, itertools
+
+    count = itertools.count()
+
+    @contextlib.contextmanager
+    def every_second(name):
+        if next(count) % 2:
+            raise BlockingIOError
+        yield
+
+    def noop(name):
+        return contextlib.nullcontext()
+"""
+
+
+@pytest.mark.parametrize("fake", ["noop", "every_second"])
+@pytest.mark.parametrize("load", ["resources=0", "resources=1"])
+def test_a_lock_that_locks_nothing_fails_without_being_asked(fake: str, load: str, pytester: pytest.Pytester) -> None:
+    """Also where each caller has a name of its own, so that the load itself shows nothing."""
+    pytester.makepyfile(
+        FAKES
+        + f"""
+    def test_lock(lock_benchmark):
+        lock_benchmark({fake}, seconds=0.1, warmup_s=0.0, refused=(BlockingIOError,), {load})
+
+    def test_gate(lock_benchmark):
+        lock_benchmark.gate({fake}, {fake}, pairs=1, seconds=0.05, refused=(BlockingIOError,), {load})
+
+    def test_that_opts_out(lock_benchmark):
+        lock_benchmark({fake}, seconds=0.1, warmup_s=0.0, refused=(BlockingIOError,), allow_violations=True, {load})
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(["*the lock was violated: *", "*the baseline does not lock: *"])
+
+
+def test_what_hardly_met_says_so_and_passes_for_no_safe_lock(pytester: pytest.Pytester) -> None:
+    """A lock whose callers never meet in the probe either: it is not violated, and no word looks as if it were safe."""
     pytester.makepyfile(
         """
-        import contextlib
+        import contextlib, threading, time
+
+        inner = threading.Lock()
+
+        @contextlib.contextmanager
+        def slow(name):
+            with inner:
+                time.sleep(0.1)
+                yield
 
         def test_lock(lock_benchmark):
-            lock_benchmark(
-                lambda name: contextlib.nullcontext(), resources=1, hold_s=0.001, seconds=0.5,
-                thresholds=["safety.violations == 0"],
-            )
+            run = lock_benchmark(slow, callers=2, seconds=0.2, warmup_s=0.0)
+            assert (run.safety, run.violations) == ("NOT TESTED", None)
         """
     )
     result = pytester.runpytest_subprocess(*PLUGIN)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*safety.violations == 0: fail*"])
+    result.stdout.fnmatch_lines(["*leases/s*safety NOT TESTED*"])
+    result.assert_outcomes(passed=1)
 
 
 GATE = """
@@ -83,7 +128,7 @@ GATE = """
     def test_lock(lock_benchmark):
         lock_benchmark.gate(
             slower_by(0), slower_by({planted}), pairs={pairs}, tolerance=0.5, callers=1, seconds=0.3, warmup_s=0.0,
-            metrics=["acquire.p50"],
+            metrics=["acquire.p50"], allow_violations=True,
         )
 """
 

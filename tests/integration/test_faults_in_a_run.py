@@ -67,7 +67,7 @@ def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path) -
         fault("readonly", "1500ms", "instance:4"),
         fault("misconf", "1s", "instance:4", by="aof"),
     )
-    run = start(tmp_path, *SHORT, "--fsync", "always", faults=faults)
+    run = start(tmp_path, *SHORT, "--fsync", "always", "--allow-skipped", faults=faults)
     code, stdout, stderr = end(run, tmp_path)
     assert code == 0, stderr
     *struck, skipped = result(tmp_path)["faults"]
@@ -135,11 +135,21 @@ def test_servers_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
         targets = [word for url in fleet.urls for word in ("--target", url)]
         pids = [instance.pid for instance in fleet.instances]
         run = start(tmp_path, *SHORT, "--duration", "500ms", *targets, faults=(fault("kill", "100ms"),))
-        code, stdout, stderr = end(run, tmp_path)
-        assert code == 0, stderr
+        code, _, stderr = end(run, tmp_path)
+        assert code == 2, stderr
+        assert "the fault kill on instance:0 cannot take place: it is not ours" in stderr
         assert fleet.exit_codes() == (None, None, None)
         assert [instance.pid for instance in fleet.instances] == pids
-    assert "was skipped: it is not ours" in " ".join(stdout.split())
+
+
+def test_a_fault_that_meets_nobody_leaves_the_run_without_a_verdict(tmp_path: Path) -> None:
+    """Known only meanwhile: the second kill finds a worker that the first has killed."""
+    faults = (fault("kill", "200ms", "worker:1"), fault("kill", "700ms", "worker:1"))
+    run = start(tmp_path, *SHORT, "--processes", "2", faults=faults)
+    code, stdout, stderr = end(run, tmp_path)
+    assert code == 4, stderr
+    assert result(tmp_path)["verdict"]["status"] == "invalid"
+    assert "the fault kill on worker:1 failed: it did not begin" in " ".join(stdout.split())
 
 
 def test_a_wrong_fault_is_refused_before_anything_starts(tmp_path: Path) -> None:

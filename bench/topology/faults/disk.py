@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.faults.injection import Injection, Need
 from bench.topology.faults.params import NS_PER_MS, Param, duration, error_number
 
@@ -36,7 +36,9 @@ class _SyncFault(Injection):
 
     def why_not(self) -> str | None:
         """It needs a server that syncs."""
-        return super().why_not() or NOTHING_IS_SYNCED.get(self.site.fleet.fsync)
+        if wrong := NOTHING_IS_SYNCED.get(self.site.fleet.fsync):
+            raise UsageError(wrong)
+        return super().why_not()
 
     def _revive(self) -> None:
         """Start the instance again if the fault has ended it."""
@@ -104,8 +106,9 @@ class DiskFull(_SyncFault):
 
     def why_not(self) -> str | None:
         """It needs a server that writes."""
-        reason = Injection.why_not(self)
-        return reason or (NOTHING_IS_SYNCED["none"] if self.site.fleet.fsync == "none" else None)
+        if self.site.fleet.fsync == "none":
+            raise UsageError(NOTHING_IS_SYNCED["none"])
+        return Injection.why_not(self)
 
     def begin(self) -> None:
         """Be full, and return when the server has noticed by an append of our own."""

@@ -70,7 +70,10 @@ class Injection(ABC):
         return for_ms
 
     def why_not(self) -> str | None:
-        """Why it cannot be injected here, or None. Asked once everything runs, before the load."""
+        """Why this machine cannot inject it here, or None. Asked once everything runs, before the load.
+
+        Raises UsageError when it does not go together with the servers that were ordered.
+        """
         return self.site.why_not(self.index, self.needs(self.order.params))
 
     @abstractmethod

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology.faults.injection import FaultOrder, Injection, Need
 from bench.topology.faults.params import Param, choice
 from bench.topology.faults.site import Site
@@ -35,13 +35,11 @@ class Misconf(Injection):
     def why_not(self) -> str | None:
         """An append fails only where something is appended, and where that is survived."""
         reason = super().why_not()
-        if reason or not self._by_aof:
-            return reason
-        if self.site.fleet.fsync == "none":
-            return "the servers have no append-only file (fsync = none)"
-        if self.site.fleet.fsync == "always":
-            return "a failed append ends a server with fsync = always"
-        return None
+        if self._by_aof and self.site.fleet.fsync == "none":
+            raise UsageError("the servers have no append-only file (fsync = none)")
+        if self._by_aof and self.site.fleet.fsync == "always":
+            raise UsageError("a failed append ends a server with fsync = always")
+        return reason
 
     def begin(self) -> None:
         """Fail, and return when the server has noticed."""

@@ -20,6 +20,7 @@ from bench.topology.leash import Leash
 _DAY_MS = 86_400_000.0
 _STOP = 'kill -STOP "$1" && echo stopped; read -r _; kill -CONT "$1"'
 _STAND_STILL_S = 2.0
+_ENDED = "ZX"
 RESTART_PARAMS = (Param("delay", duration(0, _DAY_MS), "0", "how long it stays dead"),)
 
 
@@ -76,6 +77,14 @@ class _WorkerFault(Injection):
         """Nothing is in the way; whether the worker runs is seen when the fault begins."""
         return None
 
+    def running(self) -> int:
+        """The worker's process, which goes into the record. Raises EnvironmentNotReadyError when it does not run."""
+        pid = self.site.worker_pid(self.index)
+        if _state(pid) in _ENDED:  # one that nobody has waited for yet still takes signals
+            raise EnvironmentNotReadyError(f"worker {self.index} had ended before")
+        self.detail["pid"] = pid
+        return pid
+
 
 class KillWorker(_WorkerFault):
     """`kill -9` of a load process, for good."""
@@ -87,12 +96,7 @@ class KillWorker(_WorkerFault):
 
     def begin(self) -> None:
         """Kill it."""
-        pid = self.site.worker_pid(self.index)
-        self.detail["pid"] = pid
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            raise EnvironmentNotReadyError(f"worker {self.index} had ended before") from None
+        os.kill(self.running(), signal.SIGKILL)
 
     def end(self) -> None:
         """A load process is not started again."""
@@ -107,12 +111,11 @@ class StopWorker(_WorkerFault):
 
     def begin(self) -> None:
         """Freeze it and wait until it stands still."""
-        pid = self.site.worker_pid(self.index)
-        self.detail["pid"] = pid
+        pid = self.running()
         self._leash = Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped")
         deadline_s = time.monotonic() + _STAND_STILL_S
-        while _state(pid) not in "TtZX":
-            if time.monotonic() > deadline_s:
+        while _state(pid) not in "Tt":
+            if _state(pid) in _ENDED or time.monotonic() > deadline_s:
                 raise EnvironmentNotReadyError(f"worker {self.index} did not stop within {_STAND_STILL_S:g} s")
             time.sleep(0.001)  # nobody but /proc tells when all its threads stand still
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import redis
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.faults.injection import Need
 from bench.topology.fleet import Fleet
 from bench.topology.memory_disk import MemoryDisk
@@ -115,9 +115,9 @@ class Site:
 
     @property
     def fleet(self) -> Fleet:
-        """The attached fleet. Raises EnvironmentNotReadyError when the servers are not ours."""
+        """The attached fleet. Raises UsageError when the servers are not ours."""
         if self._fleet is None:
-            raise EnvironmentNotReadyError(NOT_OURS)
+            raise UsageError(NOT_OURS)
         return self._fleet
 
     @property
@@ -158,9 +158,9 @@ class Site:
         return self._locks.setdefault(index, threading.RLock())
 
     def why_not(self, index: int, needs: frozenset[Need]) -> str | None:
-        """Why faults with these needs cannot act on instance `index`, or None."""
+        """Why faults with these needs cannot act on instance `index`, or None. Raises UsageError if it is not ours."""
         if self._fleet is None:
-            return NOT_OURS
+            raise UsageError(NOT_OURS)
         for need in sorted(needs):
             if need not in self._needs:
                 return f"the fleet was started without what it needs ({need})"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.faults import NOT_BEGUN, Timeline
 from bench.topology.faults.injection import FaultOrder, Injection
 
@@ -46,7 +46,14 @@ class Acted(Injection):
 class Stage:
     """A timeline over acted faults, its window starting `lead_ms` from now."""
 
-    def __init__(self, *orders: FaultOrder, lasts_ms: float = LONG_MS, lead_ms: float = 0.0, **acts: Any) -> None:
+    def __init__(
+        self,
+        *orders: FaultOrder,
+        lasts_ms: float = LONG_MS,
+        lead_ms: float = 0.0,
+        allow_skipped: bool = False,
+        **acts: Any,
+    ) -> None:
         self.start_ns = time.monotonic_ns() + round(lead_ms * MS)
         self.span: tuple[int, int] | None = (self.start_ns, self.start_ns + round(lasts_ms * MS))
         self.acted: list[Acted] = []
@@ -58,7 +65,7 @@ class Stage:
             self.acted.append(acted)
             return acted
 
-        self.timeline = Timeline(orders, make, lambda: self.span)
+        self.timeline = Timeline(orders, make, lambda: self.span, allow_skipped=allow_skipped)
 
 
 def order(at_ms: float = 0.0, lasts_ms: float | None = None, index: int = 0) -> FaultOrder:
@@ -85,7 +92,7 @@ def test_a_fault_begins_when_it_is_due_and_lasts_as_long_as_ordered() -> None:
     expected = {"kind": "stop", "target": "instance:0", "params": {"a": "1"}, "phase": "fixed", "at_s": 0.03}
     assert entry.items() >= {**expected, "for_s": 0.04, "skipped": None, "failed": None, "detail": {"seen": 1}}.items()
     assert stage.timeline.spans_ns() == ((entry["begun_ns"], entry["ended_ns"]),)
-    assert stage.timeline.warnings() == []
+    assert stage.timeline.warnings() == stage.timeline.absences() == []
 
 
 def test_a_fault_without_an_end_lasts_to_the_end_of_the_window_and_no_fault_longer() -> None:
@@ -127,7 +134,7 @@ def test_stopping_undoes_what_has_begun_and_begins_nothing_more() -> None:
     assert [[name for name, _ in acted.calls] for acted in stage.acted] == [["begin", "end"], []]
     assert stage.timeline.active() == ()
     assert [event.skipped for event in stage.timeline.events] == [None, NOT_BEGUN]
-    assert stage.timeline.warnings() == [f"the fault stop on instance:1 was skipped: {NOT_BEGUN}"]
+    assert stage.timeline.absences() == [f"the fault stop on instance:1 was skipped: {NOT_BEGUN}"]
 
 
 def test_an_error_of_the_run_undoes_everything() -> None:
@@ -153,8 +160,38 @@ def test_a_run_that_never_came_to_its_window_has_nothing_to_undo() -> None:
     assert (entry["skipped"], entry["begun_s"]) == (NOT_BEGUN, None)
 
 
-def test_what_cannot_be_done_here_is_skipped_with_its_reason() -> None:
-    stage = Stage(order(0, 10), reason="it needs root")
+def wrong_order() -> str | None:
+    raise UsageError("it is not ours")
+
+
+@pytest.mark.parametrize(
+    ("why_not", "kind"),
+    [(lambda: "it needs root", EnvironmentNotReadyError), (wrong_order, UsageError)],
+    ids=["the machine", "the order"],
+)
+def test_what_cannot_be_done_is_refused_before_the_load_by_what_is_at_fault(
+    why_not: Callable[[], str | None], kind: type[BenchError]
+) -> None:
+    stage = Stage(order(0), order(0, None, 1), why_not=why_not)
+    with pytest.raises(kind, match="the fault stop on instance:0 cannot take place: it .*--allow-skipped") as caught:
+        stage.timeline.require()
+    assert caught.type is kind
+    assert Stage(order(0), why_not=why_not, allow_skipped=True).timeline.require() is None  # type: ignore[func-returns-value]
+    assert Stage(order(0)).timeline.require() is None  # type: ignore[func-returns-value]
+
+
+def test_a_fault_that_did_not_take_place_is_an_absence_unless_that_is_allowed() -> None:
+    for allowed in (False, True):
+        stage = Stage(order(0, LONG_MS), begins=fail("it had ended"), allow_skipped=allowed)
+        with stage.timeline:
+            assert stage.acted[0].ended.wait(DEADLINE_S)
+        said = ["the fault stop on instance:0 failed: it did not begin: it had ended"]
+        assert stage.timeline.absences() == ([] if allowed else said)
+        assert stage.timeline.warnings() == (said if allowed else [])
+
+
+def test_what_cannot_be_done_here_is_skipped_with_its_reason_where_that_is_allowed() -> None:
+    stage = Stage(order(0, 10), reason="it needs root", allow_skipped=True)
     with stage.timeline:
         pass
     assert stage.acted[0].calls == []
@@ -175,7 +212,7 @@ def test_a_fault_that_fails_half_way_is_undone_and_said() -> None:
     assert [name for name, _ in stage.acted[0].calls] == ["begin", "end"]
     entry = stage.timeline.section()[0]
     assert (entry["failed"], entry["in_force_ns"]) == ("it did not begin: it burnt down", None)
-    assert stage.timeline.warnings() == ["the fault stop on instance:0 failed: it did not begin: it burnt down"]
+    assert stage.timeline.absences() == ["the fault stop on instance:0 failed: it did not begin: it burnt down"]
     assert len(stage.timeline.spans_ns()) == 1  # it may have been there
 
 
@@ -183,14 +220,14 @@ def test_a_fault_that_cannot_be_undone_is_said() -> None:
     stage = Stage(order(0, 0.0), ends=fail("it is stuck"))
     with stage.timeline:
         assert stage.acted[0].ended.wait(DEADLINE_S)
-    assert stage.timeline.warnings() == ["the fault stop on instance:0 failed: it could not be undone: it is stuck"]
+    assert stage.timeline.absences() == ["the fault stop on instance:0 failed: it could not be undone: it is stuck"]
 
 
 def test_a_crash_of_a_fault_is_no_silence() -> None:
     stage = Stage(order(0, 0.0), begins=lambda: {}["nowhere"])  # type: ignore[arg-type, return-value]
     with stage.timeline:
         assert stage.acted[0].ended.wait(DEADLINE_S)
-    assert "nowhere" in stage.timeline.warnings()[0]
+    assert "nowhere" in stage.timeline.absences()[0]
 
 
 def test_a_worker_that_a_fault_killed_is_known_and_no_other() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.experiments import follow as module
 from bench.experiments.faults import Timeline
 from bench.experiments.follow import follow
@@ -80,19 +80,41 @@ def script() -> Iterator[Script]:
         load.end()
 
 
-def note(workdir: Path, pid: int, phase: str = "running", spawned_s: float = 0.0) -> Callable[[], None]:
+def note(
+    workdir: Path, pid: int, phase: str = "running", spawned_s: float = 0.0, stopped_s: float = 0.0
+) -> Callable[[], None]:
     def write() -> None:
         document = {
             "worker": 0,
             "pid": pid,
             "phase": phase,
             "spawned_ns": time.monotonic_ns() - int(spawned_s * NS),
+            "stopped_ns": time.monotonic_ns() - int(stopped_s * NS) if phase == "stopped" else 0,
             "cpu_s": 0.5,
             "instances": [{"index": 0, "address": "h:1", "state": "down", "errors": {"timeout": 3}}],
         }
         (workdir / f"worker-0-{pid}.json").write_text(json.dumps(document), encoding="utf-8")
 
     return write
+
+
+def stopped(folder: Path, pid: int = 0, stopped_s: float = 0.0) -> Callable[[], None]:
+    """Every worker so far (or that of `pid`) has reported its end, `stopped_s` ago."""
+
+    def write() -> None:
+        for path in folder.glob("worker-*.json"):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if not pid or document["pid"] == pid:
+                document |= {"phase": "stopped", "stopped_ns": time.monotonic_ns() - int(stopped_s * NS)}
+                path.write_text(json.dumps(document), encoding="utf-8")
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here outlives his Locust for a moment only."""
+    monkeypatch.setattr(module, "REPORT_S", 0.0)
 
 
 @pytest.fixture
@@ -133,9 +155,9 @@ def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(tmp_path: Path, follo
     def interrupt() -> None:
         interrupts.count += 1
 
-    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, lambda: None, 0)
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, stopped(tmp_path), 0)
     course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
-    assert course.interrupted
+    assert (course.interrupted, course.deaths) == (True, ())
     assert load.was_asked()
     assert not load.closed
     assert course.window is not None
@@ -153,7 +175,9 @@ def test_a_second_ctrl_c_kills_it(tmp_path: Path, follower: Follower, script: Sc
     assert load.was_asked()
     assert load.closed
     assert course.interrupted
-    assert course.deaths == (), "we killed it: nobody died"
+    assert course.deaths == (
+        f"worker 0 (pid {os.getpid()}) did not report its end: what it did last may have no record",
+    )
 
 
 def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Follower, script: Script) -> None:
@@ -205,6 +229,70 @@ def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Fol
     )
     course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
     assert course.deaths == ("Locust ended with exit code 1: OSError",)
+    assert course.interrupted
+
+
+def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    """SIGTERM of its master: everybody ends in order, with exit code 0, after 6 of 10 s."""
+    begin = note(tmp_path, os.getpid(), spawned_s=8.0)
+    course = follow(
+        script(begin, stopped(tmp_path, stopped_s=1.0), 0), follower, Interrupts(), 60.0, quiet, faults=no_faults()
+    )
+    assert course.interrupted
+    assert course.window is not None
+    assert 5.9 < course.window.duration_s < 9.0
+    assert "s before the end of the run" in course.deaths[0]
+    again = Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+    course = follow(script(0), again, Interrupts(), 60.0, quiet, faults=no_faults())  # nobody looked in between
+    assert course.interrupted
+    assert course.deaths[0].startswith("the load ended ")
+    assert course.window is not None
+    assert 5.9 < course.window.duration_s < 9.0
+
+
+def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    follower.processes = 2
+    first, second = os.getpid(), os.getppid()
+    both = [note(tmp_path, pid, spawned_s=6.0) for pid in (first, second)]
+    load = script(lambda: [write() for write in both], stopped(tmp_path, second), stopped(tmp_path), 0)  # type: ignore[arg-type, return-value]
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    assert load.was_asked()
+    assert course.interrupted
+    assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["it stands still for good", "it was killed at the very end"])
+def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(
+    alive: bool, tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    """Its last operations may lack: nothing is safe over such a history."""
+    pid = os.getpid()
+    load = script(note(tmp_path, pid, spawned_s=20.0), note(tmp_path, pid, spawned_s=20.0), 0)
+    if not alive:
+        pid = ended_process()
+        load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: leave(tmp_path, pid), 0)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    assert len(course.deaths) == 1
+    assert not course.orderly
+    assert course.window is not None
+    assert course.window.duration_s == 10.0
+
+
+def leave(folder: Path, pid: int) -> None:
+    """The only worker is `pid` now, and it is dead."""
+    for path in folder.glob("worker-*.json"):
+        path.unlink()
+    note(folder, pid, spawned_s=20.0)()
+
+
+def test_a_load_that_ends_in_its_warm_up_is_no_measurement(tmp_path: Path, follower: Follower, script: Script) -> None:
+    load = script(note(tmp_path, os.getpid(), spawned_s=0.2), stopped(tmp_path), 0)
+    with pytest.raises(InconclusiveError, match=r"ended before its measured time \(worker 0 .* before the end"):
+        follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
 
 
 def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
@@ -240,7 +328,7 @@ def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(
 ) -> None:
     pid = ended_process()
     faults = Killing(pid)
-    load = script(note(tmp_path, pid, spawned_s=2.0), lambda: None, 0)
+    load = script(note(tmp_path, pid, spawned_s=20.0), lambda: None, 0)
     course = follow(load, follower, Interrupts(), 60.0, quiet, faults=faults)
     assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
     assert course.casualties == (f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, takewhile
 
 import numpy as np
 import pytest
 
-from bench.workloads.arrivals import CHUNK, offsets_ns
+from bench.workloads.arrivals import CHUNK, due_between, offsets_ns
 
 COUNT = 3 * CHUNK + 17  # across chunk borders
 
@@ -63,3 +63,11 @@ def test_a_part_that_does_not_exist_is_refused(part: int, parts: int) -> None:
 def test_an_unknown_spacing_is_refused() -> None:
     with pytest.raises(ValueError, match="fixed or poisson"):
         offsets_ns(1.0, "burst", 1)
+
+
+@pytest.mark.parametrize("spacing", ["fixed", "poisson"])
+@pytest.mark.parametrize(("since_s", "until_s"), [(0.0, 3.0), (0.7, 3.0), (1.0, 1.0), (2.9, 3.1)])
+def test_what_is_due_is_what_the_schedule_hands_out(spacing: str, since_s: float, until_s: float) -> None:
+    since_ns, until_ns = round(since_s * 1e9), round(until_s * 1e9)
+    times = takewhile(lambda at: at < until_ns, offsets_ns(1234.5, spacing, 7))
+    assert due_between(1234.5, spacing, 7, since_ns, until_ns) == sum(at >= since_ns for at in times)
