@@ -23,6 +23,7 @@ from bench.topology.faults.injection import FaultOrder, Injection
 
 Span = tuple[int, int]
 NOT_BEGUN = "the run ended before it began"
+TOO_LATE = "the measured time was over before it could begin"
 _LOOK_S = 0.01
 _UNDO_S = 30.0
 _MS, _S = 1_000_000, 1_000_000_000
@@ -200,7 +201,10 @@ class Timeline:
         start_ns, end_ns = span
         if self._stopped_before(start_ns + round(event.order.at_ms * _MS)):
             return
-        event.begun_ns = time.monotonic_ns()
+        if (now_ns := time.monotonic_ns()) >= end_ns:
+            event.skipped = TOO_LATE
+            return
+        event.begun_ns = now_ns
         event.detail = injection.detail
         try:
             injection.begin()

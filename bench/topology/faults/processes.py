@@ -95,8 +95,11 @@ class KillWorker(_WorkerFault):
         return Moment.lasts_ms(for_ms, params)
 
     def begin(self) -> None:
-        """Kill it."""
-        os.kill(self.running(), signal.SIGKILL)
+        """Kill it and wait until it is dead."""
+        with self.site.lock(-1 - self.index):
+            pid = self.running()
+            os.kill(pid, signal.SIGKILL)
+            _until(pid, _ENDED, f"worker {self.index} did not die")
 
     def end(self) -> None:
         """A load process is not started again."""
@@ -113,16 +116,20 @@ class StopWorker(_WorkerFault):
         """Freeze it and wait until it stands still."""
         pid = self.running()
         self._leash = Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped")
-        deadline_s = time.monotonic() + _STAND_STILL_S
-        while _state(pid) not in "Tt":
-            if _state(pid) in _ENDED or time.monotonic() > deadline_s:
-                raise EnvironmentNotReadyError(f"worker {self.index} did not stop within {_STAND_STILL_S:g} s")
-            time.sleep(0.001)  # nobody but /proc tells when all its threads stand still
+        _until(pid, "Tt", f"worker {self.index} did not stop")
 
     def end(self) -> None:
         """Let it go on."""
         if self._leash is not None:
             self._leash.release()
+
+
+def _until(pid: int, states: str, otherwise: str) -> None:
+    deadline_s = time.monotonic() + _STAND_STILL_S
+    while (state := _state(pid)) not in states:
+        if state in _ENDED or time.monotonic() > deadline_s:
+            raise EnvironmentNotReadyError(f"{otherwise} within {_STAND_STILL_S:g} s")
+        time.sleep(0.001)  # nobody but /proc tells when all its threads stand still
 
 
 def _state(pid: int) -> str:

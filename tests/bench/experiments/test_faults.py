@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.faults import NOT_BEGUN, Timeline
+from bench.experiments.faults import NOT_BEGUN, TOO_LATE, Timeline
 from bench.topology.faults.injection import FaultOrder, Injection
 
 MS = 1_000_000
@@ -198,6 +198,18 @@ def test_what_cannot_be_done_here_is_skipped_with_its_reason_where_that_is_allow
     assert stage.timeline.section()[0]["skipped"] == "it needs root"
     assert stage.timeline.warnings() == ["the fault stop on instance:0 was skipped: it needs root"]
     assert stage.timeline.spans_ns() == ()
+
+
+def test_a_fault_for_which_it_is_too_late_is_none() -> None:
+    """A machine so busy that the window is over when its threads get to run: the load has met no fault."""
+    stage = Stage(order(0), lasts_ms=30, lead_ms=-60)
+    stage.timeline.start()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while stage.timeline.events[0].skipped is None:
+        assert time.monotonic() < deadline_s
+    stage.timeline.stop()
+    assert stage.acted[0].calls == []
+    assert stage.timeline.absences() == [f"the fault stop on instance:0 was skipped: {TOO_LATE}"]
 
 
 def test_what_cannot_even_be_asked_is_skipped() -> None:
