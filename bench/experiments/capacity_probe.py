@@ -125,7 +125,7 @@ def is_saturated(result: Result) -> bool:
     if (generator["cpu_ratio"] or 0.0) >= BUSY_CORE:
         return True
     late = generator.get("timer_lateness_p99_s")
-    return generator["verdict"] == "INVALID" and None not in (late, p99) and bool(late > LATENESS_SHARE * p99)
+    return generator["verdict"] != "VALID" and None not in (late, p99) and bool(late > LATENESS_SHARE * p99)
 
 
 def _judged(threshold: Threshold, result: Result) -> Section:
@@ -150,7 +150,7 @@ def _seen(judged: Sequence[Section], result: Result) -> Seen:
 
 def _is_acquire_limit(threshold: Threshold) -> bool:
     path = threshold.metric.path
-    return path[:2] == ("latency_s", "acquire") and path[-1] in MISS_SHARES and threshold.operator in ("<", "<=")
+    return path[:2] == ("latency_s", "acquire_all") and path[-1] in MISS_SHARES and threshold.operator in ("<", "<=")
 
 
 def _within(threshold: Threshold, result: Result) -> tuple[int, int]:

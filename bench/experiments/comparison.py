@@ -23,6 +23,7 @@ from bench.gates.metric import Metric
 from bench.gates.paired import Sides, judge_compare, judge_gate
 from bench.gates.verdict import combine_thresholds, judge_comparison
 from bench.measure.environment import describe_environment
+from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import Result
 
@@ -170,6 +171,9 @@ def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
         )
     if not rounds.paired and rounds.runs:
         yield "these runs were not made in turn: what else the machine did is part of the difference (30 % is usual)"
+    for index, label in enumerate(question.labels):
+        if failed := sum(_failed(run) > FAILED_SHARE for run in rounds.runs if run["side"] == index):
+            yield f"{label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs: endless latencies"
     unknown = sum(run["safety"]["verdict"] == "UNKNOWN" for run in rounds.runs)
     if unknown:
         yield f"safety is unknown in {unknown} of {len(rounds.runs)} runs"
@@ -179,6 +183,11 @@ def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
         for warning in result["warnings"]
         if "is here to show its flaw" in warning or "behind a proxy" in warning
     )
+
+
+def _failed(run: Mapping[str, Any]) -> float:
+    got = run["figures"].get("acquire.success")
+    return 0.0 if got is None else 1 - float(got)
 
 
 def _now() -> str:

@@ -7,16 +7,17 @@ keys are counted, then unlinked by their known names. Source: bench.measure (fol
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.analysis.steady import steady_state
 from bench.experiments.faults import Timeline
 from bench.experiments.follow import Course
 from bench.experiments.servers import Servers
-from bench.experiments.verdict import judge_run
+from bench.experiments.verdict import invalidities, judge_run
 from bench.gates.threshold import read_thresholds
 from bench.measure import workers
 from bench.measure.environment import describe_environment
@@ -63,7 +64,8 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     instances = _instances(evidence, folded.values["instances"], leaks)
     judged = {**folded.values, "safety": safety, "duration_s": evidence.window.duration_s}
-    thresholds = [threshold.judge(judged) for threshold in read_thresholds(scenario.thresholds)]
+    void = invalidities(folded.values, course.deaths)
+    thresholds = [threshold.judge(judged, void) for threshold in read_thresholds(scenario.thresholds)]
     return assemble(
         {
             **identity,
@@ -108,7 +110,8 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
         used.update(np.unique(history.records["resource"]).tolist())
         torn, missing = torn + history.torn, missing + history.missing_segments
     safety = {**oracle.report(torn, missing).to_json(), "holders": holders.section()}
-    return total.sections(reports, evidence.server_cpu_s), safety, used
+    sections, drift = total.sections(reports, evidence.server_cpu_s), steady_state(total.leases_per_tenth).warning
+    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), safety, used
 
 
 def _due(evidence: Evidence) -> Due | None:

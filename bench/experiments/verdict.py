@@ -1,13 +1,19 @@
 """From figures to one word and one exit code: *sections of a result → verdict → exit code*.
 
-Rules: violated before invalid before inconclusive before failed before pass; a service fault always violates. UNKNOWN
-safety is a warning of a plain run, not a failure. Source: README's exit codes (130 > 2 > 3 > 5 > 4 > 1 > 0).
+Rules
+- Violated before invalid before failed before inconclusive before pass; a service fault always violates.
+- Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
+- What certainly failed stays failed beside what is not known. UNKNOWN safety is a warning of a plain run.
+
+Source: README's exit codes (130 > 2 > 3 > 5 > 1 > 4 > 0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from bench.gates.threshold import sentence
 
 EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 4, "invalid": 4, "violated": 5}
 INTERRUPTED = 130
@@ -24,11 +30,11 @@ def judge_run(
     `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them.
     """
     violated = [str(safety["reason"])] if safety["verdict"] == "VIOLATED" else []
-    invalid = [*deaths, *_invalidities(sections)]
-    inconclusive = [] if sections["outcomes"]["acquired"] else ["no lease was granted in the measured window"]
-    inconclusive += [f"{one['expression']}: {one['reason']}" for one in thresholds if one["status"] == "inconclusive"]
-    failed = [f"{one['expression']} does not hold" for one in thresholds if one["status"] == "fail"]
-    found = {"violated": violated, "invalid": invalid, "inconclusive": inconclusive, "fail": failed}
+    invalid = invalidities(sections, deaths)
+    inconclusive = [] if invalid else _nothing_granted(sections)
+    inconclusive += [] if invalid else [sentence(one) for one in thresholds if one["status"] == "inconclusive"]
+    failed = [sentence(one) for one in thresholds if one["status"] == "fail"]
+    found = {"violated": violated, "invalid": invalid, "fail": failed, "inconclusive": inconclusive}
     status = next((name for name, reasons in found.items() if reasons), "pass")
     return {"status": status, "reasons": [reason for reasons in found.values() for reason in reasons]}
 
@@ -38,6 +44,17 @@ def exit_code(verdict: Mapping[str, Any], *, interrupted: bool) -> int:
     return INTERRUPTED if interrupted else EXIT_CODES[verdict["status"]]
 
 
-def _invalidities(sections: Mapping[str, Any]) -> list[str]:
+def invalidities(sections: Mapping[str, Any], deaths: Sequence[str]) -> list[str]:
+    """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
     generator = sections["generator"]
-    return [f"the load was not what it claims: {generator['reason']}"] if generator["verdict"] == "INVALID" else []
+    claim = [f"the load was not what it claims: {generator['reason']}"] if generator["verdict"] == "INVALID" else []
+    return [*deaths, *claim]
+
+
+def _nothing_granted(sections: Mapping[str, Any]) -> list[str]:
+    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue these are others."""
+    if sections["outcomes"]["acquired"]:
+        return []
+    if sections["rate"]["achieved_per_s"]:
+        return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
+    return ["no lease was granted in the measured window"]

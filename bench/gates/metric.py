@@ -1,7 +1,9 @@
 """The figures of a result by name: *a name as people write it → where it stands, its unit, which way is better*.
 
 Rules: the names are the paths of the numbers in result.schema.json, so that none is forgotten or invented; `latency_s.`
-may be left out, p99.9 stands for p999, and four figures have short names. Source: README's table of thresholds.
+may be left out, p99.9 stands for p999, and four figures have short names. The percentiles of `acquire` are those over
+all acquires, where one that failed took for ever: a lock is not fast because it fails. Source: README's table of
+thresholds.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import Any
 
 from bench.errors import UsageError
+from bench.measure.histogram import Histogram
+from bench.measure.latency import block_of_all
 from bench.measure.result import schema
 from bench.scenario.quantity import nearest
 
@@ -25,6 +30,8 @@ SHORT = {
     "safety.violations": "safety.service_faults",
     "duration": "duration_s",
 }
+OVER_ALL = ("p50", "p90", "p99", "p999", "p9999", "max")  # of `acquire`: read from `acquire_all`
+FOREVER_S = 3600.0  # what infinity is in a ratio: the longest time that a histogram can tell
 _MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")
 
 
@@ -42,15 +49,16 @@ class Metric:
         return ".".join(self.path) in _MORE_IS_BETTER
 
     def value(self, result: Mapping[str, Any]) -> float | None:
-        """What `result` has of it; None when that is unknown."""
-        found: Any = result
-        for part in self.path:
-            found = found.get(part) if isinstance(found, Mapping) else None
+        """What `result` has of it, inf included; None when that is unknown."""
+        found: Any = _section(result, self.path)
+        if isinstance(found, Mapping) and self.path[-1] in found.get("infinite", ()):
+            return inf
+        found = found.get(self.path[-1]) if isinstance(found, Mapping) else None
         return None if found is None else float(found)
 
     def samples(self, result: Mapping[str, Any]) -> int | None:
         """How many samples a figure of a distribution rests on; None for other figures."""
-        section = result.get("latency_s", {}).get(self.path[1]) if self.path[0] == "latency_s" else None
+        section = _section(result, self.path) if self.path[0] == "latency_s" else None
         return None if section is None else int(section["count"])
 
 
@@ -58,6 +66,9 @@ def find_metric(name: str) -> Metric:
     """Return the metric called `name`. Raises UsageError with the nearest name and all there are."""
     known = metrics()
     written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
+    head, _, figure = written.removeprefix("latency_s.").partition(".")
+    if head == "acquire" and figure in OVER_ALL:
+        written = f"acquire_all.{figure}"
     for path in (written, f"latency_s.{written}"):
         if path in known:
             return known[path]
@@ -69,12 +80,31 @@ def find_metric(name: str) -> Metric:
 def metrics() -> Mapping[str, Metric]:
     """Every metric by its full path."""
     names = {path: short for short, path in SHORT.items()}
+    names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
+    replaced = {("latency_s", "acquire", figure) for figure in OVER_ALL}
     document = schema()
     paths = [path for path in _numbers(document, document, ()) if path[0] in SECTIONS or ".".join(path) in names]
+    paths = [path for path in paths if path not in replaced]
     return {
         ".".join(path): Metric(names.get(".".join(path), ".".join(path).removeprefix("latency_s.")), path, _unit(path))
         for path in paths
     }
+
+
+def finite(value: float | None) -> float | None:
+    """The value as ratios take it: infinity is `FOREVER_S`."""
+    return FOREVER_S if value == inf else value
+
+
+def _section(result: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """What the figure at `path` stands in. Results of before 2026-11-22 have no `acquire_all`; it follows from them."""
+    if path[:2] == ("latency_s", "acquire_all") and "acquire_all" not in result["latency_s"]:
+        lost = sum(result["outcomes"].values()) - result["outcomes"]["acquired"]
+        return block_of_all(Histogram.decode(result["histograms"]["acquire"]), lost)
+    found: Any = result
+    for part in path[:-1]:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def _numbers(document: Mapping[str, Any], node: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -31,7 +31,7 @@ from bench.analysis.paired import (
     spread,
     unpaired_shift,
 )
-from bench.gates.metric import Metric
+from bench.gates.metric import Metric, finite
 
 FALSE_ALARM = 0.01  # of a whole gate over identical code, at most
 COMPARE_CONFIDENCE = 0.95
@@ -40,7 +40,10 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides, None or 0 where a run has none. `paired`: the i-th of both are of one round."""
+    """The values of two sides, None or 0 where a run has none, inf where so many acquires failed.
+
+    `paired`: the i-th of both are of one round.
+    """
 
     first: Values
     second: Values
@@ -48,9 +51,10 @@ class Sides:
 
     def known(self) -> tuple[list[float], list[float]]:
         """What can be compared: whole pairs, or all values of each side."""
+        first, second = (list(map(finite, side)) for side in (self.first, self.second))
         if not self.paired:
-            return [a for a in self.first if a], [b for b in self.second if b]
-        both = [(a, b) for a, b in zip(self.first, self.second, strict=True) if a and b]
+            return [a for a in first if a], [b for b in second if b]
+        both = [(a, b) for a, b in zip(first, second, strict=True) if a and b]
         return [a for a, _ in both], [b for _, b in both]
 
     @property

@@ -2,8 +2,11 @@
 
 Rules
 - No value is INCONCLUSIVE, never a pass: no samples, too few for a percentile, no lease contested.
+- Percentiles of acquire are over all acquires, a failed one took for ever: with 2 % failed the p99 is infinite.
 - A figure of safety is inconclusive while safety is UNKNOWN.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
+- A figure that errs to one side only is judged on that side (`one_sided.py`).
+- Of an invalid run nothing is judged but broken limits of safety: a violation is certain.
 
 Source: README, "Gate your CI".
 """
@@ -11,14 +14,16 @@ Source: README, "Gate your CI".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import inf
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from bench.errors import UsageError
-from bench.gates.metric import Metric, find_metric
+from bench.gates.metric import OVER_ALL, Metric, find_metric
+from bench.gates.one_sided import one_sided_doubt
 from bench.scenario.quantity import parse_threshold
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
@@ -43,11 +48,16 @@ class Threshold:
     operator: str
     limit: float
 
-    def judge(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entry of `thresholds` for this result; its fields are those of result.schema.json."""
+    def judge(self, result: Mapping[str, Any], void: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the entry of `thresholds` for this result; its fields are those of result.schema.json.
+
+        `void`: why no figure of the run means anything, if so.
+        """
         value = self.metric.value(result)
         kept = value is not None and OPERATORS[self.operator](value, self.limit)
-        doubt = self._doubt(result, value, kept=kept)
+        doubt = self._void(void, kept=kept) or self._doubt(result, value, kept=kept)
+        endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
+        value = None if value == inf else value
         room = None if value is None else self._room(value)
         return {
             "expression": self.expression,
@@ -57,10 +67,11 @@ class Threshold:
             "limit": self.limit,
             "unit": self.metric.unit,
             "value": value,
+            "infinite": bool(endless),
             "margin": room,
             "margin_ratio": room / self.limit if room is not None and self.limit else None,
             "status": "inconclusive" if doubt else "pass" if kept else "fail",
-            "reason": doubt or None,
+            "reason": doubt or endless or None,
         }
 
     def _room(self, value: float) -> float:
@@ -71,6 +82,10 @@ class Threshold:
             return value - self.limit
         away = abs(value - self.limit)
         return away if self.operator == "!=" else -away
+
+    def _void(self, void: Sequence[str], *, kept: bool) -> str:
+        certain = self.metric.path[0] == "safety" and not kept
+        return "" if certain or not void else f"no figure of this run counts: {void[0]}"
 
     def _doubt(self, result: Mapping[str, Any], value: float | None, *, kept: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
@@ -84,7 +99,37 @@ class Threshold:
             return "no lease was contested, so nothing was tested"
         if section == "latency_s" and kept and result["rate"]["sustained"] is False:
             return "the offered rate was not sustained"
-        return ""
+        if section == "latency_s" and kept and self._hides_failures(result):
+            return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{self.figure}"
+        return one_sided_doubt(self.metric, self.operator, self.limit, result, kept=kept)
+
+    @property
+    def figure(self) -> str:
+        """The last part of the metric's name."""
+        return self.metric.path[-1]
+
+    def _hides_failures(self, result: Mapping[str, Any]) -> bool:
+        """Whether this percentile of acquired ones would be infinite over all."""
+        if self.metric.path[1] not in ("acquire_service", "wait"):
+            return False
+        return find_metric(f"acquire.{self.figure}").value(result) == inf if self.figure in OVER_ALL else False
+
+
+def sentence(entry: Mapping[str, Any]) -> str:
+    """What the entry of a threshold that was not kept adds to the reasons of a verdict."""
+    if entry["status"] == "inconclusive":
+        return f"{entry['expression']}: {entry['reason']}"
+    why = f" ({entry['reason']})" if entry.get("reason") else ""
+    return f"{entry['expression']} does not hold{why}"
+
+
+def value_of(entry: Mapping[str, Any]) -> float:
+    """The value that a decided entry was judged by, inf included."""
+    return inf if entry.get("infinite") else float(entry["value"])
+
+
+def _failed_share(result: Mapping[str, Any]) -> str:
+    return f"{100 * (1 - (result['outcome_shares']['acquired'] or 0)):.1f} %"
 
 
 def read_threshold(text: str) -> Threshold:

@@ -1,15 +1,16 @@
 """The verdict of a comparison: *run entries, judged metrics, exact costs, thresholds → one word and its reasons*.
 
 Rules
-- Violated before invalid before an unanswerable threshold before fail before inconclusive. That one metric got worse
-  stays proven when another one is unclear.
-- Without a finished pair, and with an INVALID run, nothing passes.
+- Violated before invalid before fail before inconclusive: that one metric got worse, or one limit was broken, stays
+  proven when another one is unclear.
+- Without a finished pair, and with an INVALID run, nothing passes; nor do latencies of an open loop that was late, as
+  what the generator adds to both sides hides what differs between them.
 - A comparison is inconclusive only if none of its metrics says anything.
 - Pairs that were ordered and not run, as something stood in the way, leave it undecided.
 - `only_noise`: nothing but the spread of the figures left it undecided, so that a quieter machine or more pairs may
   decide it. All that may be forgiven.
 
-Source: README's exit codes (130 > 2 > 3 > 5 > 4 > 1 > 0).
+Source: README's exit codes (130 > 2 > 3 > 5 > 1 > 4 > 0).
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.gates.threshold import sentence, value_of
+from bench.measure.generator import IN_DOUBT
+
 Entry = Mapping[str, Any]
-ORDER = ("violated", "invalid", "inconclusive", "fail")
+ORDER = ("violated", "invalid", "fail", "inconclusive")
 
 
 def judge_comparison(
@@ -40,13 +44,13 @@ def judge_comparison(
         "violated": _first(runs, labels, "violated"),
         "invalid": _first(runs, labels, "invalid"),
         "inconclusive": [
-            *(f"{one['expression']}: {one['reason']}" for one in thresholds if _is(one, "inconclusive")),
+            *map(sentence, (one for one in thresholds if _is(one, "inconclusive"))),
             *([f"not all pairs were run: {stopped}"] if stopped else []),
         ],
         "fail": [
             *(_worse(entry) for entry in metrics if entry["verdict"] == "fail"),
             *(exact or {}).get("failures", ()),
-            *(f"{one['expression']} does not hold" for one in thresholds if _is(one, "fail")),
+            *map(sentence, (one for one in thresholds if _is(one, "fail"))),
         ],
     }
     undecided = _undecided(kind, runs, metrics)
@@ -61,7 +65,7 @@ def combine_thresholds(runs: Sequence[Entry]) -> list[dict[str, Any]]:
     worst."""
     combined = []
     for entries in zip(*(run["thresholds"] for run in runs), strict=True):
-        known = sorted((one for one in entries if not _is(one, "inconclusive")), key=lambda one: float(one["value"]))
+        known = sorted((one for one in entries if not _is(one, "inconclusive")), key=value_of)
         failed = [one for one in known if _is(one, "fail")]
         if len(known) * 2 < len(entries):
             chosen = next(one for one in entries if _is(one, "inconclusive"))
@@ -73,10 +77,18 @@ def combine_thresholds(runs: Sequence[Entry]) -> list[dict[str, Any]]:
     return combined
 
 
+def is_late(run: Entry) -> bool:
+    """Whether the latencies of an open loop's run are upper bounds only."""
+    return run.get("generator") in IN_DOUBT
+
+
 def _undecided(kind: str, runs: Sequence[Entry], metrics: Sequence[Entry]) -> list[str]:
     if not runs:
         return ["there is no finished pair"]
     unclear = [f"{entry['metric']}: {entry['reason']}" for entry in metrics if _is_open(entry)]
+    late = sum(map(is_late, runs))
+    if late and any(entry.get("unit") == "s" for entry in metrics):
+        return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]
     some_say_something = kind == "compare" and len(unclear) < len(metrics)
     return [] if some_say_something else unclear
 

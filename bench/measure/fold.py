@@ -36,6 +36,7 @@ from bench.measure.timeline import Integers
 from bench.measure.workers import Worker
 
 SUSTAINED_SHARE = 0.99
+FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
 TENTHS = 10
 
 
@@ -106,8 +107,7 @@ class Fold:
     def sections(self, reports: Sequence[Worker] = (), server_cpu_s: float | None = None) -> Sections:
         """The sections so far. `reports`: the workers' JSONs; `server_cpu_s`: CPU of all servers over the run."""
         latency_s = blocks(self._latencies)
-        lag = workers.scheduler_lag(reports)
-        health = self._health(reports, lag, latency_s["acquire"]["p99"])
+        health = self._health(reports)
         values = {
             "rate": self._rate(health.scheduled_starts),
             "outcomes": self._outcomes,
@@ -124,7 +124,8 @@ class Fold:
             "generator": generator.judge_generator(health, self._facts),
             "histograms": {
                 **{name: histogram.encode() for name, histogram in self._latencies.items()},
-                "scheduler_lag": lag.encode(),
+                "scheduler_lag": health.lag.encode(),
+                "timer_lateness": health.lateness.encode(),
                 **workers.reply_histograms(reports),
             },
         }
@@ -174,19 +175,20 @@ class Fold:
         said = workers.total(reports, "scheduled_starts")
         return said if self._facts.due is None else max(said, self._facts.due.run)
 
-    def _health(self, reports: Sequence[Worker], lag: Histogram, p99: float | None) -> generator.Health:
+    def _health(self, reports: Sequence[Worker]) -> generator.Health:
+        kept_ns = workers.kept_ns(reports, self._sums["records"])
         return generator.Health(
             cpu_ratio=workers.cpu_ratio(reports),
-            scheduler_lag_p99_s=block(lag)["p99"],
-            timer_lateness_p99_s=block(workers.timer_lateness(reports))["p99"],
+            lag=workers.scheduler_lag(reports),
+            lateness=workers.timer_lateness(reports),
+            acquire=self._latencies["acquire"],
             late_starts=workers.total(reports, "late_starts"),
             queued_starts=workers.total(reports, "queued_starts"),
             scheduled_starts=self._scheduled(reports),
             started=self._sums["records"],
             littles_law_ratio=generator.littles_law_ratio(
-                self._sums["busy_ns"], self._sums["finished"], self._facts, self._window
+                self._sums["busy_ns"], self._sums["finished"], kept_ns, self._facts, self._window
             ),
-            acquire_p99_s=p99,
         )
 
     def _warnings(self, values: dict[str, Any], reports: Sequence[Worker]) -> list[str]:
@@ -194,6 +196,9 @@ class Fold:
         whole = reports and not found  # what a killed worker did not report is not in Locust's table either
         if (values["generator"]["cpu_ratio"] or 0) >= generator.BUSY_CORE:
             found.append(generator.GENERATOR_BOUND)
+        if values["generator"]["verdict"] in generator.IN_DOUBT:
+            found.append(f"latencies are upper bounds, as the generator adds to them: {values['generator']['reason']}")
+        found += _failures(self._outcomes)
         if values["rate"]["sustained"] is False:
             found.append(
                 f"not sustained: {values['rate']['completed_per_s']:.1f} of {self._facts.rate_per_s:.1f} operations/s "
@@ -205,6 +210,18 @@ class Fold:
             if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
         return found
+
+
+def _failures(outcomes: Counts) -> list[str]:
+    """A warning when so many acquires failed that percentiles over all of them are infinite from p99 on."""
+    asked, lost = sum(outcomes.values()), {name: number for name, number in outcomes.items() if name != "acquired"}
+    if sum(lost.values()) <= FAILED_SHARE * asked:
+        return []
+    kinds = ", ".join(f"{name.replace('_', ' ')} {number / asked:.1%}" for name, number in lost.items() if number)
+    return [
+        f"{sum(lost.values()) / asked:.1%} of acquires failed ({kinds}): thresholds take them as infinitely long, "
+        "the table shows them apart"
+    ]
 
 
 def fold(

@@ -1,11 +1,14 @@
-"""Was the load what it claims to be: *the generator's own health → VALID | INVALID and why*.
+"""Was the load what it claims to be: *the generator's own health → VALID | LATE | UNKNOWN | INVALID and why*.
 
 Rules
-- Open loop: INVALID when less than 0.99 of the schedule was started, or when the p99 of the timer's lateness is more
-  than 10 % of the acquire p99 shown.
-- Closed loop with at least 8 users: INVALID when Little's ratio is outside 0.95…1.05.
+- INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in closed loop with at
+  least 8 users Little's ratio is outside 0.95…1.05.
+- LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what acquires took, or the
+  scheduler's lag more than half of it: at the p99, else at the highest percentile below it that both have.
+- UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper bounds, too.
 - A load process at 0.9 of a core or more is a warning: the rate is a lower bound.
-- Little's ratio = time-average of callers in an operation (intended start … released or failed) or thinking ÷ users.
+- Little's ratio = time-average of callers in an operation (start … released or failed), thinking, or kept by the
+  generator (woken late from a rest; its turn of the hub after a failure) ÷ users.
 
 Source: Little's law L = λ·W for a closed system, where L must be the number of users.
 """
@@ -16,10 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure.facts import Facts, Window
+from bench.measure.histogram import Histogram
+from bench.measure.latency import block
 from bench.measure.record import Records
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
+LAG_SHARE = 0.5  # the probe also waits for callers at work, which is load: only where lag is most of it, it is not
+IN_DOUBT = ("LATE", "UNKNOWN")  # latencies are upper bounds
+_COMPARED = ("p99", "p90", "p50")
 LITTLE_USERS = 8
 LITTLE_TOLERANCE = 0.05
 BUSY_CORE = 0.9
@@ -33,14 +41,14 @@ class Health:
     """What the verdict is made from. Counts are of the whole run; None = not known or not applicable."""
 
     cpu_ratio: float | None
-    scheduler_lag_p99_s: float | None
-    timer_lateness_p99_s: float | None
+    lag: Histogram
+    lateness: Histogram
+    acquire: Histogram
     late_starts: int
     queued_starts: int
     scheduled_starts: int
     started: int
     littles_law_ratio: float | None
-    acquire_p99_s: float | None
 
 
 def ends_ns(records: Records) -> NDArray[np.int64]:
@@ -54,28 +62,32 @@ def busy_ns(records: Records, window: Window) -> int:
     return int(np.maximum(clipped, 0).sum())
 
 
-def littles_law_ratio(busy: int, ended_in_window: int, facts: Facts, window: Window) -> float | None:
-    """Callers in an operation or thinking ÷ users, over the window; None in open loop.
+def littles_law_ratio(busy: int, ended_in_window: int, kept_ns: float, facts: Facts, window: Window) -> float | None:
+    """Callers in an operation, thinking or kept by the generator ÷ users, over the window; None in open loop.
 
-    `busy` is `busy_ns` of all operations; each that ended in the window is followed by a mean think time.
+    `busy` is `busy_ns` of all operations; each that ended in the window is followed by a mean think time and by
+    `kept_ns`, what the generator kept its caller for.
     """
     span = window.stop_ns - window.start_ns
     if facts.rate_per_s is not None or span <= 0 or not facts.users:
         return None
-    return (busy + ended_in_window * facts.think_mean_ns) / span / facts.users
+    return (busy + ended_in_window * (facts.think_mean_ns + kept_ns)) / span / facts.users
 
 
 def judge_generator(health: Health, facts: Facts) -> Section:
-    """The section `generator`, with its verdict and the sentence that explains an INVALID (else None)."""
+    """The section `generator`, with its verdict and the sentence that explains all but a VALID (None)."""
     reason = _open_loop_fault(health) if facts.rate_per_s is not None else _closed_loop_fault(health, facts)
+    verdict = "INVALID" if reason else "VALID"
+    if reason is None:
+        verdict, reason = _delays(health, facts)
     return {
         "cpu_ratio": health.cpu_ratio,
-        "scheduler_lag_p99_s": health.scheduler_lag_p99_s,
-        "timer_lateness_p99_s": health.timer_lateness_p99_s,
+        "scheduler_lag_p99_s": block(health.lag)["p99"],
+        "timer_lateness_p99_s": block(health.lateness)["p99"],
         "late_starts": health.late_starts,
         "queued_starts": health.queued_starts,
         "littles_law_ratio": health.littles_law_ratio,
-        "verdict": "INVALID" if reason else "VALID",
+        "verdict": verdict,
         "reason": reason,
     }
 
@@ -89,13 +101,33 @@ def _open_loop_fault(health: Health) -> str | None:
             f"only {share:.1%} of the {health.scheduled_starts} operations due were started (99 % are needed): "
             "lower --rate, or raise --users if callers were missing"
         )
-    lag, p99 = health.timer_lateness_p99_s, health.acquire_p99_s
-    if lag is not None and p99 is not None and lag > LATENESS_SHARE * p99:
-        return (
-            f"the timer was late by {lag * 1e3:.3g} ms (p99), more than 10 % of the acquire p99 "
-            f"of {p99 * 1e3:.3g} ms that it would be part of"
-        )
     return None
+
+
+def _delays(health: Health, facts: Facts) -> tuple[str, str | None]:
+    """What the generator itself adds to each latency, against what is shown."""
+    judged = [("its scheduler lagged by", health.lag, LAG_SHARE)] if health.lag.count else []
+    if facts.rate_per_s is not None and (health.lateness.count or not health.queued_starts):
+        judged.insert(0, ("the timer was late by", health.lateness, LATENESS_SHARE))
+    found = [_against(health.acquire, *each) for each in judged]
+    return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))
+
+
+def _against(acquire: Histogram, what: str, delay: Histogram, most: float) -> tuple[str, str | None]:
+    delays, took = block(delay), block(acquire)
+    at = next((name for name in _COMPARED if delays[name] is not None and took[name] is not None), None)
+    if at is None:
+        return (
+            "UNKNOWN",
+            f"{delay.count} delays and {acquire.count} acquires are too few to tell whether it was in time",
+        )
+    own, whole = float(delays[at] or 0), float(took[at] or 0)
+    if own <= most * whole:
+        return "VALID", None
+    return "LATE", (
+        f"{what} {own * 1e3:.3g} ms ({at}), more than {most:.0%} of the acquire {at} of {whole * 1e3:.3g} ms "
+        "that it is part of"
+    )
 
 
 def _closed_loop_fault(health: Health, facts: Facts) -> str | None:

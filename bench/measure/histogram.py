@@ -4,7 +4,8 @@ Rules
 - 1 ns to one hour at three significant digits; the bucket of a value is that of HdrHistogram, so counts, merging and
   the V2 encoding are its own and any HDR tool reads them.
 - Merging adds counts: nothing is lost and nothing averaged. Count, sum and maximum are kept beside them, exactly.
-- A percentile that fewer than ten samples lie beyond is None: it would be an anecdote.
+- A percentile that fewer than ten samples lie beyond is None: it would be an anecdote. One that ten samples or more
+  never came to, as their operations failed, is infinite.
 
 Source: Gil Tene's HdrHistogram; the bucket index as in its `getCountsArrayIndex`, computed for whole arrays.
 """
@@ -13,6 +14,7 @@ import base64
 import binascii
 import zlib
 from collections.abc import Iterable
+from math import inf
 from typing import Self
 
 import numpy as np
@@ -83,10 +85,21 @@ class Histogram:
 
         None when fewer than ten samples lie beyond it. Equal to HdrHistogram's, but never above the maximum.
         """
-        not_beyond = -(-self.count * round(percent * 1000) // 100_000)  # rounded up
-        if self.count - not_beyond < SAMPLES_BEYOND:
+        value = self.percentile_with(0, percent)
+        return None if value is None else int(value)
+
+    def percentile_with(self, endless: int, percent: float) -> float | None:
+        """As `percentile`, over these samples and `endless` more that are infinitely long.
+
+        inf when the value is one of theirs, and they are at least ten.
+        """
+        count = self.count + endless
+        not_beyond = -(-count * round(percent * 1000) // 100_000)  # rounded up
+        rank = max(int(percent * count / 100 + 0.5), 1)
+        if rank > self.count and endless >= SAMPLES_BEYOND:
+            return inf
+        if count - not_beyond < SAMPLES_BEYOND:
             return None
-        rank = max(int(percent * self.count / 100 + 0.5), 1)
         bucket = int(np.searchsorted(np.cumsum(self.counts), rank))
         return min(highest_of_bucket(bucket), self.max_ns)
 

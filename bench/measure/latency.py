@@ -2,6 +2,7 @@
 
 Rules
 - `acquire`: intended start → acquire returned, of acquired ones; `acquire_failed`: the same of all others.
+- `acquire_all`: of all of them; one that failed took for ever. Thresholds, `compare` and `gate` read this one.
 - `acquire_service`: actual start → returned. `wait`: actual start → the winning attempt's start: what others cost.
 - `hold`: granted → release sent. `release`: sent → returned.
 - `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
@@ -10,6 +11,7 @@ Source: the definitions of `result.schema.json`.
 """
 
 from collections.abc import Mapping
+from math import inf
 
 import numpy as np
 
@@ -23,6 +25,7 @@ LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
 Block = dict[str, float | int | None]
+BlockOfAll = dict[str, float | int | list[str] | None]
 
 
 def durations(records: Records) -> dict[str, Values]:
@@ -74,9 +77,22 @@ def block(histogram: Histogram, unit_ns: float = 1e9) -> Block:
     return figures
 
 
-def blocks(histograms: Mapping[str, Histogram]) -> dict[str, Block]:
+def block_of_all(acquired: Histogram, failed: int) -> BlockOfAll:
+    """`count failed infinite p50 p90 p99 p999 p9999 max` over acquired ones and `failed` others, in seconds.
+
+    JSON has no infinity: the figures that are infinite are null, and named in `infinite`.
+    """
+    found = {name: acquired.percentile_with(failed, percent) for name, percent in PERCENTILES.items()}
+    found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
+    infinite = [name for name, value in found.items() if value == inf]
+    figures = {name: None if value == inf else _scaled(value, 1e9) for name, value in found.items()}
+    return {"count": acquired.count + failed, "failed": failed, "infinite": infinite, **figures}
+
+
+def blocks(histograms: Mapping[str, Histogram]) -> dict[str, Block | BlockOfAll]:
     """The section `latency_s`."""
-    return {name: block(histograms[name]) for name in LATENCIES}
+    of_all = block_of_all(histograms["acquire"], histograms["acquire_failed"].count)
+    return {**{name: block(histograms[name]) for name in LATENCIES}, "acquire_all": of_all}
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

@@ -55,9 +55,13 @@ def scheduler_lag(workers: Sequence[Worker]) -> Histogram:
 
 
 def timer_lateness(workers: Sequence[Worker]) -> Histogram:
-    """How late the timer began scheduled operations (open loop); the scheduler's lag where it was not told apart."""
-    lateness = _merged(workers, "lateness_histogram")
-    return lateness if lateness.count else scheduler_lag(workers)
+    """How late the timer ended waits: for an operation that was due (open loop), of a think time (closed loop)."""
+    return _merged(workers, "lateness_histogram")
+
+
+def kept_ns(workers: Sequence[Worker], operations: int) -> float:
+    """For how long (ns) the load processes kept a caller from its next operation, on average over all `operations`."""
+    return total(workers, "kept_ns") / operations if operations else 0.0
 
 
 def _merged(workers: Sequence[Worker], key: str) -> Histogram:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.report.figures import MISSING, count, counted, in_unit
+from bench.gates.metric import FOREVER_S
+from bench.report.figures import INFINITE, MISSING, count, counted, in_unit
 from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
 from bench.report.thresholds import threshold_text
@@ -97,8 +98,8 @@ def _short(label: str) -> str:
 def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         metric_text(entry["metric"]),
-        in_unit(entry["first"], entry["unit"]),
-        in_unit(entry["second"], entry["unit"]),
+        figure_text(entry["first"], entry["unit"]),
+        figure_text(entry["second"], entry["unit"]),
         change_text(entry["ratio"]),
         interval_text(entry).replace(" % …", " …"),
         _share(noise["pair_noise_ratio"]),
@@ -109,6 +110,11 @@ def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _empty(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return (metric_text(entry["metric"]), *(MISSING for _ in range(6)), word_of(entry))
+
+
+def figure_text(value: float | None, unit: str) -> str:
+    """A figure of one side; what a ratio takes for infinite is."""
+    return INFINITE if unit == "s" and value is not None and value >= FOREVER_S else in_unit(value, unit)
 
 
 def word_of(entry: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ whose units are normalised at the door and scaled on print.
 
 from __future__ import annotations
 
-MISSING = "–"
+MISSING, INFINITE = "–", "∞"
 
 
 def count(value: float | None) -> str:

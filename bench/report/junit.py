@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from bench.gates.threshold import sentence
 from bench.report.thresholds import threshold_text
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -70,7 +71,7 @@ def run_suite(result: Mapping[str, Any]) -> Suite:
     """The suite of one run: its verdict, and every threshold."""
     verdict, scenario = result["verdict"], result["scenario"]
     # a limit that does not hold is its own case; the run itself only fails for what spoils it as a whole
-    own = "pass" if verdict["status"] == "fail" else _status_without_thresholds(result)
+    own = _status_without_thresholds(result)
     reasons = "; ".join(verdict["reasons"]) or "valid, and no safety violation was seen"
     cases = [Case("the run", own, reasons)]
     cases += [Case(entry["expression"], entry["status"], threshold_text(entry)) for entry in result["thresholds"]]
@@ -79,12 +80,11 @@ def run_suite(result: Mapping[str, Any]) -> Suite:
 
 
 def _status_without_thresholds(result: Mapping[str, Any]) -> str:
-    """The run's status, pass if nothing but its thresholds made it inconclusive."""
-    verdict, open_ones = result["verdict"], [one for one in result["thresholds"] if one["status"] == "inconclusive"]
-    said = {f"{one['expression']}: {one['reason']}" for one in open_ones}
-    said |= {f"{one['expression']} does not hold" for one in result["thresholds"]}
-    only_thresholds = verdict["status"] == "inconclusive" and set(verdict["reasons"]) <= said
-    return "pass" if only_thresholds else str(verdict["status"])
+    """The run's status, pass if nothing but its thresholds made it fail or inconclusive."""
+    verdict, said = result["verdict"], set(map(sentence, result["thresholds"]))
+    if verdict["status"] not in ("fail", "inconclusive"):
+        return str(verdict["status"])
+    return "pass" if set(verdict["reasons"]) <= said else "inconclusive"
 
 
 def _add(node: ET.Element, case: Case, classname: str) -> None:

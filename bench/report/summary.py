@@ -1,7 +1,12 @@
 """What a run's summary says, before it has a shape: *result → headline, table and lines of text*.
 
-Rules: verdict first; nothing is computed here, a number is only scaled to its unit; a section the result does not have
-gives no line. Terminal and Markdown show the same Summary. Source: result.json (bench/measure/result.schema.json).
+Rules
+- Verdict first; nothing is computed here, a number is only scaled to its unit; a section the result does not have gives
+  no line. Terminal and Markdown show the same Summary.
+- The first line says what share of acquires succeeded unless all did, and its percentiles are over all acquires: "∞"
+  where so many failed, "≤" where the generator's own delay is part of them. Of an invalid run it shows no figure.
+
+Source: result.json (bench/measure/result.schema.json).
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.figures import count, counted, inverse, latency, milliseconds, percent, share
+from bench.report.figures import INFINITE, count, counted, inverse, latency, milliseconds, percent, share
 from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -21,6 +26,7 @@ PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
 TABLE_HEAD = ("p50", "p90", "p99", "p99.9", "p99.99", "max", "count")
 _ROWS = (  # section of latency_s, its name, what to know about it
     ("acquire", "acquire", "from the intended start"),
+    ("acquire_all", "  all", "failed ones as ∞"),
     ("acquire_service", "  service", "from the actual start"),
     ("acquire_failed", "  failed", "gave up"),
     ("release", "release", ""),
@@ -84,11 +90,26 @@ def _verdict(result: Result) -> tuple[str, str]:
 
 
 def _headline(result: Result) -> str:
-    acquire, rate = result["latency_s"]["acquire"], result["rate"]
+    rate, got = result["rate"], result["outcome_shares"]["acquired"]
+    if result["verdict"]["status"] == "invalid" or result["generator"]["verdict"] == "INVALID":
+        return f"no figure of this run counts, over {count(result['duration_s'])} s"
     leases, seconds = f"{count(rate['achieved_per_s'])} leases/s", f"over {count(result['duration_s'])} s"
+    success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
+    what = "" if success else "acquire "
     if rate["sustained"] is False:  # a percentile beside a rate that was not reached would be misread
-        return f"{leases} of {count(rate['offered_per_s'])}/s offered: not sustained {seconds}"
-    return f"{leases} {seconds}   acquire p50 {latency(acquire['p50'])}   p99 {latency(acquire['p99'])}"
+        leases += f" of {count(rate['offered_per_s'])}/s offered: not sustained {seconds}"
+        return "   ".join([leases, *success])
+    p50, p99 = (_acquire(result, name) for name in ("p50", "p99"))
+    return "   ".join([f"{leases} {seconds}", *success, f"{what}p50 {p50}", f"p99 {p99}"])
+
+
+def _acquire(result: Result, name: str) -> str:
+    """A percentile over all acquires."""
+    section = result["latency_s"].get("acquire_all") or result["latency_s"]["acquire"]
+    if name in (section.get("infinite") or ()):
+        return INFINITE
+    late = section[name] is not None and result["generator"]["verdict"] in ("LATE", "UNKNOWN")
+    return ("≤ " if late else "") + latency(section[name])
 
 
 def _conditions(result: Result) -> str:
@@ -119,12 +140,15 @@ def _rows(result: Result) -> Iterator[Row]:
     hidden = {
         "acquire_service": _same(sections),
         "hold": not result["scenario"]["hold"]["ms"],
+        "acquire_all": "p99" not in (sections.get("acquire_all", {}).get("infinite") or ()),
     }
     for name, shown, note in _ROWS:
         section = sections.get(name)
         if not section or not section["count"] or hidden.get(name):
             continue
-        cells = (*(milliseconds(section[key]) for key in PERCENTILES), count(section["count"]))
+        endless = section.get("infinite", ())
+        figures = (INFINITE if key in endless else milliseconds(section[key]) for key in PERCENTILES)
+        cells = (*figures, count(section["count"]))
         yield Row(shown, cells, note)
 
 
@@ -161,7 +185,9 @@ def _thresholds(entries: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 
 def _outcomes(result: Result) -> Line:
     shares = result["outcome_shares"]
-    parts = [f"{_words(name)} {percent(ratio)}" for name, ratio in shares.items() if ratio]
+    retried = result["scenario"]["retry"].get("unreachable")
+    how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
+    parts = [f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares.items() if ratio]
     return Line("outcomes", " · ".join(parts) or "nothing was recorded in the measured window", PLAIN if parts else BAD)
 
 
@@ -242,7 +268,8 @@ def _generator(generator: Mapping[str, Any]) -> Line:
     if generator["littles_law_ratio"] is not None:
         parts.append(f"Little {generator['littles_law_ratio']:.2f}")
     parts += [f"{count(generator[key])} {_words(key)}" for key in ("late_starts", "queued_starts") if generator[key]]
-    return Line("generator", f"{verdict}: {', '.join(parts)}", PLAIN if verdict == "valid" else WARNING)
+    word = "not known to be in time" if verdict == "unknown" else verdict
+    return Line("generator", f"{word}: {', '.join(parts)}", PLAIN if verdict == "valid" else WARNING)
 
 
 def _instances(instances: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any]) -> Iterator[Line]:

@@ -14,10 +14,12 @@ from bench.report.figures import in_unit, percent
 def threshold_text(entry: Mapping[str, Any]) -> str:
     """Return what was measured, the limit and the margin, or why there is no answer."""
     value, limit = (in_unit(entry[name], entry["unit"]) for name in ("value", "limit"))
+    if entry.get("infinite"):
+        value = entry["reason"]
     parts = [f"measured {value}", f"limit {limit}"]
     if entry["margin"] is not None:
         parts.append(f"margin {_margin(entry)}")
-    if entry["reason"]:
+    if entry["reason"] and entry["reason"] != value:
         parts.append(entry["reason"])
     return " · ".join(parts)
 

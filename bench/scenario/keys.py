@@ -215,6 +215,13 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("retry.attempts", "retry.attempts", _whole(1, 1_000_000), 1000, "attempts of one acquire at most"),
     Key(
+        "retry.unreachable",
+        "retry.unreachable",
+        Kind("", _truth, flag=True),
+        False,
+        "try again, within wait, when a quorum was unreachable; else such an acquire fails at once",
+    ),
+    Key(
         "max_ttl",
         "max_ttl_ms",
         _duration(5, _DAY_MS, whole=True),

@@ -167,7 +167,7 @@ def _load_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterat
         yield "arrivals", "arrivals need a rate (open loop); add rate or take arrivals out"
     if scenario.rate_per_s is not None and scenario.think.ms:
         yield "think", "think time belongs to the closed loop, and rate makes this one open; take one out"
-    for name in ("retry.window", "retry.attempts"):
+    for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in given:
             yield name, "retry.policy is none, so nothing is tried again; take one out"
     if scenario.skew.kind == "hot" and scenario.resources == 1:

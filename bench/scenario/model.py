@@ -32,11 +32,15 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When to try again: full-jitter waits U(0, `window_ms`), fixed `window_ms`, none never; at most `attempts`."""
+    """When to try again: full-jitter waits U(0, `window_ms`), fixed `window_ms`, none never; at most `attempts`.
+
+    `unreachable`: also when a quorum was impossible.
+    """
 
     policy: str = "full-jitter"
     window_ms: float = 5.0
     attempts: int = 1000
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,10 @@ class PackedVotes(dict[Tally, int]):
 
 @dataclass(frozen=True, slots=True)
 class Gear:
-    """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`. `tell` takes an acquire's time and how it failed."""
+    """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`.
+
+    `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
+    """
 
     acquire: Acquire
     release: Release
@@ -39,9 +42,10 @@ class Gear:
     holds_ns: Iterator[int] | None
     thinks_ns: Iterator[int] | None
     nap_until: Callable[[int], int]
-    rest_until: Callable[[int], int]
+    rest_until: Callable[[int], None]
     write: Write
     votes: PackedVotes
     pending: Callable[[tuple[int, Lease]], None]
     tell: Callable[[int, str | None], None] | None
     cut: Callable[[], None]
+    keep: Callable[[int], None]

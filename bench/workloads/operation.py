@@ -74,12 +74,13 @@ def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
     """What is left of an operation whose acquire did not succeed.
 
     It takes a turn of the hub: an acquire that fails at once, with a majority down, has taken none, and its caller
-    would come back so fast that no reply is read and nobody else runs.
+    would come back so fast that no reply is read and nobody else runs. That turn is ours, and no part of the acquire.
     """
 
     def denied(denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
-        gevent.sleep(0)
         ended_ns = monotonic_ns()
+        gevent.sleep(0)
+        gear.keep(monotonic_ns() - ended_ns)
         outcome = denied.outcome.value
         if gear.tell is not None:
             gear.tell(ended_ns - intended_ns, outcome)

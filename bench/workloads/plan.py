@@ -61,7 +61,7 @@ class Plan:
             key_prefix=self.key_prefix,
             max_ttl_ms=scenario.max_ttl_ms,
             instance_timeout_ms=scenario.instance_timeout_ms,
-            retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts),  # type: ignore[arg-type]
+            retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts, retry.unreachable),  # type: ignore[arg-type]
             rejoin=scenario.rejoin,
             merge_releases=scenario.merge_releases,
             pause=scenario.pause,

@@ -53,17 +53,15 @@ class LockUser(User):
 
     def _cycle(self, gear: Gear, operate: Operate) -> None:
         now, take, thinks_ns, rest_until = monotonic_ns, gear.take, gear.thinks_ns, gear.rest_until
-        due_ns = 0  # when the rest was to end: an operation that starts later than that is late
         for resource in gear.resources:
             if self._state != LOCUST_STATE_RUNNING:
                 return
             if take is None:
                 start_ns = now()
-                operate(resource, due_ns or start_ns, start_ns)
+                operate(resource, start_ns, start_ns)
             elif intended_ns := take():
                 operate(resource, intended_ns, now())
             else:
                 return
             if thinks_ns is not None:
-                due_ns = now() + next(thinks_ns)
-                rest_until(due_ns)
+                rest_until(now() + next(thinks_ns))

@@ -40,7 +40,7 @@ from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
-from bench.workloads.alarm import Alarm, PreciseAlarm
+from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
 from bench.workloads.contention import CALLERS_PER_WORKER, Contention
 from bench.workloads.export import ExportBeside, export_beside
@@ -93,6 +93,10 @@ class Worker:
         self._origin_ns = self._stopped_ns = self._scheduled = 0
         self._cpu_s = 0.0
         self._lags_ns: list[int] = []
+        self._rests_late_ns: list[int] = []
+        self._kept_ns = (
+            0  # callers kept from their next operation by this process: late ends of rests, turns of the hub
+        )
         self._lag, self._lateness = Histogram(), Histogram()
         self._lag_text = ""
         self._replies = tuple(Histogram() for _ in recipe.instances)
@@ -148,13 +152,23 @@ class Worker:
             holds_ns=contention.holds_ns(caller),
             thinks_ns=contention.thinks_ns(caller),
             nap_until=self._naps.wait_until,
-            rest_until=self._rests.wait_until,
+            rest_until=self._rest,
             write=self._recorder.write,
             votes=self._votes,
             pending=self._pending.append,
             tell=acquires.tell if isinstance(acquires, StockRow) else None,
             cut=self._cut,
+            keep=self._keep,
         )
+
+    def _keep(self, kept_ns: int) -> None:
+        self._kept_ns += kept_ns
+
+    def _rest(self, due_ns: int) -> None:
+        lateness_ns = self._rests.wait_until(due_ns)
+        if lateness_ns != CANCELLED:
+            self._rests_late_ns.append(lateness_ns)
+            self._kept_ns += lateness_ns
 
     def _cut(self) -> None:
         self._cuts += 1
@@ -252,8 +266,10 @@ class Worker:
         """How late greenlets run here: a nap until every tenth millisecond."""
         due_ns = monotonic_ns()
         while True:
-            due_ns = max(due_ns + PROBE_NS, monotonic_ns())
-            self._lags_ns.append(self._naps.wait_until(due_ns))
+            due_ns += PROBE_NS
+            lags_ns = lags_of(self._naps.wait_until(due_ns))
+            self._lags_ns += lags_ns
+            due_ns += PROBE_NS * (len(lags_ns) - 1)
 
     def _patch(self) -> Iterator[None]:
         """Patch the votes of rounds closed since, a few at a time."""
@@ -278,8 +294,7 @@ class Worker:
         _count(self._lag, self._lags_ns)
         for histogram, times_ns in zip(self._replies, self.recipe.take_reply_times_ns(), strict=True):
             _count(histogram, times_ns)
-        if self._pacer is not None:
-            _count(self._lateness, self._pacer.lateness_ns)
+        _count(self._lateness, self._rests_late_ns if self._pacer is None else self._pacer.lateness_ns)
 
     def _forget_history(self) -> None:
         segments = sorted(self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns)
@@ -298,6 +313,7 @@ class Worker:
             "cpu_s": (time.process_time() if cpu_s is None else cpu_s) - self._cpu_s,
             "lag_histogram": self._lag.encode() if last else self._lag_text,
             "lateness_histogram": self._lateness.encode() if last else "",
+            "kept_ns": self._kept_ns,
             "late_starts": pacer.late if pacer else 0,
             "queued_starts": pacer.queued if pacer else 0,
             "started_starts": pacer.started if pacer else 0,
@@ -312,6 +328,12 @@ class Worker:
             "errors": dict(self.errors),
             "locust": {row.name: row.counts for row in self.rows},
         }
+
+
+def lags_of(lateness_ns: int) -> list[int]:
+    """The lags of a tick that was `lateness_ns` late and of all ticks that were due while nobody looked: a stall counts
+    as often as it was met."""
+    return list(range(lateness_ns, -1, -PROBE_NS)) or [0]
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:

@@ -12,6 +12,7 @@ from bench.experiments.verdict import exit_code, judge_run
 def verdict(
     *,
     acquired: int = 500,
+    granted_per_s: float = 0.0,
     generator: str = "VALID",
     safety: str = "SAFE",
     deaths: tuple[str, ...] = (),
@@ -19,9 +20,13 @@ def verdict(
 ) -> dict[str, Any]:
     sections = {
         "outcomes": {"acquired": acquired},
+        "rate": {"achieved_per_s": granted_per_s},
         "generator": {"verdict": generator, "reason": "Little's ratio is 0.7"},
     }
-    entries = [{"expression": f"limit {status}", "status": status, "reason": "why"} for status in thresholds]
+    entries = [
+        {"expression": f"limit {status}", "status": status, "reason": "why" if status == "inconclusive" else None}
+        for status in thresholds
+    ]
     return judge_run(sections, {"verdict": safety, "reason": "2 × service fault"}, deaths, entries)
 
 
@@ -38,9 +43,10 @@ def verdict(
         ({"generator": "INVALID", "acquired": 0}, "invalid", 4),
         ({"thresholds": ("pass",)}, "pass", 0),
         ({"thresholds": ("pass", "fail")}, "fail", 1),
-        ({"thresholds": ("inconclusive", "fail")}, "inconclusive", 4),
+        ({"thresholds": ("inconclusive", "fail")}, "fail", 1),
+        ({"thresholds": ("inconclusive", "pass")}, "inconclusive", 4),
         ({"thresholds": ("fail",), "generator": "INVALID"}, "invalid", 4),
-        ({"thresholds": ("fail",), "acquired": 0}, "inconclusive", 4),
+        ({"thresholds": ("fail",), "acquired": 0}, "fail", 1),
         ({"thresholds": ("fail", "inconclusive"), "safety": "VIOLATED"}, "violated", 5),
     ],
 )
@@ -54,17 +60,28 @@ def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status:
 def test_every_reason_is_said_not_only_the_worst() -> None:
     case: dict[str, Any] = {
         "safety": "VIOLATED",
-        "generator": "INVALID",
         "acquired": 0,
         "thresholds": ("fail", "inconclusive"),
     }
-    reasons = verdict(**case, deaths=("worker 1 died",))["reasons"]
-    assert reasons == [
+    assert verdict(**case)["reasons"] == [
         "2 × service fault",
-        "worker 1 died",
-        "the load was not what it claims: Little's ratio is 0.7",
+        "limit fail does not hold",
         "no lease was granted in the measured window",
         "limit inconclusive: why",
-        "limit fail does not hold",
     ]
     assert verdict()["reasons"] == []
+
+
+def test_an_invalid_run_says_why_and_judges_nothing_but_violations() -> None:
+    spoilt: dict[str, Any] = {"generator": "INVALID", "acquired": 0, "thresholds": ("inconclusive",)}
+    reasons = ["worker 1 died", "the load was not what it claims: Little's ratio is 0.7"]
+    assert verdict(**spoilt, deaths=("worker 1 died",))["reasons"] == reasons
+    violated = verdict(**spoilt, safety="VIOLATED")
+    assert violated["reasons"] == ["2 × service fault", reasons[1]]
+
+
+def test_nothing_granted_is_not_said_beside_a_rate_of_leases() -> None:
+    assert verdict(acquired=0)["reasons"] == ["no lease was granted in the measured window"]
+    assert verdict(acquired=0, granted_per_s=20_782.0)["reasons"] == [
+        "no acquire that was due in the measured window got its lease; those granted in it were due before"
+    ]

@@ -175,7 +175,7 @@ def whole(kind: str = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: A
         ({"metrics": ["pass"], "thresholds": [{"status": "fail", "expression": "x", "reason": None}]}, "fail"),
         (
             {"metrics": ["fail"], "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "y"}]},
-            "inconclusive",
+            "fail",
         ),
         ({"metrics": ["pass"], "stopped": "no server"}, "inconclusive"),
         ({"kind": "compare", "metrics": ["different", "inconclusive"]}, "pass"),

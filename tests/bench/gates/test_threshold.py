@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from bench.errors import UsageError
 from bench.gates.metric import find_metric, metrics
-from bench.gates.threshold import read_threshold, read_thresholds
+from bench.gates.threshold import read_threshold, read_thresholds, sentence
+from bench.measure.histogram import Histogram
 from bench.measure.result import schema
+from bench.report.thresholds import threshold_text
 
 SAMPLE = json.loads((Path(__file__).parents[1] / "report" / "sample.json").read_text(encoding="utf-8"))
 Result = dict[str, Any]
@@ -22,9 +25,12 @@ Result = dict[str, Any]
 @pytest.fixture
 def result() -> Result:
     sample: Result = copy.deepcopy(SAMPLE)
-    sample["latency_s"]["acquire"] |= {"p50": 0.001, "p99": 0.004, "p999": 0.02, "count": 50_000}
+    figures = {"p50": 0.001, "p99": 0.004, "p999": 0.02, "count": 50_000}
+    sample["latency_s"]["acquire"] |= figures
+    sample["latency_s"]["acquire_all"] |= figures | {"failed": 0, "infinite": []}
     sample["rate"] |= {"achieved_per_s": 2500.0, "sustained": None}
     sample["outcome_shares"] = {"acquired": 0.999, "contended": 0.001}
+    sample["outcomes"] = {"acquired": 49_950, "contended": 50}
     sample["cost"] |= {"client_cpu_us_per_cycle": 24.0, "commands_per_acquire": 10.0}
     sample["safety"] |= {"verdict": "SAFE", "service_faults": 0, "contested_leases": 500, "reason": None}
     return sample
@@ -68,11 +74,11 @@ def test_the_margin_is_also_a_share_of_the_limit_where_there_is_one(result: Resu
 
 
 def no_samples(result: Result) -> None:
-    result["latency_s"]["acquire"] |= {"count": 0, "p99": None}
+    result["latency_s"]["acquire_all"] |= {"count": 0, "p99": None}
 
 
 def too_few(result: Result) -> None:
-    result["latency_s"]["acquire"] |= {"count": 300, "p99": None}
+    result["latency_s"]["acquire_all"] |= {"count": 300, "p99": None}
 
 
 def unknown_safety(result: Result) -> None:
@@ -122,6 +128,113 @@ def test_doubt_never_hides_a_limit_that_was_broken(result: Result) -> None:
 def test_unknown_safety_leaves_other_thresholds_alone(result: Result) -> None:
     unknown_safety(result)
     assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "pass"
+
+
+# ---------------------------------------------------------------- failures, late generators, invalid runs
+
+
+def outage(result: Result) -> None:
+    """8.7 % of acquires failed, the others are as fast as ever."""
+    result["outcome_shares"] = {"acquired": 0.913, "unreachable": 0.087}
+    result["latency_s"]["acquire_all"] |= {"failed": 4_350, "infinite": ["p99", "p999", "p9999", "max"], "p99": None}
+
+
+def test_a_limit_on_a_percentile_fails_when_so_many_acquires_failed(result: Result) -> None:
+    outage(result)
+    judged = read_threshold("acquire.p99 < 50ms").judge(result)
+    assert (judged["status"], judged["value"], judged["infinite"]) == ("fail", None, True)
+    assert sentence(judged) == "acquire.p99 < 50ms does not hold (∞: 8.7 % of acquires failed)"
+    assert threshold_text(judged) == "measured ∞: 8.7 % of acquires failed · limit 50.0 ms"
+    assert read_threshold("acquire.p50 < 50ms").judge(result)["status"] == "pass"
+    jsonschema.validate(judged, schema()["properties"]["thresholds"]["items"])
+
+
+def test_both_spellings_of_the_acquire_percentiles_are_over_all_acquires() -> None:
+    for name in ("acquire.p99", "latency_s.acquire.p99", "acquire_all.p99", "latency_s.acquire_all.p99"):
+        assert find_metric(name).path == ("latency_s", "acquire_all", "p99")
+    assert find_metric("acquire.mean").path == ("latency_s", "acquire", "mean")
+
+
+def test_a_stored_result_of_before_is_judged_over_all_acquires_too(result: Result) -> None:
+    del result["latency_s"]["acquire_all"]
+    took = np.full(1_000, 4_000_000, np.int64)
+    result["histograms"]["acquire"] = Histogram.of(took).encode()
+    result["outcomes"] = {"acquired": 1_000, "unreachable": 0}
+    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "pass"
+    result["outcomes"]["unreachable"] = 20
+    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "fail"
+
+
+def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result: Result) -> None:
+    assert read_threshold("acquire_service.p99 < 1s").judge(result)["status"] == "pass"
+    outage(result)
+    judged = read_threshold("acquire_service.p99 < 1s").judge(result)
+    assert judged["status"] == "inconclusive"
+    assert judged["reason"] == "it is of successes only, and 8.7 % of acquires failed: see acquire.p99"
+
+
+def late(result: Result, took_ms: float = 4.0, lag_ms: float = 3.0, verdict: str = "LATE") -> None:
+    result["generator"] |= {"verdict": verdict, "reason": "its scheduler lagged by 3 ms"}
+    result["latency_s"]["acquire_failed"]["count"] = 0
+    for name, ms in (("acquire", took_ms), ("release", took_ms), ("scheduler_lag", lag_ms)):
+        result["histograms"][name] = Histogram.of(np.full(10_000, round(ms * 1e6), np.int64)).encode()
+
+
+@pytest.mark.parametrize("verdict", ["LATE", "UNKNOWN"])
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("acquire.p99 < 5ms", "pass"),  # holds although the generator adds to it
+        ("acquire.p99 < 3ms", "inconclusive"),  # 4 ms, of which up to 3 are the generator's
+        ("acquire.p99 < 0.5ms", "fail"),  # also broken without them
+        ("acquire.p99 > 3ms", "inconclusive"),
+        ("acquire.p99 > 5ms", "fail"),
+        ("acquire.p99 != 3ms", "inconclusive"),
+        ("acquire.mean < 0.1ms", "inconclusive"),
+        ("rate >= 2000/s", "pass"),
+        ("rate > 2500/s", "fail"),
+        ("acquire.count >= 60000", "fail"),
+        ("safety.violations == 0", "pass"),
+    ],
+)
+def test_a_late_generator_only_lengthens_so_the_other_side_is_judged(
+    result: Result, verdict: str, text: str, status: str
+) -> None:
+    late(result, verdict=verdict)
+    judged = read_threshold(text).judge(result)
+    assert judged["status"] == status
+    if status == "inconclusive":
+        assert judged["reason"] == "the latency is an upper bound: its scheduler lagged by 3 ms"
+
+
+def test_failed_acquires_break_a_limit_however_late_the_generator(result: Result) -> None:
+    late(result)
+    outage(result)
+    assert read_threshold("acquire.p99 < 50ms").judge(result)["status"] == "fail"
+
+
+def test_the_delay_is_taken_off_where_it_hurts_the_claim_most(result: Result) -> None:
+    """2 % of acquires took 9 ms, and 2 % of ticks lagged by 9 ms: it may have been the very same ones."""
+    late(result)
+    slow = np.concatenate([np.full(9_800, 1_000_000), np.full(200, 9_000_000)]).astype(np.int64)
+    result["latency_s"]["acquire_all"]["p99"] = 0.009
+    result["histograms"]["acquire"] = Histogram.of(slow).encode()
+    result["histograms"]["scheduler_lag"] = Histogram.of(slow).encode()
+    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "inconclusive"
+    rarely = np.concatenate([np.full(9_990, 1_000_000), np.full(10, 9_000_000)]).astype(np.int64)
+    result["histograms"]["scheduler_lag"] = Histogram.of(rarely).encode()
+    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "fail"
+
+
+@pytest.mark.parametrize("text", ["acquire.p99 < 5ms", "acquire.p99 < 1ms", "rate > 1/s", "safety.violations == 0"])
+def test_of_an_invalid_run_no_limit_is_judged_broken_or_kept(result: Result, text: str) -> None:
+    judged = read_threshold(text).judge(result, ["a worker died", "and more"])
+    assert (judged["status"], judged["reason"]) == ("inconclusive", "no figure of this run counts: a worker died")
+
+
+def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
+    result["safety"]["service_faults"] = 2
+    assert read_threshold("safety.violations == 0").judge(result, ["a worker died"])["status"] == "fail"
 
 
 @pytest.mark.parametrize(

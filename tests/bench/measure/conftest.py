@@ -67,7 +67,8 @@ def report():
     def make(**changes):
         return {
             "worker": 0, "pid": 1, "phase": "stopped", "spawned_ns": 10**9, "stopped_ns": 11 * 10**9, "cpu_s": 5.0,
-            "lag_histogram": Histogram.of(np.full(2_000, MS)).encode(), "late_starts": 0, "queued_starts": 0,
+            "lag_histogram": Histogram.of(np.full(2_000, MS // 10)).encode(), "lateness_histogram": "",
+            "late_starts": 0, "queued_starts": 0,
             "scheduled_starts": 0, "instances": [], "reply_histograms": [], "errors": {},
             "locust": {"acquire": [0, 0], "release": [0, 0]},
         } | changes  # fmt: skip

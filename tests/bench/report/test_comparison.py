@@ -37,7 +37,7 @@ def compared(tmp_path: Path, factor: float = 1.0, kind: str = "gate", limits: tu
         for number in range(8):
             result = copy.deepcopy(SAMPLE)
             result["rate"]["achieved_per_s"] *= (1 + number / 500) / (factor if side else 1)
-            result["latency_s"]["acquire"]["p50"] *= (1 + number / 500) * (factor if side else 1)
+            result["latency_s"]["acquire_all"]["p50"] *= (1 + number / 500) * (factor if side else 1)
             result["fleet"] = {"server": None, "instances": []}
             result["started_at"] = "2026-11-21T01:00:00Z"
             results.append(result)

@@ -58,6 +58,8 @@ def untested(result: Result) -> None:
     result["safety"] |= {"contested_leases": 12, "upper_bound_95": None, "reason": "not contended, nothing tested"}
     result["latency_s"]["handoff"] |= {"count": 0}
     result["latency_s"]["acquire_failed"] |= {"count": 0}
+    result["latency_s"]["acquire_all"] = result["latency_s"]["acquire"]
+    result["outcome_shares"] |= {"acquired": 1.0, "contended": 0.0, "split_vote": 0.0}
     result["latency_s"]["acquire_service"] = result["latency_s"]["acquire"]
     result["interrupted"], result["duration_s"] = True, 7.31
 
@@ -95,7 +97,8 @@ def test_it_fits_one_screen(result: Result, case: str, width: int) -> None:
 def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result) -> None:
     disk = SyncLatency(200, 0.000499, 0.009, 0.011)
     servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk, Site())
-    del result["latency_s"]["acquire_failed"]  # nobody gave up
+    del result["latency_s"]["acquire_failed"], result["latency_s"]["acquire_all"]  # nobody gave up
+    result["outcome_shares"] |= {"acquired": 1.0}
     result["warnings"] = servers.warnings()
     assert len(result["warnings"]) == 1
     lines = text_of(result, 80).splitlines()
@@ -146,8 +149,43 @@ def test_the_first_word_is_the_verdict(result: Result, status: str, safety: str,
 
 def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -> None:
     open_loop(result)
+    result["verdict"]["status"], result["generator"]["verdict"] = "pass", "VALID"
     assert "17,800 leases/s of 20,000/s offered: not sustained" in (head := text_of(result, 80).splitlines()[0])
     assert "p99" not in head
+
+
+def test_the_first_line_of_an_invalid_run_shows_no_figure(result: Result) -> None:
+    open_loop(result)
+    assert text_of(result, 80).splitlines()[0] == "INVALID   no figure of this run counts, over 20 s"
+    result["verdict"]["status"] = "violated"  # a violation is certain; the rate beside it still means nothing
+    assert "leases/s" not in text_of(result, 80)
+
+
+def test_the_first_line_says_what_share_of_acquires_succeeded_unless_all_did(result: Result) -> None:
+    result["outcome_shares"] |= {"acquired": 0.861, "unreachable": 0.139}
+    result["latency_s"]["acquire_all"] |= {"infinite": ["p99", "p999", "p9999", "max"], "p99": None}
+    head = text_of(result, 80).splitlines()[0]
+    assert "86.1 % acquired" in head
+    assert head.endswith("   p50 0.41 ms   p99 ∞")
+    untested(result)
+    assert "% acquired" not in text_of(result, 80).splitlines()[0]
+
+
+@pytest.mark.parametrize(("retried", "said"), [(False, "not retried"), (True, "retried within wait")])
+def test_the_summary_says_whether_unreachable_acquires_were_tried_again(
+    result: Result, retried: bool, said: str
+) -> None:
+    result["outcome_shares"]["unreachable"] = 0.087
+    result["scenario"]["retry"]["unreachable"] = retried
+    assert f"unreachable 8.7 % ({said})" in text_of(result, 200)
+
+
+@pytest.mark.parametrize(("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "not known to be in time")])
+def test_latencies_that_the_generator_is_part_of_are_upper_bounds(result: Result, verdict: str, word: str) -> None:
+    result["generator"]["verdict"] = verdict
+    text = text_of(result, 80)
+    assert "p50 ≤ 0.41 ms" in text.splitlines()[0]
+    assert f"generator  {word}: " in text
 
 
 def test_a_run_in_which_nothing_happened_says_so(result: Result) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -36,6 +37,7 @@ class Scene:
     records: list[dict[str, int]] = field(default_factory=list)
     pending: list[tuple[int, Lease]] = field(default_factory=list)
     told: list[tuple[int, str | None]] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     cuts: int = 0
 
     def run(self, intended_ns: int | None = None) -> None:
@@ -49,7 +51,7 @@ class Scene:
             nap_until=self.nap, rest_until=self.nap, write=self._write, votes=PackedVotes(),
             pending=self.pending.append,
             tell=lambda ns, name: self.told.append((ns, name)),
-            cut=self._cut,
+            cut=self._cut, keep=self.kept.append,
         )  # fmt: skip
 
     def _acquire(self, *call: Any) -> Lease | Denied:
@@ -132,6 +134,20 @@ def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -
     assert (record["attempt_ns"], record["votes"], record["attempts"]) == (11, 1 | 4 << 8, 7 | 3 << 32)
     assert scene.told == [(record["ended_ns"] - record["intended_ns"], outcome.value)]
     assert [name for name, *_ in scene.calls] == ["acquire"]
+
+
+def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+
+    def turn(_seconds: float) -> None:
+        time.sleep(0.02)  # others run meanwhile
+        turns.append(monotonic_ns())
+
+    monkeypatch.setattr("bench.workloads.operation.gevent.sleep", turn)
+    scene = Scene(lambda: Denied("r2", Outcome.UNREACHABLE, Tally(0, 0, 0, 0, 3), 1, 0, 11, 12))
+    scene.run()
+    (record,), (turned_ns,), (kept_ns,) = scene.records, turns, scene.kept
+    assert record["ended_ns"] <= turned_ns - 20_000_000 < record["ended_ns"] + kept_ns
 
 
 @pytest.mark.parametrize("outcome", [Outcome.GONE, Outcome.UNREACHABLE])
