@@ -1,0 +1,166 @@
+"""What is secret, and texts without it: *URLs, any text → the text with `***` in its place*. Pure.
+
+Rules: the only mask of the project; every text that a library, a server or a user has a part in passes through it
+before anybody reads it. Secret is the password of a URL, a lone word before its @, whatever stands where a port or a
+database number should, and every option not known to be harmless; in each form in which it may be quoted (as written,
+decoded, escaped by Python, JSON or HTML, cut off). Where a URL can be read in two ways, more is hidden, not less.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Sequence
+from os.path import commonprefix
+from urllib.parse import quote, unquote
+
+HIDDEN = "***"
+SHORT = 4  # characters: a shorter secret is hidden where it stands alone, not inside of words
+CUT_OFF = 8  # characters of the beginning of a secret that are hidden, too
+_HARMLESS = re.compile(
+    r"(db|protocol|client_name|health_check_interval|max_connections|.*timeout|ssl_(ca|cert|check|min)\w*)"
+)
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
+_USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
+_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]*\]|[\w.%-]*)(?P<port>:\d{1,5})?")
+_HOST = re.compile(r"[\w.%-]*")
+_SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
+
+
+def shown(url: object) -> str:
+    """A URL for people: scheme, user, host, port, database or path, and the options that are harmless.
+
+    >>> shown("redis://ann:hunter2@db:7000/3?ssl_password=x&db=1")
+    'redis://ann:***@db:7000/3?ssl_password=***&db=1'
+    """
+    text = str(url)
+    scheme, mark, rest = text.partition("://")
+    credentials, at, after = rest.rpartition("@") if mark else text.rpartition("@")
+    if not mark:
+        return f"{HIDDEN}@{after}" if at else text
+    user, colon, _ = credentials.partition(":")
+    who = f"{user}:{HIDDEN}" if colon and _HOST.fullmatch(user) else HIDDEN
+    place, path, query = _split(after)
+    return f"{scheme}://{f'{who}@' if at else ''}{_place_of(place)}{_path_of(scheme, path)}{_options_of(query)}"
+
+
+def _split(rest: str) -> tuple[str, str, str]:
+    """What follows the @: place, path and options; a fragment is none of them and is never shown."""
+    rest, _, query = rest.partition("#")[0].partition("?")
+    place, slash, path = rest.partition("/")
+    return place, slash + path, query
+
+
+def _place_of(place: str) -> str:
+    if not place or ((found := _PLACE.fullmatch(place)) and (found["host"] or not found["port"])):
+        return place
+    host = place.partition(":")[0]
+    return f"{host if _HOST.fullmatch(host) else HIDDEN}:{HIDDEN}"
+
+
+def _path_of(scheme: str, path: str) -> str:
+    if scheme in ("redis", "rediss") and path.strip("/") and not path.strip("/").isdigit():
+        return f"/{HIDDEN}"
+    return path
+
+
+def _options_of(query: str) -> str:
+    options = [option.partition("=") for option in query.split("&") if query]
+    told = [f"{name}{equals}{value if _HARMLESS.fullmatch(name) else HIDDEN}" for name, equals, value in options]
+    return "?" + "&".join(told) if told else ""
+
+
+def is_secretive(url: str) -> bool:
+    """True when something of it is not shown."""
+    return shown(url) != url
+
+
+def secrets_of(url: str) -> set[str]:
+    """Whatever in a URL, however malformed, may be secret, as it is written there."""
+    _, mark, rest = url.partition("://")
+    credentials, at, after = rest.rpartition("@") if mark else url.rpartition("@")
+    found: set[str] = set()
+    if at:
+        user, colon, password = credentials.partition(":")
+        secret = password if colon else user
+        found |= {secret, *re.split(r"[/?#@:]", secret)}
+    for part in (rest, after):
+        place, path, query = _split(part)
+        host, colon, port = ("", "", "") if at and part is rest else place.rpartition(":")
+        if colon and "]" not in port and (not host or not port.isdigit() or len(port) > 5):
+            found |= {port, place.partition(":")[2]}
+        found |= {value for option in query.split("&") for name, _, value in [option.partition("=")]
+                  if not _HARMLESS.fullmatch(name)}  # fmt: skip
+        if not path.strip("/").isdigit() and "@" in path:
+            found.add(path.strip("/"))
+    return {secret for secret in found if secret}
+
+
+def _forms(secret: str) -> set[str]:
+    """How a secret may be quoted."""
+    plain = unquote(secret)
+    escaped = {repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain.encode())[2:-1], json.dumps(plain)[1:-1]}
+    return {secret, plain, quote(plain, safe=""), quote(plain), html.escape(plain), *escaped}
+
+
+class Mask:
+    """Texts without the secrets of these URLs, nor of any other URL in them."""
+
+    def __init__(self, *urls: str) -> None:
+        self._secrets: list[str] = []  # the longest first
+        for url in urls:
+            self.learn(url)
+
+    def learn(self, url: object) -> None:
+        """From now on hide the secrets of this URL."""
+        if isinstance(url, str):
+            self.add(secrets_of(url))
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """From now on hide these."""
+        forms = {form for secret in secrets for form in _forms(secret)}
+        self._secrets = sorted(forms.union(self._secrets), key=len, reverse=True)
+
+    def __call__(self, text: object) -> str:
+        """The text, without them."""
+        told = str(text)
+        for secret in self._secrets:
+            told = _without(told, secret)
+        return _USER.sub(f"{HIDDEN}@", _URL.sub(_url_shown, told)) if "@" in told or "://" in told else told
+
+
+def _without(text: str, secret: str) -> str:
+    """The text without one secret; one that was cut off in the text is hidden as far as it goes."""
+    if len(secret) < SHORT:
+        return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
+    text = text.replace(secret, HIDDEN)
+    start, at = secret[:CUT_OFF], -1
+    while len(secret) > CUT_OFF and (at := text.find(start, at + 1)) >= 0:
+        end = at + len(commonprefix([text[at:], secret]))
+        if not text[end : end + 1].isalnum():
+            text = text[:at] + HIDDEN + text[end:]
+    return text
+
+
+def _url_shown(found: re.Match[str]) -> str:
+    text = found[0]
+    end = len(text.rstrip(".,;:)]}!"))
+    return shown(text[:end]) + text[end:]
+
+
+def masked_command(arguments: Sequence[str]) -> list[str]:
+    """The command line without secrets: what is secret in URLs, and the values of password options, become `***`."""
+    masked: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        option = _SECRET_OPTION.match(argument)
+        name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+        if hide_next:
+            masked.append(HIDDEN)
+        elif option and option[2]:
+            masked.append(f"{option[1]}={HIDDEN}")
+        else:
+            masked.append(name + equals + (shown(value) if "://" in value else value))
+        hide_next = bool(option and not option[2]) and not hide_next
+    return masked
