@@ -1,14 +1,34 @@
 """Every way `lockbench` ends badly on purpose: *a fault → one sentence and an exit code*.
 
-Rules: the message says what is wrong, where, and what to do next; it never holds a secret. Exit codes are those of the
-README's table (0 pass, 1 gate, 2 usage, 3 environment, 4 inconclusive, 5 violated, 130 interrupted).
+Rules: the message says what is wrong, where, and what to do next; it passes through the one mask of secrets
+(lockcore/mask.py). Exit codes are those of the README's table (0 pass, 1 gate, 2 usage, 3 environment, 4 inconclusive,
+5 violated, 130 interrupted).
 """
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockcore.mask import Mask
+
+
+@cache
+def secrets() -> Mask:
+    """What is secret in this process: it learns every URL that is read, and is asked before anything is said."""
+    from lockcore.mask import Mask  # here: the command line starts without the lock
+
+    return Mask()
 
 
 class BenchError(Exception):
     """A fault that ends the command with one sentence instead of a traceback."""
 
     exit_code = 3
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*[secrets()(argument) if isinstance(argument, str) else argument for argument in arguments])
 
 
 class UsageError(BenchError):

@@ -11,19 +11,20 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
-from os.path import commonprefix
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
 HIDDEN = "***"
 SHORT = 4  # characters: a shorter secret is hidden where it stands alone, not inside of words
-CUT_OFF = 8  # characters of the beginning of a secret that are hidden, too
+CUT_OFF = 16  # characters of the beginning of a secret that are hidden, too
 _HARMLESS = re.compile(
     r"(db|protocol|client_name|health_check_interval|max_connections|.*timeout|ssl_(ca|cert|check|min)\w*)"
 )
+_SECRETIVE = re.compile(r"pass|pwd|secret|token|auth|cred", re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
+_EXAMPLE = "user:password@"  # as our own sentences spell the form of a URL
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
-_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]*\]|[\w.%-]*)(?P<port>:\d{1,5})?")
+_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]*\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?")
 _HOST = re.compile(r"[\w.%-]*")
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
 
@@ -39,6 +40,8 @@ def shown(url: object) -> str:
     credentials, at, after = rest.rpartition("@") if mark else text.rpartition("@")
     if not mark:
         return f"{HIDDEN}@{after}" if at else text
+    if re.search(r"[?&]\w+=", credentials):  # an @ in an option: nobody knows what is what
+        return f"{scheme}://{HIDDEN}"
     user, colon, _ = credentials.partition(":")
     who = f"{user}:{HIDDEN}" if colon and _HOST.fullmatch(user) else HIDDEN
     place, path, query = _split(after)
@@ -90,8 +93,9 @@ def secrets_of(url: str) -> set[str]:
         host, colon, port = ("", "", "") if at and part is rest else place.rpartition(":")
         if colon and "]" not in port and (not host or not port.isdigit() or len(port) > 5):
             found |= {port, place.partition(":")[2]}
-        found |= {value for option in query.split("&") for name, _, value in [option.partition("=")]
-                  if not _HARMLESS.fullmatch(name)}  # fmt: skip
+        for name, _, value in (option.partition("=") for option in query.split("&")):
+            if _SECRETIVE.search(name) or not (_HARMLESS.fullmatch(name) or len(value) < SHORT):
+                found |= {value, *value.split("@")}
         if not path.strip("/").isdigit() and "@" in path:
             found.add(path.strip("/"))
     return {secret for secret in found if secret}
@@ -112,14 +116,12 @@ class Mask:
         for url in urls:
             self.learn(url)
 
-    def learn(self, url: object) -> None:
-        """From now on hide the secrets of this URL."""
-        if isinstance(url, str):
-            self.add(secrets_of(url))
-
-    def add(self, secrets: Iterable[str]) -> None:
-        """From now on hide these."""
-        forms = {form for secret in secrets for form in _forms(secret)}
+    def learn(self, urls: object) -> None:
+        """From now on hide the secrets of these URLs: one, or several with spaces or commas between them."""
+        if not isinstance(urls, str):
+            return
+        found = [secrets_of(url) for url in re.split(r"[\s,]+(?=[\w+.-]+://)", urls)]
+        forms = {form for secret in set().union(*found) for form in _forms(secret)}
         self._secrets = sorted(forms.union(self._secrets), key=len, reverse=True)
 
     def __call__(self, text: object) -> str:
@@ -127,7 +129,7 @@ class Mask:
         told = str(text)
         for secret in self._secrets:
             told = _without(told, secret)
-        return _USER.sub(f"{HIDDEN}@", _URL.sub(_url_shown, told)) if "@" in told or "://" in told else told
+        return _USER.sub(_user_hidden, _URL.sub(_url_shown, told)) if "@" in told or "://" in told else told
 
 
 def _without(text: str, secret: str) -> str:
@@ -137,7 +139,8 @@ def _without(text: str, secret: str) -> str:
     text = text.replace(secret, HIDDEN)
     start, at = secret[:CUT_OFF], -1
     while len(secret) > CUT_OFF and (at := text.find(start, at + 1)) >= 0:
-        end = at + len(commonprefix([text[at:], secret]))
+        end = at + next((n for n, (a, b) in enumerate(zip(text[at:], secret, strict=False)) if a != b), len(secret))
+        end = min(end, len(text))
         if not text[end : end + 1].isalnum():
             text = text[:at] + HIDDEN + text[end:]
     return text
@@ -145,8 +148,14 @@ def _without(text: str, secret: str) -> str:
 
 def _url_shown(found: re.Match[str]) -> str:
     text = found[0]
+    if _EXAMPLE in text:
+        return text
     end = len(text.rstrip(".,;:)]}!"))
     return shown(text[:end]) + text[end:]
+
+
+def _user_hidden(found: re.Match[str]) -> str:
+    return found[0] if found[0].endswith(_EXAMPLE) else f"{HIDDEN}@"
 
 
 def masked_command(arguments: Sequence[str]) -> list[str]:

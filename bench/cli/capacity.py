@@ -150,7 +150,7 @@ def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
     from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.capacity import CapacityOrder, run_capacity
-    from bench.measure.result import masked_command
+    from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
     folder = result_folder(values["out"], "capacity", run_id)

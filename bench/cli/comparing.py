@@ -127,7 +127,7 @@ def answered(
     from bench.cli.part_line import PartLine
     from bench.cli.showing import show
     from bench.experiments.comparison import Identity
-    from bench.measure.result import masked_command
+    from lockcore.mask import masked_command
 
     outputs = Outputs.of(values)
     outputs.require_writable()

@@ -133,7 +133,7 @@ def _done(plan: CrashPlan, values: dict[str, Any]) -> Done:
     from bench.cli.folder import matrix_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.crash import CrashOrder, run_crash
-    from bench.measure.result import masked_command
+    from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
     folder = matrix_folder(values["resume"] or values["out"], "crash", run_id)

@@ -175,7 +175,7 @@ def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> FsyncDone:
     from bench.cli.part_line import PartLine
     from bench.experiments.fsync import FsyncOrder, run_fsync
     from bench.experiments.journal import is_unfinished
-    from bench.measure.result import masked_command
+    from lockcore.mask import masked_command
 
     if values["resume"] is not None and values["out"] is not None:
         raise UsageError("option --resume goes on in its own folder: leave --out out")

@@ -81,8 +81,8 @@ def _observed(scenario: Scenario, values: dict[str, Any], watch: Watch) -> Obser
     from bench.cli.folder import result_folder
     from bench.experiments.observe import observe as observe_run
     from bench.experiments.run import Order
-    from bench.measure.result import masked_command
     from bench.report.progress import ProgressLine
+    from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
     folder = result_folder(values["out"], "observe", run_id)

@@ -22,13 +22,13 @@ from bench.cli.report import place_of, report_beside
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.run import Finished, Order, run_scenario
 from bench.experiments.verdict import INTERRUPTED
-from bench.measure.result import masked_command
 from bench.report.junit import run_suite
 from bench.report.markdown import summary_markdown
 from bench.report.progress import ProgressLine
 from bench.report.summary import summarise
 from bench.report.terminal import print_summary
 from bench.scenario import Scenario
+from lockcore.mask import masked_command
 
 
 @dataclass(frozen=True, slots=True)

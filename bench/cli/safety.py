@@ -60,7 +60,7 @@ def _looked_at(values: dict[str, Any]) -> Done:
     from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.safety_matrix import SafetyOrder, run_safety
-    from bench.measure.result import masked_command
+    from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
     folder = result_folder(values["out"], "safety", run_id)

@@ -138,7 +138,7 @@ def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> Done:
     from bench.cli.folder import result_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.split_votes import SplitVotesOrder, run_split_votes
-    from bench.measure.result import masked_command
+    from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
     folder = result_folder(values["out"], "split-votes", run_id)

@@ -1,22 +1,21 @@
 """What is left of an unexpected exception: *exception → a file that can be attached to a report*.
 
-Rules: the file goes to the temporary folder with mode 0600, and URLs in it have lost their passwords.
+Rules: the file goes to the temporary folder with mode 0600, and what is secret is not in it.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import traceback
 from pathlib import Path
 
-_CREDENTIALS = re.compile(r"(\w+://)[^\s/'\"]*@")
+from bench.errors import secrets
 
 
 def save_traceback(error: BaseException) -> Path | None:
     """Write the traceback of `error` to a new file and return its path; None when even that fails."""
-    text = _CREDENTIALS.sub(r"\1***@", "".join(traceback.format_exception(error)))
+    text = secrets()("".join(traceback.format_exception(error)))
     try:
         descriptor, name = tempfile.mkstemp(prefix="lockbench-crash-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

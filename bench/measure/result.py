@@ -11,8 +11,7 @@ Source: `result.schema.json` beside this file, which documents every key.
 import contextlib
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.scenario import redacted
 
 SCHEMA_VERSION = 1
 RESULT_NAME = "result.json"
@@ -32,8 +30,6 @@ RESULT_KEYS = (
 )  # fmt: skip
 
 Result = dict[str, Any]
-
-_SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
 
 
 def assemble(sections: Mapping[str, Any]) -> Result:
@@ -98,27 +94,6 @@ def schema(kind: str = "result") -> dict[str, Any]:
     if kind != "result":
         document.setdefault("$defs", {})["run"] = schema()
     return document
-
-
-def masked_command(arguments: Sequence[str]) -> list[str]:
-    """The command line without secrets: passwords in URLs and values of password options become `***`."""
-    masked: list[str] = []
-    hide_next = False
-    for argument in arguments:
-        option = _SECRET_OPTION.match(argument)
-        if hide_next:
-            masked.append("***")
-        elif option and option[2]:
-            masked.append(f"{option[1]}=***")
-        else:
-            masked.append(_masked_url(argument))
-        hide_next = bool(option and not option[2]) and not hide_next
-    return masked
-
-
-def _masked_url(argument: str) -> str:
-    name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    return name + equals + (redacted(value) if "://" in value else value)
 
 
 def _plain(value: object) -> object:

@@ -7,6 +7,5 @@ place; nothing here knows Locust, sockets or servers. Source: the names in READM
 from bench.scenario.keys import KEYS, Key
 from bench.scenario.load import load
 from bench.scenario.model import Delay, Fault, Pause, Retry, Scenario, Skew
-from bench.scenario.target import redacted
 
-__all__ = ["KEYS", "Delay", "Fault", "Key", "Pause", "Retry", "Scenario", "Skew", "load", "redacted"]
+__all__ = ["KEYS", "Delay", "Fault", "Key", "Pause", "Retry", "Scenario", "Skew", "load"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench.scenario.target import redacted
+from lockcore.mask import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Scenario:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; targets come without their secrets (a plan carries the true URLs beside this)."""
-        return asdict(replace(self, targets=tuple(redacted(url) for url in self.targets)))
+        return asdict(replace(self, targets=tuple(shown(url) for url in self.targets)))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Scenario:

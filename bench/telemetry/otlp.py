@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.scenario import redacted
+from bench.errors import EnvironmentNotReadyError, UsageError, secrets
 from bench.telemetry.buckets import Buckets
 from bench.telemetry.line import Line
 from bench.telemetry.points import Exemplar, Point, Snapshot, by_name
@@ -30,8 +29,6 @@ from bench.telemetry.table import BOUNDS, SCOPE, Instrument, Kind
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
-_URL = re.compile(r"\w+://\S+")
-_USER = re.compile(r"[^\s/@'\"]*:[^\s/@]*@")  # as in a URL, also where its scheme was cut off
 _LOGGER = "opentelemetry"
 
 
@@ -148,8 +145,7 @@ class _LastLine(logging.Handler):
 def _shown(text: str) -> str:
     if cause := _CAUSE.search(text):  # below three layers of wrapping
         text = cause[1]
-    shown = _URL.sub(lambda match: redacted(match[0]).partition("?")[0], text)
-    return _USER.sub("***@", shown)[:200]
+    return secrets()(text)[:200]
 
 
 def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> Otlp:

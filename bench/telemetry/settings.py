@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from bench.errors import UsageError
-from bench.scenario import redacted
+from lockcore.mask import shown
 
 HTTP, GRPC = "http/protobuf", "grpc"
 SIGNALS = ("METRICS", "TRACES")
@@ -109,7 +109,7 @@ def _protocol(environ: Environ, signal: str, warnings: list[str]) -> str | None:
 def _endpoint(environ: Environ, protocol: str) -> str:
     names = ["OTEL_EXPORTER_OTLP_ENDPOINT", *(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT" for signal in SIGNALS)]
     given = next((environ[name] for name in names if environ.get(name)), _DEFAULT_PORTS[protocol])
-    return redacted(given).partition("?")[0]
+    return shown(given).partition("?")[0]
 
 
 def _one_in(environ: Environ, warnings: list[str]) -> int:

@@ -85,7 +85,7 @@ def _set(target: Target, name: str, value: str) -> None:
 
 def _refused(target: Target, command: str, error: Exception) -> EnvironmentNotReadyError:
     return EnvironmentNotReadyError(
-        f"{target.address} does not take {command}: {target.hidden(str(error))}; let this user run CONFIG, or measure "
+        f"{target.address} does not take {command}: {error}; let this user run CONFIG, or measure "
         "the policy it has with lockbench run"
     )
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, secrets
 from bench.topology.info import InfoSnapshot
 from bench.topology.target import Target, parse_targets
 
@@ -220,7 +220,7 @@ def _info(client: redis.Redis) -> tuple[int, dict[str, Any]]:
 
 
 def _reason(target: Target, error: Exception, timeout_s: float) -> str:
-    text = target.hidden(str(error)).rstrip(".")
+    text = secrets()(error).rstrip(".")
     if isinstance(error, NoPermissionError):
         return f"not allowed: {text}"
     if isinstance(error, AuthenticationError):

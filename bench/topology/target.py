@@ -1,8 +1,8 @@
 """One instance's URL, read once: *redis://, rediss:// or unix:// → an address to show and a client to ask*.
 
 Rules: the URL holds secrets, so only `address` (host:port or path) may be shown, and every text that comes from a
-server or a library goes through `hidden` first. A URL that can be read two ways (an unescaped `#`, `?`, `/` or `@` in a
-password) is refused, because its parts would be shown as a host. Clients never retry; our time-outs win over the URL's.
+server or a library goes through the mask first. A URL that can be read two ways (an unescaped `#`, `?`, `/` or `@` in
+a password) is refused, because its parts would be shown as a host. Clients never retry; our time-outs win.
 Source: redis-py's `parse_url`, the same options as lockcore takes.
 """
 
@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 import redis
 from redis.connection import parse_url
 
-from bench.errors import UsageError
+from bench.errors import UsageError, secrets
 from bench.topology.connections import connection_pool
 
 _FORM = "redis://[user:password@]host[:port][/database], rediss://… or unix://[user:password@]/path"
-_SECRETS = ("password", "ssl_password", "ssl_keyfile_password")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,6 @@ class Target:
             connection_pool=connection_pool(self.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
         )
 
-    def hidden(self, text: str) -> str:
-        """The text without this target's secrets."""
-        for name in _SECRETS:
-            if self.options.get(name):
-                text = text.replace(str(self.options[name]), "***")
-        return text
-
 
 def parse_targets(urls: Sequence[str]) -> tuple[Target, ...]:
     """Read all URLs. Raises UsageError, naming a wrong one by its position and showing nothing that may be secret."""
@@ -52,6 +44,7 @@ def parse_targets(urls: Sequence[str]) -> tuple[Target, ...]:
 
 
 def _parse(url: str, position: int) -> Target:
+    secrets().learn(url)
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise UsageError(f"target {position} has an unknown scheme; write it as {_FORM}")
     try:

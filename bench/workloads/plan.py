@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError, secrets
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
-from bench.scenario import KEYS, Key, Scenario, load, redacted
+from bench.scenario import KEYS, Key, Scenario, load
 from lockcore import RetryPolicy
 from lockcore.clock import NS_PER_MS
+from lockcore.mask import is_secretive
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
 PLAN_FILE = "plan.json"
@@ -137,6 +138,8 @@ def planned(environ: Mapping[str, str]) -> Path | None:
 def _read(path: Path) -> Plan:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        for url in document["targets"]:
+            secrets().learn(url)
         return Plan(
             run_id=document["run_id"],
             targets=tuple(document["targets"]),
@@ -227,4 +230,4 @@ def _dest(key: Key) -> str:
 
 
 def _holds_a_password() -> bool:
-    return any(redacted(word.partition("=")[2] or word) != (word.partition("=")[2] or word) for word in sys.argv)
+    return any(is_secretive(word.partition("=")[2] or word) for word in sys.argv)

@@ -79,7 +79,7 @@ def shaken(target: Target) -> Shaken:
     except InstanceError as error:
         return error
     except Exception as error:  # noqa: BLE001 - a bug, or a server that answers nonsense: tried again later
-        return InstanceClosedError(target.address, f"{type(error).__name__} in the handshake: {error}")
+        return InstanceClosedError(target.address, f"{type(error).__name__} in the handshake: {target.mask(error)}")
 
 
 def discard(job: Job) -> None:
@@ -89,7 +89,7 @@ def discard(job: Job) -> None:
 
 
 def _failure(target: Target, error: Exception) -> InstanceError:
-    text = " ".join(str(error).split())[:LONGEST_TEXT]
+    text = target.mask(" ".join(str(error).split()))[:LONGEST_TEXT]
     if "NOAUTH" in text or "Authentication required" in text:
         return InstanceRefusedError(target.address, "it asks for a password")
     if isinstance(error, AuthenticationError):

@@ -1,11 +1,12 @@
 """Which instance to connect to: *redis://, rediss://, unix:// URL → a target whose address may be shown*.
 
-Rules: URLs are as redis-py takes them; retries, protocol and time-outs are ours whatever they say. No message holds a
-password: a URL that could be read in two ways is not shown at all.
+Rules: URLs are as redis-py takes them; retries, protocol and time-outs are ours whatever they say. What
+others say of it goes through its mask (lockcore/mask.py).
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,16 +18,20 @@ from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from lockcore.mask import Mask, shown
+
 SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One instance to connect: `address` (host:port or a path) is all that may be shown of it."""
+    """One instance to connect: `address` (host:port or a path) is all that may be shown of it; `mask` takes what is
+    secret of it out of a text."""
 
     address: str
     options: Mapping[str, Any] = field(repr=False)
     key_prefix: str
+    mask: Mask = field(default_factory=Mask, repr=False, compare=False)
 
     @property
     def is_tls(self) -> bool:
@@ -93,8 +98,10 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
     """Check one URL as redis-py takes them. Raises ValueError with one sentence, without its password."""
     if not isinstance(url, str) or not url.startswith(SCHEMES):
         raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port, rediss://… or unix://path")
+    if wrong := _wrong(url):
+        raise ValueError(f"{shown(url)!r} is not a usable instance URL: {wrong}")
+    mask = Mask(url)
     try:
-        _check(url)
         said: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
         options = (
             {"connection_class": Connection}
@@ -112,48 +119,29 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
         host = str(options.get("host", "localhost"))
         host = f"[{host}]" if ":" in host else host
         address = str(options.get("path") or f"{host}:{options.get('port', 6379)}")
-        target = Target(address, options, key_prefix)
+        target = Target(address, options, key_prefix, mask)
         target.connection()
     except (ValueError, TypeError, RedisError) as error:
-        raise ValueError(f"{shown(url)!r} is not a usable instance URL: {error}") from None
+        raise ValueError(f"{shown(url)!r} is not a usable instance URL: {mask(error)}") from None
     return target
 
 
-def shown(url: object) -> str:
-    """A URL for people: without user, password and options; without anything where it cannot be told what is what."""
-    if not isinstance(url, str):
-        return str(url)
-    if "://" not in url:
-        return url.rpartition("@")[2]
-    scheme, place, rest = _parts(url)
-    if _is_ambiguous(url):
-        return f"{scheme}://…"
-    return f"{scheme}://{place.rpartition('@')[2]}{_path_of(rest)}"
-
-
-def _parts(url: str) -> tuple[str, str, str]:
-    """Scheme, user and host, and the rest from the first /, ? or # on."""
+def _wrong(url: str) -> str:
+    """What is wrong with it that redis-py would read otherwise; empty for nothing."""
     scheme, _, after = url.partition("://")
-    start = min((after.find(mark) for mark in "/?#" if mark in after), default=len(after))
-    return scheme, after[:start], after[start:]
-
-
-def _path_of(rest: str) -> str:
-    return rest.partition("?")[0].partition("#")[0]
-
-
-def _is_ambiguous(url: str) -> bool:
-    """True when an @ stands behind the first /, ? or #: then that may be in the middle of a password."""
-    scheme, place, rest = _parts(url)
-    if scheme == "unix":  # a path may have an @
-        return "@" in rest and bool(place) and "@" not in place
-    return "@" in rest
-
-
-def _check(url: str) -> None:
-    if _is_ambiguous(url):
-        raise ValueError("percent-encode the special characters of its user name and password")
-    scheme, _, rest = _parts(url)
-    database = _path_of(rest).removeprefix("/")
+    place = re.split("[/?#]", after, maxsplit=1)[0]
+    rest = after[len(place) :]
+    ambiguous = "@" in rest and (scheme != "unix" or (bool(place) and "@" not in place))  # a path may have an @
+    if ambiguous:
+        return "percent-encode the special characters of its user name and password"
+    host = place.rpartition("@")[2]
+    if host.startswith(":") and "@" not in place:
+        return "it names no host; behind a password there is an @"
+    if re.search(":0+$", host):
+        return "an instance listens on a port from 1 to 65535"
+    if scheme == "unix" and not re.split("[?#]", rest)[0]:
+        return "it names no socket"
+    database = re.split("[?#]", rest)[0].removeprefix("/")
     if scheme != "unix" and database and not database.isdigit():
-        raise ValueError("the database after the slash must be a number")
+        return "the database after the slash must be a number"
+    return ""

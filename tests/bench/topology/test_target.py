@@ -68,8 +68,3 @@ def test_our_time_outs_and_no_retry_win_over_the_url() -> None:
     assert settings["socket_timeout"] == settings["socket_connect_timeout"] == 0.5
     assert settings["protocol"] == 2
     assert settings["retry"].get_retries() == 0
-
-
-def test_secrets_are_hidden_in_foreign_text() -> None:
-    (target,) = parse_targets([f"redis://:{SECRET}%23@host"])
-    assert target.hidden(f"-ERR AUTH {SECRET}# failed") == "-ERR AUTH *** failed"
