@@ -159,12 +159,13 @@ def recipes(as_json: bool) -> int:
 
 
 @lockbench.command()
+@click.option("--target", "targets", multiple=True, metavar="URL", help="what this instance offers a lock; repeatable")
 @click.option("--json", "as_json", is_flag=True, help="print as JSON")
-def doctor(as_json: bool) -> int:
-    """Say what this machine can do: servers, compiler, faults, cores, disk."""
+def doctor(targets: tuple[str, ...], as_json: bool) -> int:
+    """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target can."""
     from bench.cli.doctor import print_doctor
 
-    return print_doctor(as_json=as_json)
+    return print_doctor(targets, as_json=as_json)
 
 
 @lockbench.command()

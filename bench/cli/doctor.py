@@ -1,7 +1,7 @@
-"""`lockbench doctor`: *this machine → what it can do, a line each*.
+"""`lockbench doctor`: *this machine, or an instance → what it can do, a line each*.
 
 Rules: everything that was tried is printed, also what works; exit 3 when something is missing that every run needs.
-Source: bench.topology.doctor.
+Source: bench.topology.doctor, bench.topology.target_facts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.topology.doctor import Fact, Status, examine
+from bench.topology.target_facts import examine_target
 
 _STYLES = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
 
 
-def print_doctor(*, as_json: bool) -> int:
-    """Print every fact of this machine; return 0, or 3 when something that every run needs is missing."""
-    facts = examine()
+def print_doctor(targets: tuple[str, ...] = (), *, as_json: bool) -> int:
+    """Print every fact of this machine, or of these instances; return 0, or 3 when something needed is missing."""
+    facts = tuple(fact for url in targets for fact in examine_target(url)) or examine()
     if as_json:
         print(json.dumps([asdict(fact) for fact in facts], indent=2, ensure_ascii=False))
     else:
