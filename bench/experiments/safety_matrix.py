@@ -25,7 +25,7 @@ from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.safety_matrix_claims import claim_cases
 from bench.experiments.safety_matrix_loads import load_cases
-from bench.experiments.safety_matrix_row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows
+from bench.experiments.safety_matrix_row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows, look
 from bench.experiments.safety_matrix_schedules import schedule_cases
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
@@ -116,7 +116,7 @@ def run_safety(order: SafetyOrder, show: Show) -> Done:
             "rows": rows,
             "counts": dict(Counter(row["verdict"] for row in rows)),
             "warnings": _warnings(rows, len(cases)),
-            "verdict": judge_rows(rows),
+            "verdict": judge_rows(rows, len(cases)),
         }
         return store(result, order.folder)
 
@@ -130,7 +130,9 @@ def _rows(
         start_fleet(INSTANCES, "none", server=find_server(order.server)) as fleet,
         tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
     ):
-        ground = Ground(fleet, order.seed, order.quick, order.server, Path(scratch), order.run_id)
+        ground = Ground(
+            fleet, order.seed, order.quick, order.server, Path(scratch), order.run_id, is_over=lambda: interrupts.count > 0
+        )
         try:
             for number, case in enumerate(cases, 1):
                 rows.append(_look(case, ground, show, f"row {number} of {len(cases)}"))
@@ -146,7 +148,7 @@ def _rows(
 def _look(case: Case, ground: Ground, show: Show, number: str) -> dict[str, Any]:
     show(f"{case.part}: {number}, {case.recipe}, {case.fault}")
     began_s = time.monotonic()
-    return {**case.row(case.look(ground)), "took_s": time.monotonic() - began_s}
+    return {**case.row(look(case, ground)), "took_s": time.monotonic() - began_s}
 
 
 def _warnings(rows: Sequence[dict[str, Any]], wanted: int) -> list[str]:

@@ -32,13 +32,9 @@ def schedule_cases() -> Iterator[Case]:
 
 
 def look_at(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Finding:
-    """Play `schedule` with `recipe`, which must show the flaw (`flawed`) or must not; what goes wrong shows nothing."""
-    finding = Finding("nothing", NOT_SHOWN)
+    """Play `schedule` with `recipe`, which must show the flaw (`flawed`) or must not."""
     for _ in range(1 if ground.quick else ROUNDS):
-        try:
-            shown = play(schedule, recipe, None if schedule.harms else ground.fleet)
-        except (BenchError, TimeoutError, AssertionError, RedisError) as error:
-            return Finding("it went wrong", NOT_SHOWN, reason=f"{type(error).__name__}: {error}")
+        shown = play(schedule, recipe, None if schedule.harms else ground.fleet)
         finding = judge_shown(shown, flawed=flawed, safe=find_recipe(recipe).about.safe)
         if finding.verdict != AS_EXPECTED:
             break
@@ -48,9 +44,12 @@ def look_at(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Fi
 def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
     """What a schedule says of a recipe that must show its flaw (`flawed`) or must not, and is `safe` or not."""
     broken = broken_rules(shown.report) if safe else None
-    seen = "the flaw" if shown.seen else "no flaw"
-    if broken or (shown.seen and not flawed):
-        verdict = VIOLATED
-    else:
-        verdict = AS_EXPECTED if shown.seen == flawed else NOT_SHOWN
-    return Finding(seen, verdict, dict(shown.figures), broken, shown.report.to_json())
+    return find(
+        ("the flaw", "no flaw") if flawed else ("no flaw", "the flaw"),
+        dict(shown.figures),
+        {GRANTED: shown.granted > 0, "the oracle could judge it": shown.report.verdict != "UNKNOWN"},
+        holds=shown.seen == flawed,
+        broken=bool(broken) or (shown.seen and not flawed),
+        reason=broken,
+        safety=shown.report.to_json(),
+    )

@@ -1,0 +1,58 @@
+"""Rows that must come out in a certain way: *what was seen, what it rests on → a row's word; rows → a Verdict*.
+
+    as expected   it came out as it must, and its preconditions were there
+    not shown     it could have shown, and did not
+    not known     a precondition did not come about (nobody was granted, no fault, a machine that did not keep time)
+    violated      exclusion was broken: certain, whatever else there was
+
+Rules: a precondition is a sentence with whether it came about, written into the row. Without it nothing is refuted and
+nothing confirmed; only what is broken stays broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.measure import verdict as words
+from bench.measure.verdict import Evidence, Verdict, Word, conclude
+
+AS_EXPECTED, NOT_SHOWN, NOT_KNOWN, VIOLATED = "as expected", "not shown", "not known", "violated"
+ROW_WORDS: Mapping[str, Word] = {  # what a row comes to → the word its command ends with because of it
+    VIOLATED: words.VIOLATED,
+    NOT_SHOWN: words.NOT_AS_EXPECTED,
+    NOT_KNOWN: words.NOT_KNOWN,
+    AS_EXPECTED: words.AS_EXPECTED,
+}
+Preconditions = Mapping[str, bool]
+
+
+def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> str:
+    """Return the word of a row: `broken` exclusion first, then what it needs, then whether it `holds`."""
+    if broken:
+        return VIOLATED
+    if not all(preconditions.values()):
+        return NOT_KNOWN
+    return AS_EXPECTED if holds else NOT_SHOWN
+
+
+def unmet(preconditions: Preconditions) -> str | None:
+    """Return which preconditions did not come about, in words, or None."""
+    missing = [sentence for sentence, met in preconditions.items() if not met]
+    return f"did not come about: {'; '.join(missing)}" if missing else None
+
+
+def conclude_rows(
+    rows: Sequence[tuple[str, str]], *, least: int = 1, tested: str = "rows as expected", interrupted: str = ""
+) -> Verdict:
+    """Return the verdict over rows, each a word and its sentence; rows with other words (skipped …) do not count.
+
+    `least`: how many must be as expected; `interrupted`: what was left undone by Ctrl-C, "" if nothing was.
+    """
+    found: dict[Word, list[str]] = {ROW_WORDS[one]: [] for one in (VIOLATED, NOT_SHOWN, NOT_KNOWN)}
+    for verdict, sentence in rows:
+        if verdict in (VIOLATED, NOT_SHOWN, NOT_KNOWN):
+            found[ROW_WORDS[verdict]].append(sentence)
+    if interrupted:
+        found[words.INTERRUPTED] = [interrupted]
+    count = sum(verdict == AS_EXPECTED for verdict, _ in rows)
+    return conclude(words.AS_EXPECTED, [Evidence(tested, count, least)], found)
