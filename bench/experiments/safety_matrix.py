@@ -131,7 +131,13 @@ def _rows(
         tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
     ):
         ground = Ground(
-            fleet, order.seed, order.quick, order.server, Path(scratch), order.run_id, is_over=lambda: interrupts.count > 0
+            fleet,
+            order.seed,
+            order.quick,
+            order.server,
+            Path(scratch),
+            order.run_id,
+            is_over=lambda: bool(interrupts.count),
         )
         try:
             for number, case in enumerate(cases, 1):

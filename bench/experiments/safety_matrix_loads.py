@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from bench.errors import BenchError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.run import Finished, Order, run_scenario
-from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, SKIPPED, VIOLATED, Case, Finding, Ground, cannot
+from bench.experiments.safety_matrix_row import SKIPPED, Case, Finding, Ground, cannot, find
+from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario, load
 from bench.scenario.model import Fault
@@ -47,7 +47,7 @@ class Strain:
 PAUSES = Strain("pauses", "8 % of the holders stall for 150 ms, TTL 60 ms", (OVERSLEEP,))
 GAP = Strain(
     "gap",
-    "10 % of the releases stall for 100 ms (20, 60 ms) between GET and DEL; hold 20 ms, TTL 60 ms",
+    "10 % of the releases stall for 100 ms (20, 60 ms) between GET and DEL; hold 10 ms, TTL 60 ms",
     ("after-get:100ms:0.1",),
     sweep=("after-get:20ms:0.1", "after-get:60ms:0.1"),
 )
@@ -110,7 +110,7 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scena
             "processes": str(strain.processes),
             "resources": "1",
             "ttl": "60ms",
-            "hold": "fixed:20ms",
+            "hold": "fixed:10ms",
             "wait": "1s",
             "warmup": "100ms",
             "duration": f"{duration_ms:g}ms",
@@ -144,7 +144,7 @@ def _load_once(strain: Strain, recipe: str, ground: Ground) -> Finding:
         try:
             with Interrupts() as interrupts:
                 finished = run_scenario(order, interrupts, lambda _progress: None)
-        except BenchError as error:
+        except (EnvironmentNotReadyError, UsageError) as error:  # known beforehand; what else goes wrong says nothing
             return cannot(SKIPPED, str(error))
     if finished.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -154,25 +154,30 @@ def _load_once(strain: Strain, recipe: str, ground: Ground) -> Finding:
 def judge_load(finished: Finished, strain: Strain, *, safe: bool) -> Finding:
     """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
     result, safety = finished.result, finished.result["safety"]
-    undone = [fault for fault in result["faults"] if fault["skipped"]]
-    if undone:
-        return cannot(SKIPPED, f"the fault {undone[0]['kind']}: {undone[0]['skipped']}")
+    undone = [f"{fault['kind']}: {fault['skipped']}" for fault in result["faults"] if fault["skipped"]]
+    tested = safety.get("tested_leases", safety["contested_leases"])
     figures = {
         "service_faults": safety["service_faults"],
         "client_overstays": safety["client_overstays"],
         "foreign_deletes": safety["foreign_deletes"],
         "granted_after_their_end": safety["granted_invalid"],
         "leases": result["totals"]["acquired"],
-        "contested": safety["contested_leases"],
+        "tested": tested,
     }
-    verdict = _verdict(safety, strain, safe=safe)
-    return Finding(str(safety["verdict"]).lower(), verdict, figures, safety["reason"], safety)
-
-
-def _verdict(safety: Mapping[str, Any], strain: Strain, *, safe: bool) -> str:
-    if not safe:
-        return AS_EXPECTED if safety["service_faults"] else NOT_SHOWN
-    if safety["verdict"] == "VIOLATED":
-        return VIOLATED
-    felt = safety["client_overstays"] or strain.name not in _OVERSTAYED
-    return AS_EXPECTED if safety["verdict"] == "SAFE" and felt else NOT_SHOWN
+    needs = {
+        f"every fault took place{''.join(f' ({one})' for one in undone[:1])}": not undone,
+        f"at least {TESTED_LEAST} leases were tested": tested >= TESTED_LEAST,
+        "the history is whole": safety["verdict"] != "UNKNOWN",
+    }
+    if strain.name in _OVERSTAYED:
+        needs["a holder worked past its lease"] = bool(safety["client_overstays"] or safety["service_faults"])
+    violated = safety["verdict"] == "VIOLATED"
+    return find(
+        ("safe", "violated") if safe else ("violated", "safe"),
+        figures,
+        {} if violated and not safe else needs,  # a fault that is seen needs nothing more
+        holds=safety["verdict"] == "SAFE" if safe else bool(safety["service_faults"]),
+        broken=safe and violated,
+        reason=safety["reason"],
+        safety=safety,
+    )

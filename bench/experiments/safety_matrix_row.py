@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, VIOLATED, Preconditions, conclude_rows, row_verdict, unmet
+from bench.measure.expectation import NOT_KNOWN, Preconditions, conclude_rows, row_verdict, unmet
 from bench.safety.report import SafetyReport
 from bench.topology.fleet import Fleet
 from lockcore.errors import LockcoreError

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from redis.exceptions import RedisError
-
-from bench.errors import BenchError
-from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, VIOLATED, Case, Finding, Ground, broken_rules
+from bench.experiments.safety_matrix_row import Case, Finding, Ground, broken_rules, find
+from bench.measure.expectation import AS_EXPECTED
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules.shown import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
@@ -47,9 +45,9 @@ def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
     return find(
         ("the flaw", "no flaw") if flawed else ("no flaw", "the flaw"),
         dict(shown.figures),
-        {GRANTED: shown.granted > 0, "the oracle could judge it": shown.report.verdict != "UNKNOWN"},
+        shown.preconditions,
         holds=shown.seen == flawed,
-        broken=bool(broken) or (shown.seen and not flawed),
+        broken=bool(broken) or (shown.seen and not flawed and all(shown.preconditions.values())),
         reason=broken,
         safety=shown.report.to_json(),
     )

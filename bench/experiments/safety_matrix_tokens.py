@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.safety_matrix_row import AS_EXPECTED, NOT_SHOWN, VIOLATED, Finding, Ground
+from bench.experiments.safety_matrix_row import Finding, Ground, find
 
 PROCESSES = 4
 QUICK_COUNT, FULL_COUNT = 20_000, 200_000
@@ -47,10 +47,14 @@ def owner_tokens(ground: Ground) -> Finding:
         tokens = [token for client in range(PROCESSES) for token in _read(ground.scratch, name, client)]
         figures[f"{name}_collisions"] = len(tokens) - len(set(tokens))
         figures[f"{name}_ns"] = round(sum(note[name] for note in notes) / len(notes))
-    if figures["urandom_collisions"] or figures["uuid1_collisions"]:
-        return Finding("refuted", VIOLATED, figures, GUESSABLE)
-    shown = bool(figures["microseconds_collisions"])
-    return Finding("confirmed", AS_EXPECTED if shown else NOT_SHOWN, figures, GUESSABLE)
+    return find(
+        ("confirmed", "refuted"),
+        figures,
+        {"a token of time and client id was made within a microsecond": (figures["microseconds_ns"] or 0) < 1000},
+        holds=bool(figures["microseconds_collisions"]),
+        broken=bool(figures["urandom_collisions"] or figures["uuid1_collisions"]),
+        reason=GUESSABLE,
+    )
 
 
 def _made(folder: Path, count: int) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.analysis.split_votes import Ending
 from bench.experiments.done import Done, store
 from bench.experiments.interrupt import Interrupts
 from bench.experiments.servers import ask
@@ -31,6 +32,15 @@ from bench.experiments.split_votes_crew import Crew
 from bench.experiments.split_votes_rows import Contest, ContestFigures, Row, calibration_row
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
+from bench.measure.verdict import (
+    AS_EXPECTED,
+    INTERRUPTED,
+    NOT_AS_EXPECTED,
+    NOT_KNOWN,
+    VIOLATED,
+    Evidence,
+    conclude,
+)
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import leaked_keys
 from bench.topology.server import find_server
@@ -40,6 +50,7 @@ from lockcore import RetryPolicy
 LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
 RETRY_CONTENDERS = 20
 CALIBRATION_ROUNDS = 2000
+LEAST_ROUNDS = 1000  # of which a rate is off by 0.05 by chance less than 2 times in 1,000
 BLOCK = 20  # trials
 WINDOW_PER_ATTEMPT = 5  # the advice of lockcore.retry
 PATIENCE_MS = 5000.0  # for a first grant
@@ -119,25 +130,40 @@ def run_split_votes(order: SplitVotesOrder, show: Show) -> Done:
             "interrupted": measured.cut,
             "environment": describe_environment(),
             **sections,
-            "verdict": judge_split_votes(sections),
+            "verdict": judge_split_votes(sections, interrupted=measured.cut),
         }
         return store(result, order.folder)
 
 
-def judge_split_votes(sections: dict[str, Any]) -> dict[str, Any]:
-    """The section `verdict`: violated by two leases at once, inconclusive when what was expected did not show."""
-    rows = [*sections["contention"], *sections["retries"]]
-    faults = sum(row["double_grants"] for row in rows)
+def judge_split_votes(sections: dict[str, Any], *, interrupted: bool) -> dict[str, Any]:
+    """The section `verdict`: violated by two leases at once; not known where nobody contended or nobody was granted."""
+    contention, retries = sections["contention"], sections["retries"]
+    faults = sum(row["double_grants"] for row in [*contention, *retries])
     violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
     calibration = sections["calibration"]
     missed = [f"calibration, K={row['contenders']}: {miss}" for row in calibration for miss in row["misses"]]
-    missed += [
+    unknown = [
         f"contention, K={row['contenders']}, {row['order']}: released together, and no attempts overlapped"
-        for row in sections["contention"]
+        for row in contention
         if not row["spread_s"] and not row["contention_rounds"]
     ]
-    status = "violated" if violated else "inconclusive" if missed else "pass"
-    return {"status": status, "reasons": [*violated, *missed]}
+    unknown += [
+        f"contention, K={row['contenders']}, {row['order']}: in most rounds fewer than a quorum answered"
+        for row in contention
+        if row["endings"][Ending.UNREACHABLE.value] * 2 > row["contention_rounds"] > 0
+    ]
+    unknown += [
+        f"retries, K={row['contenders']}, {row['order']}, {row['retry']['policy']}: nobody was granted a lease"
+        for row in retries
+        if not row["granted"]
+    ]
+    evidence = [
+        Evidence("rounds calibrated", sum(row["rounds"] for row in calibration), LEAST_ROUNDS),
+        Evidence.none_in("contention rounds", sum(row["contention_rounds"] for row in contention)),
+    ]
+    cut = ["interrupted: what is missing was not measured"] if interrupted else []
+    found = {VIOLATED: violated, NOT_AS_EXPECTED: missed, NOT_KNOWN: unknown, INTERRUPTED: cut}
+    return conclude(AS_EXPECTED, evidence, found).to_json()
 
 
 class _Measurement:

@@ -78,13 +78,16 @@ def raise_in_body(stage: Stage) -> Shown:
     recipe = stage.client().recipe
     assert isinstance(recipe, PlainRecipe)
 
-    def body(_lease: Lease) -> None:
+    bodies: list[Lease] = []
+
+    def body(lease: Lease) -> None:
+        bodies.append(lease)
         raise ArithmeticError
 
     with suppress(ArithmeticError):
         recipe.run(RESOURCE, SHORT_MS, 0, body)
     leaks = sum(ttl_ms != -2 for ttl_ms in stage.ttls_ms())
-    return Shown(leaks > 0, {"leaked_locks": leaks}, stage.report())
+    return Shown(leaks > 0, {"leaked_locks": leaks}, stage.report(), {"the body ran": bool(bodies)})
 
 
 def paused_watchdog(stage: Stage) -> Shown:

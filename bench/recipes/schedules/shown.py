@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.recipes.schedules.stage import Stage
 from bench.safety.report import SafetyReport
@@ -11,11 +11,15 @@ from bench.safety.report import SafetyReport
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`seen`: whether the flaw that the schedule looks for was there; `figures` by name, their units in the names."""
+    """`seen`: whether the flaw that the schedule looks for was there; `figures` by name, their units in the names.
+
+    `preconditions`: without which it was neither seen nor absent, each with whether it came about.
+    """
 
     seen: bool
     figures: Mapping[str, float | None]
     report: SafetyReport
+    preconditions: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,6 +219,15 @@ class Stage:
         flaw = None if self.about.safe else self.about.flaw
         return judge(history, LONG_MS, Circumstances(unsafe_recipe=flaw))
 
+    def preconditions(self) -> dict[str, bool]:
+        """What a schedule rests on: that the lock was granted at all, and that no machine was too busy to answer."""
+        last = [client.operations[-1].result for client in self.clients if client.operations]
+        late = [
+            one for one in last if isinstance(one, Denied) and (one.outcome is Outcome.TOO_LATE or one.tally.silent)
+        ]
+        granted = any(isinstance(done.result, Lease) for client in self.clients for done in client.operations)
+        return {"somebody was granted": granted, "nobody was answered too late": not late} if last else {}
+
     def close(self) -> None:
         """End all clients, unlink what they left. A signal in the middle skips a step, never those after it."""
         with ExitStack() as steps:

@@ -6,6 +6,8 @@ README of the folder above.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules import acquiring, holding, linking, waiting, writing
 from bench.recipes.schedules.shown import Schedule, Shown
@@ -134,6 +136,7 @@ def play(schedule: Schedule, recipe: str, fleet: Fleet | None = None) -> Shown:
     entry = find_recipe(recipe)
     if fleet is not None:
         with Stage(entry, fleet) as stage:
-            return schedule.play(stage)
+            shown = schedule.play(stage)
+            return replace(shown, preconditions={**stage.preconditions(), **shown.preconditions})
     with start_fleet(entry.about.most or schedule.instances, "none") as own:
         return play(schedule, recipe, own)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
+from bench.recipes.schedules.pace import Pace
 from bench.recipes.schedules.shown import Shown
 from bench.recipes.schedules.stage import LONG_MS, Client, Stage
 from lockcore import Lease
@@ -30,15 +31,16 @@ def same_time_start(stage: Stage) -> Shown:
     failed ones included, and Jain's index over the clients' leases (1: even; 1/6: one has them all).
     """
     holder, crowd = stage.client(), [stage.client() for _ in range(CROWD)]
-    idle_ms = median(_stands_free_ms(stage, holder, crowd) for _ in range(TIMES))
+    with Pace() as pace:
+        idle_ms = median(_stands_free_ms(stage, holder, crowd) for _ in range(TIMES))
     waits_ms, leases = _contest(crowd)
     figures = {
         "idle_ms": idle_ms,
         "p99_wait_ms": waits_ms[int(len(waits_ms) * 0.99)],
         "longest_wait_ms": waits_ms[-1],
-        "jain_index": sum(leases) ** 2 / (len(leases) * sum(count**2 for count in leases)),
+        "jain_index": sum(leases) ** 2 / (len(leases) * sum(count**2 for count in leases)) if any(leases) else None,
     }
-    return Shown(idle_ms > IDLE_MS, figures, stage.report())
+    return Shown(idle_ms > IDLE_MS, figures, stage.report(), pace.kept(IDLE_MS / 2))
 
 
 def _stands_free_ms(stage: Stage, holder: Client, crowd: Sequence[Client]) -> float:
