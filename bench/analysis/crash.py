@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from lockcore.quorum import quorum_of
 
 POLICIES = ("none", "no", "everysec", "always")
@@ -30,8 +31,6 @@ RESTARTS = ("at-once", "delayed")
 NEARLY_ALL = 0.9  # of the locks at stake
 ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not yet in the ledger
 RULE_OF_THREE = 3.0
-
-AS_EXPECTED, NOT_SHOWN, VIOLATED = "as expected", "not shown", "violated"
 
 
 class Expected(StrEnum):
@@ -273,7 +272,7 @@ def judge_loss(cuts: Sequence[CutFacts], margin: int | None = None) -> tuple[str
         return VIOLATED, f"{lost} acknowledged locks were lost in {losing} cuts"
     if not figures["at_stake"]:
         kept_apart = figures["fsync_in_flight"]["cuts"] == len(cuts) and figures["fsync_in_flight"]["apart"]
-        return NOT_SHOWN, "a sync was in flight in every cut" if kept_apart else "no acknowledged lock was at stake"
+        return NOT_KNOWN, "a sync was in flight in every cut" if kept_apart else "no acknowledged lock was at stake"
     if expected is Expected.SOME and not lost:
         return NOT_SHOWN, "nothing was lost"
     if expected is Expected.NEARLY_ALL and figures["lost_share"] < NEARLY_ALL:
@@ -286,10 +285,12 @@ def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bo
     expected = cuts[0].crash.expected_double_grants(margin, abstention=abstention)
     figures = double_grant_figures(cuts, margin, abstention=abstention)
     if not figures["asked"]:
-        return NOT_SHOWN, "no lock was asked for while it was valid"
+        return NOT_KNOWN, "no lock was asked for while it was valid"
     excused: Callable[[CutFacts], bool] = lambda cut: expected is Expected.NONE_UNLESS_IN_FLIGHT and cut.is_in_flight  # noqa: E731
     strict = [cut for cut in cuts if not excused(cut)]
-    doubled = double_grant_figures(strict, margin, abstention=abstention)["double_grants"] if strict else 0
+    if not strict:
+        return NOT_KNOWN, "a sync was in flight in every cut"
+    doubled = double_grant_figures(strict, margin, abstention=abstention)["double_grants"]
     if expected in (Expected.NONE, Expected.NONE_UNLESS_IN_FLIGHT) and doubled:
         return VIOLATED, f"{doubled} locks were granted a second time while they were valid"
     if expected in (Expected.SOME, Expected.NEARLY_ALL) and not doubled:
@@ -299,7 +300,7 @@ def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bo
 
 def worse(*judged: tuple[str, str | None]) -> tuple[str, str | None]:
     """The worst verdict of several, with every reason."""
-    order = (AS_EXPECTED, NOT_SHOWN, VIOLATED)
+    order = (AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED)
     verdict = max((one for one, _ in judged), key=order.index)
     return verdict, "; ".join(reason for _, reason in judged if reason) or None
 

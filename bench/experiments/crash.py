@@ -20,17 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.crash import (
-    AS_EXPECTED,
-    NOT_SHOWN,
-    VIOLATED,
-    Crash,
-    CutFacts,
-    cells,
-    cut_facts,
-    group,
-    impossible,
-)
+from bench.analysis.crash import Crash, CutFacts, cells, cut_facts, group, impossible
 from bench.experiments.crash_cross_check import DIFFERS, SKIPPED, cross_check
 from bench.experiments.crash_place import CrashPlace
 from bench.experiments.crash_plan import TTL_MS, CrashPlan, needs_shim, skipped_of
@@ -41,6 +31,7 @@ from bench.experiments.interrupt import Interrupts
 from bench.experiments.journal import Journal, is_unfinished
 from bench.experiments.verdict import INTERRUPTED
 from bench.measure.environment import describe_environment
+from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
 from bench.measure.result import SCHEMA_VERSION, Result
 from bench.topology.disk import fdatasync_latency
 from bench.topology.server import ServerBinary, find_server
@@ -80,7 +71,8 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
         finished = finished_groups(plan, cuts)
         checked = cross_check(server, without_shim or _unchecked(plan, cut=interrupts.count > 0), show)
         interrupted = interrupts.count > 0
-        sections = sections_of(finished, skipped, checked, sitting.failures)
+        cut = f"interrupted after {len(cuts)} cuts" if interrupted else ""
+        sections = sections_of(finished, skipped, checked, sitting.failures, cut)
         result: Result = {
             "schema_version": SCHEMA_VERSION,
             "kind": "crash",
@@ -128,6 +120,7 @@ def sections_of(
     skipped: Sequence[dict[str, Any]],
     checked: dict[str, Any],
     failures: Sequence[str],
+    interrupted: str = "",
 ) -> dict[str, Any]:
     """Everything that is concluded from the cuts, as sections of the result."""
     rows = [row for cuts in finished for row in cells(cuts)]
@@ -146,7 +139,7 @@ def sections_of(
         "cross_check": checked,
         "counts": dict(Counter(row["verdict"] for row in rows)),
         "warnings": [*warnings, *failures],
-        "verdict": judge_crash(groups, rows, checked, failures),
+        "verdict": judge_crash(groups, rows, checked, failures, interrupted),
     }
 
 
@@ -155,19 +148,16 @@ def judge_crash(
     rows: Sequence[dict[str, Any]],
     checked: dict[str, Any],
     failures: Sequence[str] = (),
+    interrupted: str = "",
 ) -> dict[str, Any]:
-    """The section `verdict`: violated before inconclusive before pass; nothing done is inconclusive."""
-    reasons: dict[str, list[str]] = {VIOLATED: [], NOT_SHOWN: []}
-    for row in [*groups, *rows]:
-        if row["verdict"] != AS_EXPECTED:
-            reasons[row["verdict"]].append(_sentence(row))
+    """The section `verdict`: of all groups and rows, of the shim's cross-check, and of what could not be done."""
+    judged = [(row["verdict"], _sentence(row)) for row in [*groups, *rows]]
     if checked["status"] == DIFFERS:
-        reasons[NOT_SHOWN].append(f"the shim and a real file system differ: {checked['reason']}")
-    reasons[NOT_SHOWN] += failures
+        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked['reason']}"))
+    judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
-        reasons[NOT_SHOWN].append("no group of cuts was finished")
-    status = "violated" if reasons[VIOLATED] else "inconclusive" if reasons[NOT_SHOWN] else "pass"
-    return {"status": status, "reasons": list(dict.fromkeys([*reasons[VIOLATED], *reasons[NOT_SHOWN]]))}
+        judged.append((NOT_KNOWN, "no group of cuts was finished"))
+    return conclude_rows(judged, tested="groups and rows as expected", interrupted=interrupted).to_json()
 
 
 def _sentence(row: dict[str, Any]) -> str:

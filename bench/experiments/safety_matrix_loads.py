@@ -8,6 +8,7 @@ do is skipped with the reason. Source: bench.experiments.run; README's table of 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,9 +97,8 @@ def load_cases() -> Iterator[Case]:
             yield Case("load", recipe, strain.name, expected, strain.about, partial(look_at_load, strain, recipe))
 
 
-def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scenario:
-    """The load of one row. In full, the strain's faults are repeated until the end."""
-    duration_ms = QUICK_MS if quick else FULL_MS
+def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -> Scenario:
+    """The load of one row. The strain's faults are repeated until the end."""
     about = find_recipe(recipe).about
     scenario = load(
         None,
@@ -130,15 +130,18 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, quick: bool) -> Scena
 def look_at_load(strain: Strain, recipe: str, ground: Ground) -> Finding:
     """Load `recipe` under `strain`; what this machine cannot do is skipped. Raises KeyboardInterrupt when cut short."""
     swept: dict[str, float | None] = {}
+    tried = ground.memory.setdefault(strain.name, Counter())
+    duration_ms = (QUICK_MS if ground.quick else FULL_MS) * 2 ** tried[recipe]  # too little was tested: longer
+    tried[recipe] += 1
     for pause in strain.sweep:
-        milder = _load_once(replace(strain, pauses=(pause,)), recipe, ground)
+        milder = _load_once(replace(strain, pauses=(pause,)), recipe, duration_ms, ground)
         swept[f"service_faults_at_{pause.split(':')[1]}"] = milder.figures.get("service_faults")
-    finding = _load_once(strain, recipe, ground)
+    finding = _load_once(strain, recipe, duration_ms, ground)
     return replace(finding, figures={**finding.figures, **swept})
 
 
-def _load_once(strain: Strain, recipe: str, ground: Ground) -> Finding:
-    scenario = scenario_of(strain, recipe, seed=ground.seed, quick=ground.quick)
+def _load_once(strain: Strain, recipe: str, duration_ms: float, ground: Ground) -> Finding:
+    scenario = scenario_of(strain, recipe, seed=ground.seed, duration_ms=duration_ms)
     with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
         order = Order(scenario, ground.run_id, [], Path(folder), ground.server)
         try:

@@ -42,12 +42,13 @@ def look_at(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Fi
 def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
     """What a schedule says of a recipe that must show its flaw (`flawed`) or must not, and is `safe` or not."""
     broken = broken_rules(shown.report) if safe else None
+    needs = {**({} if shown.seen and flawed else shown.circumstances), **shown.preconditions}
     return find(
         ("the flaw", "no flaw") if flawed else ("no flaw", "the flaw"),
         dict(shown.figures),
-        shown.preconditions,
+        needs,
         holds=shown.seen == flawed,
-        broken=bool(broken) or (shown.seen and not flawed and all(shown.preconditions.values())),
+        broken=bool(broken) or (shown.seen and not flawed and all(needs.values())),
         reason=broken,
         safety=shown.report.to_json(),
     )

@@ -41,7 +41,7 @@ def judge_run(
 
 def exit_code(verdict: Mapping[str, Any], *, interrupted: bool) -> int:
     """Return the exit code of a run with this verdict."""
-    return INTERRUPTED if interrupted else EXIT_CODES[verdict["status"]]
+    return INTERRUPTED if interrupted else int(verdict.get("exit_code", EXIT_CODES[verdict["status"]]))
 
 
 def invalidities(sections: Mapping[str, Any], deaths: Sequence[str]) -> list[str]:

@@ -176,11 +176,12 @@ def conclude(
 
 def word_of(command: str, verdict: Mapping[str, Any]) -> Word:
     """Return the word of a stored verdict. One written before there was a `word` is never shown as good."""
-    text, status = verdict.get("word"), str(verdict["status"])
-    known = [one for one in WORDS.get(command, ()) if one.text == text]
+    words, text, status = WORDS.get(command, ()), verdict.get("word"), str(verdict["status"])
+    if known := [one for one in words if one.text == text]:
+        return known[0]
     bad = status in (VIOLATED.status, FAIL.status)
-    old = Word(str(text or status.upper()), Kind.BAD if bad else Kind.UNKNOWN, status, 0, "", "")
-    return known[0] if known else old
+    told = text or next((one.text for one in words if one.status == status), status.upper())
+    return Word(str(told), Kind.BAD if bad else Kind.UNKNOWN, status, 0, "", "")
 
 
 def _missing(evidence: Sequence[Evidence]) -> list[str]:

@@ -10,19 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.analysis.crash import impossible
+from bench.measure.expectation import ROW_WORDS
+from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count
 from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
+from bench.report.sheet import Part, Sheet
 
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-_VERDICTS = {
-    "pass": ("AS EXPECTED", GOOD),
-    "inconclusive": ("NOT AS EXPECTED", DOUBTFUL),
-    "violated": ("VIOLATED", BAD),
-}
-_CASES = {"as expected": "pass", "not shown": "inconclusive", "violated": "violated"}
 _KINDS = {
     "shutdown": "SHUTDOWN",
     "kill": "kill -9",
@@ -52,12 +48,14 @@ _WORDS = frozenset({1, 2})
 
 def crash_sheet(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    verdict, style = _VERDICTS[result["verdict"]["status"]]
-    if result["interrupted"]:
-        so_far = f", {verdict.lower()} so far" if result["groups"] else ""
-        verdict, style = f"INTERRUPTED{so_far}", DOUBTFUL if style == GOOD else style
+    word = word_of("crash", result["verdict"])
     return Sheet(
-        verdict, style, _headline(result), _conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
+        word.text,
+        word.colour,
+        _headline(result),
+        _conditions(result),
+        tuple(_parts(result)),
+        tuple(_lines(result, place)),
     )
 
 
@@ -313,7 +311,7 @@ def crash_suite(result: Result) -> Suite:
         Case(
             f"N={row['instances']} {row['policy']} {row['kind']} of {row['crashed']} {row['restart']} margin "
             f"{row['margin']}{' abstaining' if row['abstention'] else ''}",
-            _CASES[row["verdict"]],
+            ROW_WORDS[row["verdict"]].status,
             row["reason"] or f"lost {row['lost_total']}, granted twice {row['double_grants']} of {row['asked']}",
         )
         for row in result["rows"]

@@ -12,19 +12,15 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.measure.expectation import ROW_WORDS
+from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, milliseconds, percent
 from bench.report.junit import Case, Suite
 from bench.report.planner import disk_name, disk_text, planner_markdown, planner_sheet, print_planner, spread_of
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, print_sheet, sheet_markdown
+from bench.report.sheet import Part, Sheet, print_sheet, sheet_markdown
 
 Result = Mapping[str, Any]
 
-_VERDICTS = {
-    "pass": ("AS EXPECTED", GOOD),
-    "inconclusive": ("NOT AS EXPECTED", DOUBTFUL),
-    "violated": ("VIOLATED", BAD),
-}
-_CUT = ("CUT", DOUBTFUL)
 _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
             "CPU µs\n/lock", "busy")  # fmt: skip
 _OPEN = (
@@ -58,9 +54,14 @@ _EVENTS = ("aof-fsync-always", "aof-write-pending-fsync", "fork")
 
 def fsync_sheet(result: Result, place: str = "") -> Sheet:
     """Return `result`, stored at `place` ("" = nowhere), in words."""
-    verdict, style = _CUT if result["interrupted"] else _VERDICTS[result["verdict"]["status"]]
+    word = word_of("fsync", result["verdict"])
     return Sheet(
-        verdict, style, _headline(result), _conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
+        word.text,
+        word.colour,
+        _headline(result),
+        _conditions(result),
+        tuple(_parts(result)),
+        tuple(_lines(result, place)),
     )
 
 
@@ -85,16 +86,10 @@ def fsync_markdown(result: Result, place: str) -> str:
 
 def fsync_cases(result: Result) -> Suite:
     """The findings as test cases."""
-    statuses = {
-        "as expected": "pass",
-        "not judged": "pass",
-        "server fault": "pass",
-        "not shown": "inconclusive",
-        "violated": "violated",
-    }
     cases = [
-        Case(f"{finding['name']}: {finding['cell']}", statuses[finding["verdict"]], finding["text"])
+        Case(f"{finding['name']}: {finding['cell']}", ROW_WORDS[finding["verdict"]].status, finding["text"])
         for finding in result["findings"]
+        if finding["verdict"] in ROW_WORDS  # not those that were not judged, and what is the server's fault
     ]
     return Suite("fsync", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
 

@@ -15,25 +15,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bench.measure.expectation import ROW_WORDS
+from bench.measure.verdict import word_of
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet
 
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-_VERDICTS = {
-    "pass": ("AS EXPECTED", "green"),
-    "inconclusive": ("NOT AS EXPECTED", "yellow"),
-    "violated": ("VIOLATED", "red"),
-}
 _PARTS = {
     "schedule": "deterministic courses of events",
     "load": "short loads, every operation judged",
     "claim": "what is claimed of Redlock and persistence",
 }
 HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")
-_CASES = {"as expected": "pass", "not shown": "inconclusive", "violated": "violated"}
-_STYLES = {"as expected": "green", "not shown": "bold yellow", "violated": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +52,14 @@ def safety_sheet(result: Result, place: str = "") -> Sheet:
 
 def summarise_safety(result: Result, place: str = "") -> SafetySummary:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    verdict, style = _VERDICTS[result["verdict"]["status"]]
+    word = word_of("safety", result["verdict"])
     parts = []
     for name, about in _PARTS.items():
         rows = tuple(_cells(row) for row in result["rows"] if row["part"] == name)
         if rows:
             parts.append((name, about, rows))
     lines = tuple(_lines(result, place))
-    return SafetySummary(verdict, style, _headline(result), _conditions(result), tuple(parts), lines)
+    return SafetySummary(word.text, word.colour, _headline(result), _conditions(result), tuple(parts), lines)
 
 
 def figures_text(figures: Mapping[str, float | None]) -> str:
@@ -122,9 +117,9 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
 def safety_suite(result: Result) -> Suite:
     """The rows that were looked at, as JUnit cases; the others are counted in a property."""
     cases = [
-        Case(" ".join((row["part"], row["recipe"], row["fault"])), _CASES[row["verdict"]], _case_text(row))
+        Case(" ".join((row["part"], row["recipe"], row["fault"])), ROW_WORDS[row["verdict"]].status, _case_text(row))
         for row in result["rows"]
-        if row["verdict"] in _CASES
+        if row["verdict"] in ROW_WORDS
     ]
     unseen = {"rows not looked at": str(len(result["rows"]) - len(cases))}
     return Suite("safety", result["started_at"], result["duration_s"], cases, {"id": result["id"], **unseen})
@@ -159,7 +154,8 @@ def _part_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[Text | Padding]:
     widths = [max(len(row[place]) for row in [head, *shown]) + 1 for place in range(4)]
     yield Text(_columns(head, widths), style="dim")
     for row, cells in zip(rows, shown, strict=True):
-        verdict = (cells[-1], _STYLES.get(cells[-1], "dim"))
+        word = ROW_WORDS.get(cells[-1])
+        verdict = (cells[-1], "dim" if word is None else f"bold {word.colour}")
         yield Text.assemble(_columns((*cells[:-1], ""), widths), verdict)
         yield Padding(Text(row[4], style="dim"), (0, 0, 0, 2))
 

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-GOOD, DOUBTFUL, BAD = "green", "yellow", "red"
+from bench.measure.verdict import Kind
+
+GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
 ROOMY = 100  # columns
 _ATTENTION = {"because": DOUBTFUL, "warning": DOUBTFUL}
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, milliseconds
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part as TablePart
@@ -22,11 +23,6 @@ from bench.scenario.quantity import duration_text
 
 Result = Mapping[str, Any]
 
-_VERDICTS = {
-    "pass": ("AS EXPECTED", "green"),
-    "inconclusive": ("NOT AS EXPECTED", "yellow"),
-    "violated": ("VIOLATED", "red"),
-}
 _CALIBRATION = (
     *("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "probable,\nby outcome", "probable,\nby holders"),
 )
@@ -76,9 +72,14 @@ def split_votes_sheet(result: Result, place: str = "") -> Sheet:
 
 def summarise_split_votes(result: Result, place: str = "") -> SplitVotesSummary:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    verdict, style = _VERDICTS[result["verdict"]["status"]]
+    word = word_of("split-votes", result["verdict"])
     return SplitVotesSummary(
-        verdict, style, _headline(result), _conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
+        word.text,
+        word.colour,
+        _headline(result),
+        _conditions(result),
+        tuple(_parts(result)),
+        tuple(_lines(result, place)),
     )
 
 

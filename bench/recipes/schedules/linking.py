@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bench.recipes.replica_failover import ReplicaFailover
 from bench.recipes.replication import promote, replicate
+from bench.recipes.schedules.pace import Pace
 from bench.recipes.schedules.shown import Shown, violated
 from bench.recipes.schedules.stage import LONG_MS, Stage
 from lockcore import Lease
@@ -37,15 +38,17 @@ def slow_copy(stage: Stage) -> Shown:
 def left_over_minority(stage: Stage) -> Shown:
     """A lock is given back; the next client, which cannot reach the first instance, tries until it gets it."""
     first, second = stage.client(), stage.client(urls=stage.cut_off_from_first())
-    first.acquire(LEFT_OVER_TTL_MS)
-    first.release()
-    left_over = sum(ttl_ms > 0 for ttl_ms in stage.ttls_ms())
-    asked_ns = monotonic_ns()
-    granted = second.acquire(LEFT_OVER_TTL_MS, 3 * LEFT_OVER_TTL_MS)
+    with Pace() as pace:
+        first.acquire(LEFT_OVER_TTL_MS)
+        first.release()
+        left_over = sum(ttl_ms > 0 for ttl_ms in stage.ttls_ms())
+        asked_ns = monotonic_ns()
+        granted = second.acquire(LEFT_OVER_TTL_MS, 3 * LEFT_OVER_TTL_MS)
     assert isinstance(granted, Lease), granted
     blocked_ms = (granted.granted_ns - asked_ns) / NS_PER_MS
     figures = {"left_over_keys": left_over, "blocked_ms": blocked_ms, "blocked_per_ttl": blocked_ms / LEFT_OVER_TTL_MS}
-    return Shown(left_over > 0 and blocked_ms > LEFT_OVER_TTL_MS / 2, figures, stage.report())
+    blocked = left_over > 0 and blocked_ms > LEFT_OVER_TTL_MS / 2
+    return Shown(blocked, figures, stage.report(), pace.kept(LEFT_OVER_TTL_MS / 4))
 
 
 def promotion(stage: Stage) -> Shown:

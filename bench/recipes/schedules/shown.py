@@ -13,13 +13,15 @@ from bench.safety.report import SafetyReport
 class Shown:
     """`seen`: whether the flaw that the schedule looks for was there; `figures` by name, their units in the names.
 
-    `preconditions`: without which it was neither seen nor absent, each with whether it came about.
+    `preconditions`: without which it was neither seen nor absent, each with whether it came about; `circumstances`:
+    without which it cannot be called absent (a flaw that is seen where it is known to be needs nobody else).
     """
 
     seen: bool
     figures: Mapping[str, float | None]
     report: SafetyReport
     preconditions: Mapping[str, bool] = field(default_factory=dict)
+    circumstances: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,12 @@ class Client:
         return self.gate.until_standing_or(self._begun.done)
 
 
+def _came_late(result: Lease | Denied) -> bool:
+    """Whether silence or the clock decided it: a quorum that refused did answer."""
+    late = result.outcome is Outcome.TOO_LATE
+    return late or bool(result.tally.silent and result.outcome in (Outcome.UNREACHABLE, Outcome.SPLIT_VOTE))
+
+
 class Stage:
     """Clients of `recipe` on a running `fleet`. The URLs are all of the fleet's, or as many as the recipe locks on."""
 
@@ -219,14 +225,12 @@ class Stage:
         flaw = None if self.about.safe else self.about.flaw
         return judge(history, LONG_MS, Circumstances(unsafe_recipe=flaw))
 
-    def preconditions(self) -> dict[str, bool]:
-        """What a schedule rests on: that the lock was granted at all, and that no machine was too busy to answer."""
-        last = [client.operations[-1].result for client in self.clients if client.operations]
-        late = [
-            one for one in last if isinstance(one, Denied) and (one.outcome is Outcome.TOO_LATE or one.tally.silent)
-        ]
-        granted = any(isinstance(done.result, Lease) for client in self.clients for done in client.operations)
-        return {"somebody was granted": granted, "nobody was answered too late": not late} if last else {}
+    def circumstances(self) -> dict[str, bool]:
+        """Whether the lock was granted at all, and everybody answered in time: a busy machine does neither."""
+        results = [[done.result for done in client.operations] for client in self.clients if client.operations]
+        late = [one[-1] for one in results if _came_late(one[-1])]
+        granted = any(isinstance(result, Lease) for one in results for result in one)
+        return {"somebody was granted": granted, "nobody was answered too late": not late} if results else {}
 
     def close(self) -> None:
         """End all clients, unlink what they left. A signal in the middle skips a step, never those after it."""

@@ -136,7 +136,6 @@ def play(schedule: Schedule, recipe: str, fleet: Fleet | None = None) -> Shown:
     entry = find_recipe(recipe)
     if fleet is not None:
         with Stage(entry, fleet) as stage:
-            shown = schedule.play(stage)
-            return replace(shown, preconditions={**stage.preconditions(), **shown.preconditions})
+            return replace(schedule.play(stage), circumstances=stage.circumstances())
     with start_fleet(entry.about.most or schedule.instances, "none") as own:
         return play(schedule, recipe, own)

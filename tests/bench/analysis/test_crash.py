@@ -6,11 +6,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from bench.analysis.crash import (
-    AS_EXPECTED,
     KINDS,
-    NOT_SHOWN,
     POLICIES,
-    VIOLATED,
     Asked,
     Crash,
     CutFacts,
@@ -27,6 +24,7 @@ from bench.analysis.crash import (
     spread,
     upper_bound_95,
 )
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 
 CALM = Ledger(0, 0, False, 0.002, 0)
 SYNCING = Ledger(0, 1, False, 0.7, 0)
@@ -158,9 +156,9 @@ def test_no_at_a_power_cut_must_lose_nearly_all() -> None:
 
 
 def test_nothing_at_stake_shows_nothing() -> None:
-    assert judge_loss([cut(crash("always"), stake=0)])[0] == NOT_SHOWN
+    assert judge_loss([cut(crash("always"), stake=0)])[0] == NOT_KNOWN
     only_apart = [cut(crash(kind="kill"), ledger=SYNCING)]
-    assert judge_loss(only_apart) == (NOT_SHOWN, "a sync was in flight in every cut")
+    assert judge_loss(only_apart) == (NOT_KNOWN, "a sync was in flight in every cut")
 
 
 # -- double grants ---------------------------------------------------------------------------------------------------
@@ -182,11 +180,12 @@ def test_double_grants_after_a_kill_are_excused_by_a_sync_in_flight_alone() -> N
     excused = cut(of, 40, ledger=SYNCING, doubled=5)
     assert judge_double_grants([cut(of), excused], 0, abstention=False)[0] == AS_EXPECTED
     assert judge_double_grants([cut(of, doubled=5)], 0, abstention=False)[0] == VIOLATED
+    assert judge_double_grants([excused], 0, abstention=False)[0] == NOT_KNOWN
 
 
 def test_nobody_asked_shows_nothing() -> None:
     silent = replace(cut(crash()), asked=(Asked(0, False, 0, 0),))
-    assert judge_double_grants([silent], 0, abstention=False)[0] == NOT_SHOWN
+    assert judge_double_grants([silent], 0, abstention=False)[0] == NOT_KNOWN
 
 
 # -- figures and rows ------------------------------------------------------------------------------------------------

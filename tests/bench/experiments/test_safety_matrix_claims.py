@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bench.cli.safety import CLAIMS
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import UsageError
 from bench.experiments import safety_matrix_claims as claims
+from bench.experiments import safety_matrix_clocks as clocks
+from bench.experiments import safety_matrix_leases as leases
 from bench.experiments.safety_matrix import choose_cases
 from bench.experiments.safety_matrix_leases import confirmed, double_grant
-from bench.experiments.safety_matrix_row import AS_EXPECTED, ELSEWHERE, NOT_SHOWN, VIOLATED, Finding, Ground
+from bench.experiments.safety_matrix_row import ELSEWHERE
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from lockcore import Denied, Lease, Outcome, Tally
 
 CASES = {case.fault: case for case in claims.claim_cases()}
@@ -19,13 +22,13 @@ def lease(granted_ns: int, valid_until_ns: int) -> Lease:
     return Lease("r", b"t", 100, granted_ns, granted_ns, valid_until_ns, 1, 0, Tally)
 
 
-def split_votes(status: str, **dead_time_ms: float) -> dict[str, object]:
+def split_votes(status: str, count: int = 40, **dead_time_ms: float) -> dict[str, object]:
     retries = [
         {
             "order": "random",
             "retry": {"policy": name.replace("_", "-")},
             "first_grant_s": {"p50": 0.004},
-            "dead_time_s": {"mean": ms / 1000},
+            "dead_time_s": {"mean": ms / 1000, "count": count},
             "attempts_per_grant": 2.0,
         }
         for name, ms in dead_time_ms.items()
@@ -58,7 +61,9 @@ def test_an_unknown_claim_is_refused_with_the_nearest_name() -> None:
     "holds, broken, verdict", [(True, 0, AS_EXPECTED), (False, 0, NOT_SHOWN), (True, 1, VIOLATED), (False, 1, VIOLATED)]
 )
 def test_a_broken_exclusion_is_violated_whatever_was_claimed(holds: bool, broken: int, verdict: str) -> None:
-    assert confirmed(holds, {}, broken=broken).verdict == verdict
+    assert confirmed(holds, {}, {}, broken=broken).verdict == verdict
+    unmet = {"somebody was granted": False}
+    assert confirmed(holds, {}, unmet, broken=broken).verdict == (verdict if broken else NOT_KNOWN)
 
 
 def test_two_leases_are_double_only_while_the_first_is_valid() -> None:
@@ -68,32 +73,13 @@ def test_two_leases_are_double_only_while_the_first_is_valid() -> None:
     assert not double_grant(first, Denied("r", Outcome.CONTENDED, Tally(), 1, 0, 0, 1))
 
 
-def test_what_goes_wrong_once_is_tried_again() -> None:
-    findings = iter([None, Finding("confirmed", AS_EXPECTED)])
-
-    def look(_ground: Ground) -> Finding:
-        finding = next(findings)
-        if finding is None:
-            raise TimeoutError
-        return finding
-
-    assert claims.looked(look, None).verdict == AS_EXPECTED  # type: ignore[arg-type]
-
-
-def test_what_always_goes_wrong_on_the_way_confirms_nothing() -> None:
-    def look(_ground: Ground) -> Finding:
-        raise EnvironmentNotReadyError("there is no server")
-
-    finding = claims.looked(look, None)  # type: ignore[arg-type]
-    assert (finding.verdict, finding.reason) == (NOT_SHOWN, "EnvironmentNotReadyError: there is no server")
-
-
 @pytest.mark.parametrize(
     "status, jitter_ms, fixed_ms, verdict",
     [
         ("pass", 1.0, 150.0, AS_EXPECTED),
         ("pass", 150.0, 1.0, NOT_SHOWN),
-        ("inconclusive", 1.0, 150.0, NOT_SHOWN),
+        ("pass", 100.0, 150.0, NOT_KNOWN),  # nearer to each other than what is noise
+        ("inconclusive", 1.0, 150.0, NOT_KNOWN),
         ("violated", 1.0, 150.0, VIOLATED),
     ],
 )
@@ -103,3 +89,51 @@ def test_retry_policies_are_told_apart(
     measured = split_votes(status, full_jitter=jitter_ms, fixed=fixed_ms)
     monkeypatch.setattr(claims, "_split_votes", lambda _ground: measured)
     assert claims.retry_delay(None).verdict == verdict  # type: ignore[arg-type]
+
+
+def test_dead_times_that_hardly_anybody_had_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = split_votes("pass", count=3, full_jitter=1.0, fixed=150.0)
+    monkeypatch.setattr(claims, "_split_votes", lambda _ground: measured)
+    assert claims.retry_delay(None).verdict == NOT_KNOWN  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "parallel, at_random, verdict",
+    [
+        ((0.0, 0.1), (0.3, 0.6), AS_EXPECTED),
+        ((0.3, 0.6), (0.0, 0.1), NOT_SHOWN),
+        ((0.0, 0.4), (0.3, 0.6), NOT_KNOWN),
+        ((None, None), (0.3, 0.6), NOT_KNOWN),
+    ],
+)
+def test_how_often_nobody_wins_is_told_apart_by_intervals(
+    parallel: tuple[float | None, float | None],
+    at_random: tuple[float | None, float | None],
+    verdict: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = {
+        "verdict": {"status": "pass", "reasons": []},
+        "calibration": [{"split_rate": {"rate": 0.4}, "closed_form": 0.4}],
+        "contention": [
+            {"order": order, "nobody_won_rate": {"rate": low, "low": low, "high": high}, "attempt_s": {"p50": 0.001}}
+            for order, (low, high) in {"parallel": parallel, "random": at_random}.items()
+        ],
+    }
+    monkeypatch.setattr(claims, "_split_votes", lambda _ground: measured)
+    assert claims.split_vote_window(None).verdict == verdict  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("granted, late", [(0, 131), (300, 0), (0, 0)])
+def test_votes_are_not_refuted_by_a_machine_on_which_nobody_was_granted_or_nobody_late(granted: int, late: int) -> None:
+    assert confirmed(True, {}, leases.came_about(granted, late)).verdict == NOT_KNOWN
+
+
+def test_votes_are_confirmed_where_some_were_granted_and_some_came_too_late() -> None:
+    assert confirmed(True, {}, leases.came_about(169, 131)).verdict == AS_EXPECTED
+
+
+def test_an_overlap_is_not_looked_for_after_its_time() -> None:
+    assert all(clocks.came_about(1.1, 1000, 1000 / 1.1 + 20).values())
+    assert not any(clocks.came_about(1.1, 1000, 1000 / 1.1 + 60).values())
+    assert not clocks.came_about(0.9, 1000, 5000.0)

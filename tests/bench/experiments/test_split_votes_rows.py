@@ -97,17 +97,36 @@ def sections(**changes: Any) -> dict[str, Any]:
     return {"calibration": [calibrated(222, 778)], "contention": [row], "retries": []}
 
 
-def test_the_verdict_is_violated_before_inconclusive_before_pass() -> None:
-    assert judge_split_votes(sections()) == {"status": "pass", "reasons": []}
+def judged(sections: dict[str, Any], *, interrupted: bool = False) -> tuple[str, int, list[str]]:
+    verdict = judge_split_votes(sections, interrupted=interrupted)
+    return verdict["word"], verdict["exit_code"], verdict["reasons"]
+
+
+def test_certain_bad_stands_before_what_did_not_show() -> None:
+    assert judged(sections()) == ("AS EXPECTED", 0, [])
     missed = {**sections(), "calibration": [calibrated(500, 500)]}
-    verdict = judge_split_votes(missed)
-    assert verdict["status"] == "inconclusive"
-    assert verdict["reasons"][0].startswith("calibration, K=3: the split-vote rate is 0.500")
-    both = judge_split_votes({**missed, "contention": sections(double_grants=2)["contention"]})
-    assert both["status"] == "violated"
-    assert both["reasons"][0].startswith("2 leases were granted while another")
+    word, code, reasons = judged(missed)
+    assert (word, code) == ("NOT AS EXPECTED", 4)
+    assert reasons[0].startswith("calibration, K=3: the split-vote rate is 0.500")
+    word, code, reasons = judged({**missed, "contention": sections(double_grants=2)["contention"]})
+    assert (word, code) == ("VIOLATED", 5)
+    assert reasons[0].startswith("2 leases were granted while another")
 
 
-def test_a_row_whose_attempts_never_met_is_inconclusive_unless_their_starts_were_spread() -> None:
-    assert judge_split_votes(sections(contention_rounds=0))["status"] == "inconclusive"
-    assert judge_split_votes(sections(contention_rounds=0, spread_s=0.5))["status"] == "pass"
+def test_where_nobody_contended_nothing_is_known() -> None:
+    assert judged(sections(contention_rounds=0))[:2] == ("NOT KNOWN", 4)
+    spread = sections(contention_rounds=0, spread_s=0.5)["contention"]
+    assert judged({**sections(), "contention": spread})[:2] == ("NOT KNOWN", 4)
+    assert judged({**sections(), "contention": [*spread, *sections()["contention"]]})[0] == "AS EXPECTED"
+
+
+def test_where_a_quorum_did_not_answer_or_nobody_was_granted_nothing_is_known() -> None:
+    silent = sections(endings={"won": 1, "split": 0, "unproven": 0, "unreachable": 1}, contention_rounds=1)
+    assert judged(silent)[0] == "NOT KNOWN"
+    retry = {"contenders": 3, "order": "random", "retry": {"policy": "fixed"}, "granted": 0, "double_grants": 0}
+    assert judged({**sections(), "retries": [retry]})[0] == "NOT KNOWN"
+
+
+def test_a_measurement_that_is_empty_or_was_cut_short_is_never_as_expected() -> None:
+    assert judged({"calibration": [], "contention": [], "retries": []})[0] == "NOT KNOWN"
+    assert judged(sections(), interrupted=True)[:2] == ("INTERRUPTED", 130)

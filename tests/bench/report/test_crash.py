@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bench.analysis.crash import Asked, Crash, CutFacts, Ledger, Loss
 from bench.experiments.crash import sections_of
+from bench.measure.expectation import conclude_rows
 from bench.report.crash import crash_sheet, crash_suite
 from bench.report.sheet import print_sheet, sheet_markdown
 
@@ -106,9 +107,17 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     assert any("20/400 !" in line for line in lines)
 
 
+def cut_short(result: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **result,
+        "interrupted": True,
+        "verdict": conclude_rows([], interrupted="interrupted after 3 cuts").to_json(),
+    }
+
+
 def test_a_run_that_was_cut_says_so() -> None:
-    assert printed({**FINE, "interrupted": True}, 100).startswith("INTERRUPTED, as expected so far")
-    assert printed({**result(), "interrupted": True}, 100).startswith("INTERRUPTED   nothing finished")
+    assert printed(cut_short(FINE), 100).startswith("INTERRUPTED   always lost 0")
+    assert printed(cut_short(result()), 100).startswith("INTERRUPTED   nothing finished")
 
 
 def test_policies_without_a_finding_of_their_own_have_a_headline_all_the_same() -> None:

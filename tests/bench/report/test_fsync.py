@@ -11,6 +11,7 @@ from rich.console import Console
 from bench.analysis.fsync import costs_of_pair, rows_of
 from bench.analysis.fsync_findings import findings_of, judge_fsync
 from bench.analysis.planner import plan_page
+from bench.measure.expectation import conclude_rows
 from bench.report.fsync import fsync_cases, fsync_markdown, print_fsync
 from bench.report.planner import chart_lines, disk_text
 from tests.doubles.fsync_visits import cut, load, visit
@@ -82,7 +83,8 @@ def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:
 
 
 def test_what_was_cut_says_so_before_everything() -> None:
-    assert text_of(result() | {"interrupted": True}).startswith("CUT")
+    cut = conclude_rows([], interrupted="interrupted after 3 of 6 visits").to_json()
+    assert text_of(result() | {"interrupted": True, "verdict": cut}).startswith("INTERRUPTED")
 
 
 def test_fsyncs_nobody_could_count_are_a_dash() -> None:
