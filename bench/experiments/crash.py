@@ -37,6 +37,7 @@ from bench.topology.disk import fdatasync_latency
 from bench.topology.server import ServerBinary, find_server
 
 Show = Callable[[str], None]
+UNFINISHED = "interrupted: groups of cuts that are not finished are missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,7 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
         finished = finished_groups(plan, cuts)
         checked = cross_check(server, without_shim or _unchecked(plan, cut=interrupts.count > 0), show)
         interrupted = interrupts.count > 0
-        cut = f"interrupted after {len(cuts)} cuts" if interrupted else ""
-        sections = sections_of(finished, skipped, checked, sitting.failures, cut)
+        sections = sections_of(finished, skipped, checked, sitting.failures, interrupted=interrupted)
         result: Result = {
             "schema_version": SCHEMA_VERSION,
             "kind": "crash",
@@ -120,7 +120,8 @@ def sections_of(
     skipped: Sequence[dict[str, Any]],
     checked: dict[str, Any],
     failures: Sequence[str],
-    interrupted: str = "",
+    *,
+    interrupted: bool = False,
 ) -> dict[str, Any]:
     """Everything that is concluded from the cuts, as sections of the result."""
     rows = [row for cuts in finished for row in cells(cuts)]
@@ -139,7 +140,7 @@ def sections_of(
         "cross_check": checked,
         "counts": dict(Counter(row["verdict"] for row in rows)),
         "warnings": [*warnings, *failures],
-        "verdict": judge_crash(groups, rows, checked, failures, interrupted),
+        "verdict": judge_crash(groups, rows, checked, failures, interrupted=interrupted),
     }
 
 
@@ -148,7 +149,8 @@ def judge_crash(
     rows: Sequence[dict[str, Any]],
     checked: dict[str, Any],
     failures: Sequence[str] = (),
-    interrupted: str = "",
+    *,
+    interrupted: bool = False,
 ) -> dict[str, Any]:
     """The section `verdict`: of all groups and rows, of the shim's cross-check, and of what could not be done."""
     judged = [(row["verdict"], _sentence(row)) for row in [*groups, *rows]]
@@ -157,7 +159,9 @@ def judge_crash(
     judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))
-    return conclude_rows(judged, tested="groups and rows as expected", interrupted=interrupted).to_json()
+    return conclude_rows(
+        judged, tested="groups and rows as expected", interrupted=UNFINISHED if interrupted else ""
+    ).to_json()
 
 
 def _sentence(row: dict[str, Any]) -> str:
