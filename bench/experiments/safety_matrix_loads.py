@@ -175,11 +175,12 @@ def judge_load(finished: Finished, strain: Strain, *, safe: bool) -> Finding:
     if strain.name in _OVERSTAYED:
         needs["a holder worked past its lease"] = bool(safety["client_overstays"] or safety["service_faults"])
     violated = safety["verdict"] == "VIOLATED"
+    holds = safety["verdict"] == "SAFE" if safe else bool(safety["service_faults"])
     return find(
         ("safe", "violated") if safe else ("violated", "safe"),
         figures,
-        {} if violated and not safe else needs,  # a fault that is seen needs nothing more
-        holds=safety["verdict"] == "SAFE" if safe else bool(safety["service_faults"]),
+        {} if holds and not safe else needs,  # a fault that is seen needs nothing more
+        holds=holds,
         broken=safe and violated,
         reason=safety["reason"],
         safety=safety,

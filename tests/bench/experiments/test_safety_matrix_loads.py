@@ -38,6 +38,7 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
         (finished("VIOLATED", service_faults=3), PAUSES, False, AS_EXPECTED),
         (finished("SAFE"), PAUSES, False, NOT_KNOWN),  # nobody overslept
         (finished("SAFE", client_overstays=3), PAUSES, False, NOT_SHOWN),
+        (finished("VIOLATED", granted_invalid=2, tested_leases=23), PAUSES, False, NOT_KNOWN),
         (finished("SAFE", client_overstays=2), PAUSES, True, AS_EXPECTED),
         (finished("SAFE"), PAUSES, True, NOT_KNOWN),  # nobody overslept: nothing was tried
         (finished("SAFE"), GAP, True, AS_EXPECTED),
