@@ -15,6 +15,7 @@ PY := .venv/bin/python
 STAMP_IN := pyproject.toml constraints.txt
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 export PYTHONUNBUFFERED := 1
+export PYTHONDONTWRITEBYTECODE := # else every process of a suite of hundreds compiles all of it anew
 ARGS ?=
 JOBS ?= 3
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,42 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("OTEL_")]:  # a machine's own collector is not meant
         monkeypatch.delenv(name)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended: its exit code and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def lockbench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """`lockbench …` as typed in the test's own folder, in this process: a second Python would show nothing more."""
+
+    def typed(*words: object, cwd: Path = tmp_path) -> Ended:
+        from bench.cli.commands import execute
+
+        with monkeypatch.context() as within:
+            within.chdir(cwd)
+            within.setenv("TMPDIR", str(tmp_path))
+            within.setattr(tempfile, "tempdir", None)
+            code = execute([str(word) for word in words])
+        return Ended(code, *capsys.readouterr())
+
+    return typed
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """In the pass of those alone, files without any need not be read: that takes longer than the pass itself."""
+    if config.option.markexpr.startswith("alone") and collection_path.suffix == ".py":
+        text = collection_path.read_text(encoding="utf-8")
+        return True if "mark.alone" not in text and "benchmark" not in text else None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -12,6 +12,10 @@ from redis import Redis
 
 from bench.topology.fleet import Fleet
 
+CALM = ("--instance-timeout", "2500ms", "--think", "fixed:10ms")
+"""For a load that is neither about time-outs nor about speed: nothing times out by itself on a busy machine, and two
+cores are not filled. A fixture of its own would hide it: it stands where the load is described."""
+
 
 def keys(fleet: Fleet) -> int:
     total = 0

@@ -39,7 +39,7 @@ TARGETS = [
 ]
 # Two processes on an even number of instances split their votes; a killed instance comes back and abstains.
 SPLIT = {
-    "instances": "4", "users": "16", "processes": "2", "resources": "2", "wait": "3s", "ttl": "2s", "max_ttl": "2s",
+    "instances": "4", "users": "16", "processes": "2", "resources": "2", "wait": "3s", "ttl": "2s", "max_ttl": "4s",
     "duration": "9s", "warmup": "1s", "fsync": "everysec",
 }  # fmt: skip
 SPLIT_FAULTS = '[[faults]]\nat = "4s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import jsonschema
 import pytest
 
 from bench.measure.result import schema
+from tests.conftest import Ended
 from tests.doubles.queueing import QueueingInstance
 
 pytestmark = pytest.mark.integration
@@ -51,14 +53,12 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     assert "≥ 50 leases/s" in said
 
 
-def test_a_target_that_cannot_be_reached_leaves_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "none"
-    with capacity("--slo", "acquire.p99 < 1s", "--target", "redis://127.0.0.1:1", out=out) as process:
-        said, complaint = process.communicate(timeout=60)
-    assert process.returncode == 3
-    assert said == ""
-    assert "cannot be used" in complaint
-    assert not out.exists()
+def test_a_target_that_cannot_be_reached_leaves_nothing(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
+    target = ("--target", "redis://127.0.0.1:1", "--out", "none")
+    done = lockbench("capacity", "--slo", "acquire.p99 < 1s", *PROBES, *target)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "cannot be used" in done.stderr
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow

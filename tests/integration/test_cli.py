@@ -8,29 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.conftest import Ended
 from tests.integration.locust_runs import all_end
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
+Lockbench = Callable[..., Ended]
 
 
-def lockbench(
-    *arguments: str, cwd: Path, timeout_s: float = 60.0, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments],
-        cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
-def refused(done: subprocess.CompletedProcess[str], code: int) -> str:
+def refused(done: Ended, code: int) -> str:
     """The one sentence of a refusal: nothing on stdout, no traceback, the right exit code."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -66,42 +58,46 @@ def closed_port() -> int:
         (["doctor", "--what"], "no such option '--what'"),
     ],
 )
-def test_a_wrong_command_line_is_one_sentence_and_exit_2(tmp_path: Path, arguments: Sequence[str], said: str) -> None:
-    assert said in refused(lockbench(*arguments, cwd=tmp_path), 2)
+def test_a_wrong_command_line_is_one_sentence_and_exit_2(
+    lockbench: Lockbench, tmp_path: Path, arguments: Sequence[str], said: str
+) -> None:
+    assert said in refused(lockbench(*arguments), 2)
     assert list(tmp_path.iterdir()) == [], "nothing was started, so nothing is left"
 
 
-def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
-    done = lockbench(cwd=tmp_path)
+def test_without_a_command_the_help_is_shown(lockbench: Lockbench) -> None:
+    done = lockbench()
     assert done.returncode == 2
     assert "Exit codes: 0 pass" in done.stderr
-    assert lockbench("--help", cwd=tmp_path).returncode == 0
-    assert lockbench("--version", cwd=tmp_path).stdout.startswith("lockbench ")
+    assert lockbench("--help").returncode == 0
+    assert lockbench("--version").stdout.startswith("lockbench ")
 
 
-def test_an_unreachable_target_is_named_without_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_target_is_named_without_its_password(lockbench: Lockbench) -> None:
     url = f"redis://user:hunter2@127.0.0.1:{closed_port()}"
-    sentence = refused(lockbench("run", "--target", url, "--quiet", cwd=tmp_path), 3)
+    sentence = refused(lockbench("run", "--target", url, "--quiet"), 3)
     assert "1 of 1 targets cannot be used: 127.0.0.1:" in sentence
     assert "connection refused" in sentence
     assert "hunter2" not in sentence
 
 
 @pytest.mark.parametrize("place", ["there", "file/below", "/proc/lockbench"])
-def test_a_result_folder_that_cannot_be_used_is_refused_before_any_work(tmp_path: Path, place: str) -> None:
+def test_a_result_folder_that_cannot_be_used_is_refused_before_any_work(
+    lockbench: Lockbench, tmp_path: Path, place: str
+) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "file").touch()
-    sentence = refused(lockbench("run", "--out", place, cwd=tmp_path), 3)
+    sentence = refused(lockbench("run", "--out", place), 3)
     assert f"the result folder {place}" in sentence
     assert "--out" in sentence
 
 
-def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
-    assert "cannot be written" in refused(lockbench("run", "--markdown", "no/where.md", cwd=tmp_path), 3)
+def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(lockbench: Lockbench) -> None:
+    assert "cannot be written" in refused(lockbench("run", "--markdown", "no/where.md"), 3)
 
 
-def test_a_server_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "/no/such/server" in refused(lockbench("run", "--server", "/no/such/server", cwd=tmp_path), 3)
+def test_a_server_that_is_none_is_refused(lockbench: Lockbench, tmp_path: Path) -> None:
+    assert "/no/such/server" in refused(lockbench("run", "--server", "/no/such/server"), 3)
     assert list(tmp_path.glob("results/*")) == [], "the empty result folder is gone"
 
 
@@ -155,25 +151,25 @@ def test_output_that_goes_nowhere_is_no_fault_of_ours(tmp_path: Path, redirectio
     assert done.stderr.count("\n") == bool(said)
 
 
-def test_init_writes_a_scenario_that_loads_and_never_overwrites(tmp_path: Path) -> None:
-    done = lockbench("init", cwd=tmp_path)
+def test_init_writes_a_scenario_that_loads_and_never_overwrites(lockbench: Lockbench, tmp_path: Path) -> None:
+    done = lockbench("init")
     assert (done.returncode, done.stdout) == (0, "")
     assert "wrote scenario.toml" in done.stderr
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
-    assert "exists already" in refused(lockbench("init", cwd=tmp_path), 3)
-    assert "option --users: 0 is outside" in refused(lockbench("run", "scenario.toml", "--users", "0", cwd=tmp_path), 2)
+    assert "exists already" in refused(lockbench("init"), 3)
+    assert "option --users: 0 is outside" in refused(lockbench("run", "scenario.toml", "--users", "0"), 2)
 
 
-def test_recipes_are_listed_with_their_fault(tmp_path: Path) -> None:
-    assert "set-nx-lua" in lockbench("recipes", cwd=tmp_path).stdout
-    listed = json.loads(lockbench("recipes", "--json", cwd=tmp_path).stdout)
+def test_recipes_are_listed_with_their_fault(lockbench: Lockbench) -> None:
+    assert "set-nx-lua" in lockbench("recipes").stdout
+    listed = json.loads(lockbench("recipes", "--json").stdout)
     assert {recipe["name"] for recipe in listed} >= {"redlock", "set-nx-lua"}
     assert all(recipe["flaw"] for recipe in listed)
 
 
-def test_doctor_tells_what_was_found(tmp_path: Path) -> None:
-    done = lockbench("doctor", "--json", cwd=tmp_path)
+def test_doctor_tells_what_was_found(lockbench: Lockbench) -> None:
+    done = lockbench("doctor", "--json")
     facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
     assert facts["server"]["status"] == "ok"
     assert "fdatasync" in facts

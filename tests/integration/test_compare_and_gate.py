@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bench.experiments.exact_costs import costs_of
 from bench.experiments.pairs import Side
 from bench.measure.result import schema
 from bench.scenario import load
+from tests.conftest import Ended
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -33,15 +35,7 @@ kind = "proxy"
 target = ["instance:0", "instance:1", "instance:2"]
 params = { delay = "DELAY" }
 """
-Done = subprocess.CompletedProcess[str]
-
-
-def lockbench(folder: Path, *arguments: str) -> Done:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+Lockbench = Callable[..., Ended]
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -103,11 +97,12 @@ def test_what_cannot_be_answered_is_refused_before_anything_starts(
     assert not (folder / "results").exists()
 
 
-def test_recipes_are_compared_with_the_noise_beside_them(folder: Path) -> None:
+@pytest.mark.slow  # ten processes; Ctrl-C below shows pairs in the default run
+def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, folder: Path) -> None:
     load_options = ["--users", "4", "--duration", "300ms", "--warmup", "100ms", "--instances", "3"]
     recipes = ["--recipe", "redlock", "--recipe", "redlock-sequential"]
     files = ["--junit", "junit.xml", "--markdown", "mine.md", "--out", "result", "--json"]
-    done = lockbench(folder, "compare", *recipes, "--pairs", "1", *load_options, *files)
+    done = lockbench("compare", *recipes, "--pairs", "1", *load_options, *files)
     assert done.returncode == 4, "one pair never decides" + done.stderr
     assert "1 round of 6 runs" in done.stderr
     result = read(folder / "result")
@@ -141,21 +136,21 @@ def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
     assert "1 of 24 pairs" in stdout
 
 
-def store_runs(folder: Path, name: str, *more: str) -> None:
-    done = lockbench(folder, "run", "base.toml", "--quiet", "--out", name, *more)
+def store_runs(lockbench: Lockbench, name: str, *more: str) -> None:
+    done = lockbench("run", "base.toml", "--quiet", "--out", name, *more)
     assert done.returncode in (0, 4), done.stderr
 
 
-def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(folder: Path) -> None:
-    store_runs(folder, "one")
-    store_runs(folder, "two", "--users", "9")
-    unlike = lockbench(folder, "compare", "one", "two")
+def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Lockbench, folder: Path) -> None:
+    store_runs(lockbench, "one")
+    store_runs(lockbench, "two", "--users", "9")
+    unlike = lockbench("compare", "one", "two")
     assert unlike.returncode == 2
     assert "users 8 → 9" in unlike.stderr
-    declared = lockbench(folder, "compare", "one", "two", "--variable", "users", "--out", "compared")
+    declared = lockbench("compare", "one", "two", "--variable", "users", "--out", "compared")
     assert declared.returncode == 4
     assert read(folder / "compared")["differs"] == ["users 8 → 9"]
-    alone = lockbench(folder, "gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
+    alone = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
     assert alone.returncode == 4
     assert "1 run is too few" in alone.stdout
     document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
@@ -165,7 +160,7 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(folder: Path) 
         place = folder / "bad" / str(number)
         place.mkdir(parents=True)
         (place / "result.json").write_text(json.dumps(document), encoding="utf-8")
-    invalid = lockbench(folder, "gate", "--baseline", "bad", "--candidate", "bad", "--out", "invalid")
+    invalid = lockbench("gate", "--baseline", "bad", "--candidate", "bad", "--out", "invalid")
     assert invalid.returncode == 4
     assert invalid.stdout.startswith("INVALID")
 
@@ -192,42 +187,42 @@ def test_what_is_counted_is_the_sides_own_library(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_revision_is_gated_against_the_code_here(folder: Path) -> None:
+def test_a_revision_is_gated_against_the_code_here(lockbench: Lockbench, folder: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("this is no git checkout")
     words = ["--baseline", "git:HEAD", "--repo", str(ROOT), "--metric", "rate", "--pairs", "7"]
-    done = lockbench(folder, "gate", "base.toml", *words, "--out", "result")
+    done = lockbench("gate", "base.toml", *words, "--out", "result")
     assert done.returncode in (0, 4), done.stdout + done.stderr
     assert [side["label"][:8] for side in read(folder / "result")["sides"]] == ["git:HEAD", "the code"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_equal_scenarios_never_fail(folder: Path, seed: str) -> None:
-    done = lockbench(folder, "gate", "--baseline", "base.toml", "--candidate", "same.toml", "--seed", seed)
+def test_equal_scenarios_never_fail(lockbench: Lockbench, folder: Path, seed: str) -> None:
+    done = lockbench("gate", "--baseline", "base.toml", "--candidate", "same.toml", "--seed", seed)
     assert done.returncode in (0, 4), done.stdout
     assert "all the same: commands 6" in done.stdout
 
 
 @pytest.mark.slow
-def test_an_injected_delay_fails(folder: Path) -> None:
-    done = lockbench(folder, "gate", "--baseline", "base.toml", "--candidate", "slow.toml")
+def test_an_injected_delay_fails(lockbench: Lockbench, folder: Path) -> None:
+    done = lockbench("gate", "--baseline", "base.toml", "--candidate", "slow.toml")
     assert done.returncode == 1, done.stdout
     assert "got worse" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_link_that_is_a_fifth_slower_fails(folder: Path) -> None:
+def test_a_link_that_is_a_fifth_slower_fails(lockbench: Lockbench, folder: Path) -> None:
     """As a user plants it: 24 pairs, the default, of a scenario whose link is late by 1 ms, and by 1.2 ms."""
     for name, delay in (("link.toml", "1ms"), ("later.toml", "1.2ms")):
         (folder / name).write_text(SCENARIO + LINK.replace("DELAY", delay), encoding="utf-8")
-    done = lockbench(folder, "gate", "--baseline", "link.toml", "--candidate", "later.toml", "--out", "result")
+    done = lockbench("gate", "--baseline", "link.toml", "--candidate", "later.toml", "--out", "result")
     assert done.returncode == 1, done.stdout
     assert "acquire.p50 got worse" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_library_that_works_a_sixth_longer_is_caught_with_real_pairs(folder: Path) -> None:
+def test_a_library_that_works_a_sixth_longer_is_caught_with_real_pairs(lockbench: Lockbench, folder: Path) -> None:
     """Planted: a loop in lockcore's hot path; the two copies are equal but for it."""
     for name in ("old", "new"):
         shutil.copytree(ROOT / "lockcore", folder / name / "lockcore")
@@ -240,7 +235,7 @@ def test_a_library_that_works_a_sixth_longer_is_caught_with_real_pairs(folder: P
     engine.write_text(planted, encoding="utf-8")
     (folder / "load.toml").write_text("users = 64\n", encoding="utf-8")
     words = ["--baseline", "lib:old", "--candidate", "lib:new", "--out", "result"]
-    done = lockbench(folder, "gate", "load.toml", *words)
+    done = lockbench("gate", "load.toml", *words)
     assert done.returncode == 1, done.stdout
     assert "cost.client_cpu_us_per_cycle got worse" in done.stdout
     assert read(folder / "result")["exact"]["failures"] == []

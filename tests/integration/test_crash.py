@@ -60,18 +60,20 @@ def the(result: dict[str, Any], policy: str, kind: str, margin: int, *, abstenti
 @pytest.mark.usefixtures("no_check")
 def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: Path) -> None:
     said: list[str] = []
-    done = run_crash(ordered(tmp_path, *MAIN, cuts=4), said.append)
+    done = run_crash(ordered(tmp_path, *MAIN, cuts=2), said.append)
     result = done.result
+    if result["verdict"]["status"] == "inconclusive":  # a machine too busy to lose, or to tell in time
+        pytest.skip(f"not known here: {'; '.join(result['verdict']['reasons'])}")
     assert (done.exit_code, result["verdict"]) == (0, {"status": "pass", "reasons": []})
     jsonschema.Draft202012Validator(schema("crash")).validate(result)
     assert result == read_result(tmp_path)
-    assert said[0].startswith("plan: 28 cuts in 7 groups; about ")
+    assert said[0].startswith("plan: 14 cuts in 7 groups; about ")
     assert the(result, "always", "power-cut-torn", 0)["lost_total"] == 0
     assert the(result, "everysec", "power-cut", 0, abstention=True)["lost_total"] > 0
     assert the(result, "everysec", "kill-slow-fsync", 0)["fsync_in_flight"]["cuts"] > 0
     assert the(result, "no", "power-cut", 1)["lost_share"] > 0.9
     memory = the(result, "none", "kill", 0)
-    assert memory["cuts_with_double_grants"] == memory["cuts"] == 4
+    assert memory["cuts_with_double_grants"] == memory["cuts"] == 2
     assert the(result, "none", "kill", 1)["double_grants"] == 0
     assert the(result, "none", "kill", 0, abstention=True)["double_grants"] == 0
     assert the(result, "none", "kill", 0, instances=4)["double_grants"] == 0

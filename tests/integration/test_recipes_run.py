@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import Ended
+
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
+Run = Callable[..., tuple[int, dict[str, Any]]]
 LOAD = (
     "--resources=1",
     "--users=7",  # Little's ratio judges eight and more: a slow machine would make the run INVALID
@@ -24,23 +24,21 @@ LOAD = (
 )
 
 
-def lockbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`lockbench run` to its end."""
-    command = [sys.executable, "-m", "bench", "run", *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture
+def run(lockbench: Callable[..., Ended], tmp_path: Path) -> Run:
+    """`lockbench run` with LOAD and these words: the exit code and the result."""
+
+    def once(*words: str) -> tuple[int, dict[str, Any]]:
+        done = lockbench("run", *LOAD, "--quiet", "--out", "run", *words)
+        result = tmp_path / "run" / "result.json"
+        assert result.exists(), done.stderr
+        return done.returncode, json.loads(result.read_text(encoding="utf-8"))
+
+    return once
 
 
-def run(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the result of one run."""
-    done = lockbench(folder, *LOAD, "--quiet", "--out", str(folder / "run"), *words)
-    result = folder / "run" / "result.json"
-    assert result.exists(), done.stderr
-    return done.returncode, json.loads(result.read_text(encoding="utf-8"))
-
-
-def test_a_stretched_gap_between_get_and_del_violates_the_lock(tmp_path: Path) -> None:
-    code, result = run(tmp_path, "--recipe", "set-nx-get-del", "--pause", "after-get:100ms:0.2")
+def test_a_stretched_gap_between_get_and_del_violates_the_lock(run: Run) -> None:
+    code, result = run("--recipe", "set-nx-get-del", "--pause", "after-get:100ms:0.2")
     safety = result["safety"]
     assert (code, safety["verdict"]) == (5, "VIOLATED")
     assert safety["service_faults"] > 0
@@ -50,8 +48,8 @@ def test_a_stretched_gap_between_get_and_del_violates_the_lock(tmp_path: Path) -
     assert len(result["instances"]) == 1, "as many as the recipe takes"
 
 
-def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(tmp_path: Path) -> None:
-    code, result = run(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2", "--fencing")
+def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(run: Run) -> None:
+    code, result = run("--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2", "--fencing")
     safety = result["safety"]
     assert code == 0, result["verdict"]
     assert (safety["verdict"], safety["service_faults"], safety["foreign_deletes"]) == ("SAFE", 0, 0)
@@ -62,15 +60,17 @@ def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(t
     assert not any("valid writes rejected" in text for text in told), told
 
 
-def test_a_replicated_recipe_gets_its_replica(tmp_path: Path) -> None:
-    _, result = run(tmp_path, "--recipe", "replica-failover", "--duration", "300ms")
+def test_a_replicated_recipe_gets_its_replica(run: Run) -> None:
+    _, result = run("--recipe", "replica-failover", "--duration", "300ms")
     assert result["totals"]["acquired"] > 0
     assert result["safety"]["service_faults"] == 0
     assert [instance["role"] for instance in result["fleet"]["instances"]] == ["primary", "replica"]
 
 
-def test_an_unknown_pause_point_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    done = lockbench(tmp_path, "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5")
+def test_an_unknown_pause_point_is_refused_before_anything_is_started(
+    lockbench: Callable[..., Ended], tmp_path: Path
+) -> None:
+    done = lockbench("run", "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5")
     assert done.returncode == 2
     assert done.stderr == (
         "lockbench: the recipe set-nx-lua has no pause point 'after-get'; its points are after-grant, before-release\n"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 
 
-def lockbench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bench", *arguments],
         cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     """A folder with the result `one` of a short run."""
     place = tmp_path_factory.mktemp("reports")
     options = ["--instances", "1", "--users", "4", "--duration", "1s", "--warmup", "200ms", "--hold", "1ms"]
-    run = lockbench("run", *options, "--resources", "2", "--out", "one", cwd=place)
+    run = started("run", *options, "--resources", "2", "--out", "one", cwd=place)
     assert run.returncode in (0, 4), run.stderr
     (place / "run.txt").write_text(run.stdout, "utf-8")
     (place / "half").mkdir()
@@ -42,7 +42,7 @@ def test_a_run_leaves_a_report_and_says_so(folder):
     assert 'data-figure="holders"' in page
 
 
-def test_a_report_is_made_again_and_shown(folder):
+def test_a_report_is_made_again_and_shown(lockbench, folder):
     (folder / "one" / "report.html").unlink()
     again = lockbench("report", "one", "--markdown", "one.md", cwd=folder)
     assert again.returncode == 0, again.stderr
@@ -52,7 +52,7 @@ def test_a_report_is_made_again_and_shown(folder):
     assert (folder / "one.md").read_text("utf-8").startswith("## ")
 
 
-def test_several_results_give_one_page(folder):
+def test_several_results_give_one_page(lockbench, folder):
     both = lockbench("report", "one", "one/result.json", "--html", "both.html", "--json", cwd=folder)
     assert json.loads(both.stdout) == {"results": ["one", "one"], "html": "both.html"}
     assert "2 RUNS" in (folder / "both.html").read_text("utf-8")
@@ -68,7 +68,7 @@ def test_several_results_give_one_page(folder):
         (["half"], "half: not a whole result of lockbench (KeyError: 'verdict'); make it anew"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(folder, arguments, says):
+def test_what_cannot_be_is_one_sentence(lockbench, folder, arguments, says):
     refused = lockbench("report", *arguments, cwd=folder)
     assert refused.returncode in (2, 3)
     assert says in refused.stderr

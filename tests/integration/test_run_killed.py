@@ -55,8 +55,8 @@ def started(folder: Path, fleet: Fleet, *arguments: str) -> Iterator[subprocess.
         process.wait()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_under_load(tmp_path: Path, fleet: Fleet, processes: int) -> None:
+def test_under_load(tmp_path: Path, fleet: Fleet) -> None:
+    processes = 2
     with started(tmp_path, fleet, "--processes", str(processes), "--hold", "fixed:20ms") as lockbench:
         until(lambda: len(list(tmp_path.glob("lockbench-run-*/worker-*.json"))) == processes, "all workers", 40)
         until(lambda: sum(locks(fleet)) > 0, "locks")

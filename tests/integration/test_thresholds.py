@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Ended
+
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 
 
-def test_a_limit_that_does_not_hold_fails_the_run_everywhere_it_is_told(tmp_path: Path) -> None:
+def test_a_limit_that_does_not_hold_fails_the_run_everywhere_it_is_told(
+    lockbench: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.toml").write_text(
         'duration = "1s"\nwarmup = "200ms"\ninstances = 3\nusers = 7\nthresholds = ["acquire.p50 < 9s"]\n',
         encoding="utf-8",
     )
     own = ["--threshold", "acquire.p50 < 9s", "--threshold", "rate > 9000000/s"]  # an option takes the key's place
-    command = [sys.executable, "-m", "bench", "run", "mine.toml", "--out", "result", *own]
-    command += ["--junit", "junit.xml", "--markdown", "mine.md"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": str(tmp_path / "step.md")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
+    done = lockbench("run", "mine.toml", "--out", "result", *own, "--junit", "junit.xml", "--markdown", "mine.md")
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("FAIL")
     assert "FAIL  rate > 9000000/s  measured" in done.stdout

@@ -143,14 +143,15 @@ def distinct_orders(instances: int, random: Random) -> Iterator[tuple[Fate, Orde
         yield tuple(seated), tuple(seating[: instances - len(never)])
 
 
-@pytest.mark.parametrize("instances", [1, 2, 3, 4])
+@pytest.mark.parametrize("instances", [1, 2, 3])
 def test_in_every_arrival_order_a_round_is_settled_in_time_and_cleaned_up_once(instances: int) -> None:
     for fates, order in all_orders(instances):
         play(fates, order)
 
 
-def test_in_every_distinct_order_of_five_votes_too() -> None:
-    for fates, order in distinct_orders(5, Random(1)):
+@pytest.mark.parametrize("instances", [4, 5])
+def test_in_every_distinct_order_of_more_votes_too(instances: int) -> None:
+    for fates, order in distinct_orders(instances, Random(1)):
         play(fates, order)
 
 

@@ -35,6 +35,7 @@ class World:
         self.sent = {(who, where): 0 for who in shape[0] for where in shape[1]}
         self.vote: dict[tuple[int, int], Vote] = {}
         self.replied: dict[tuple[int, int], int] = {}
+        self.heard: dict[int, Counter[Vote]] = {who: Counter() for who in shape[0]}
         self.started = {who: self.dice.randrange(0, 40) for who in shape[0]}
         self.decided: dict[int, int] = {}
         self.given_back: dict[int, int] = {}
@@ -65,11 +66,12 @@ class World:
 
     def reply(self, who: int, where: int) -> None:
         self.replied[who, where] = self.now
-        votes = [self.vote[key] for key in self.replied if key[0] == who]
+        votes = self.heard[who]
+        votes[self.vote[who, where]] += 1
         spare = self.instances - quorum_of(self.instances)
-        if votes.count(Vote.GRANTED) == quorum_of(self.instances):
+        if votes[Vote.GRANTED] == quorum_of(self.instances):
             self.decided.setdefault(who, self.now)
-        elif votes.count(Vote.REFUSED) == spare + 1 and who not in self.decided:
+        elif votes[Vote.REFUSED] == spare + 1 and who not in self.decided:
             self.decided[who] = self.now
             if not self.patient:
                 self.give_back(who)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.analysis import usl
 from bench.analysis.usl import Law, Refusal, fit_law, throughput
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usl, "RESAMPLES", 100)  # each is a fit of its own
+
 
 CALLERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 

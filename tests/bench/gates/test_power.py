@@ -78,25 +78,24 @@ def test_the_noise_is_real_and_says_where_it_is_from(noise: str) -> None:
     assert {metric.name for metric in JUDGED} <= recorded["pairs"].keys()
 
 
-@pytest.mark.parametrize("noise", NOISE)
-@pytest.mark.parametrize("wilder", [1.0, 4.0])
+@pytest.mark.parametrize(("noise", "wilder"), [("busy", 1.0), ("overloaded", 4.0)])
 def test_identical_code_fails_at_most_once_in_a_hundred_gates(noise: str, wilder: float) -> None:
     assert Gates(noise, 1, wilder=wilder).verdicts(500, 1.0)["fail"] <= 5
 
 
 @pytest.mark.parametrize("noise", NOISE)
 def test_code_slower_by_15_percent_is_caught_95_times_in_a_hundred(noise: str) -> None:
-    found = Gates(noise, 2).verdicts(400, 1.15)
-    assert found["fail"] >= 380
+    found = Gates(noise, 2).verdicts(200, 1.15)
+    assert found["fail"] >= 190
     assert found["pass"] == 0
 
 
 @pytest.mark.parametrize("noise", NOISE)
 def test_a_longer_wait_alone_never_passes_and_is_caught_where_the_noise_allows(noise: str) -> None:
-    found = Gates(noise, 3, slowed=WAITS).verdicts(400, 1.15)
-    assert found["fail"] >= {"busy": 360, "overloaded": 240}[noise]
+    found = Gates(noise, 3, slowed=WAITS).verdicts(200, 1.15)
+    assert found["fail"] >= {"busy": 180, "overloaded": 120}[noise]
     assert found["pass"] == 0
-    assert Gates(noise, 4, slowed=WAITS).verdicts(400, 1.25)["fail"] >= 380
+    assert Gates(noise, 4, slowed=WAITS).verdicts(200, 1.25)["fail"] >= 190
 
 
 def test_an_improvement_passes() -> None:

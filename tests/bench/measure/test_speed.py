@@ -36,12 +36,13 @@ def many(count: int) -> np.ndarray:
 WINDOW, FACTS = Window(START, START + 10**10), Facts(instances=5, users=64)
 
 
-def test_a_million_operations_are_folded_in_about_a_second():
-    records = many(1_000_000)
+@pytest.mark.alone
+def test_a_third_of_a_million_operations_are_folded_in_less_than_a_second():
+    records = many(300_000)
     before = time.process_time()
     values = fold(records, WINDOW, FACTS).values
-    assert values["outcomes"]["acquired"] == 1_000_000
-    assert time.process_time() - before < 3  # 0.7 s when nothing else runs: the margin is for shared machines
+    assert values["outcomes"]["acquired"] == 300_000
+    assert time.process_time() - before < 1  # 0.2 s when nothing else runs: the margin is for shared machines
 
 
 def test_a_record_costs_far_less_than_two_microseconds(tmp_path):

@@ -23,7 +23,7 @@ def test_this_machine_has_what_the_tests_run_on(tmp_path: Path) -> None:
     assert f"{found.name} {found.version}, {found.path}" in facts["server"].value
     assert "AOF" in facts["server"].value
     assert "compare-and-delete" in facts["server"].value
-    assert f"over 200 appends in {tmp_path}" in facts["fdatasync"].value
+    assert f" appends in {tmp_path}" in facts["fdatasync"].value
     assert facts["package redis"].status is Status.OK
     assert all(fact.advice for fact in facts.values() if fact.status is not Status.OK)
     assert not any(fact.advice for fact in facts.values() if fact.status is Status.OK)
