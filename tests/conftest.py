@@ -67,10 +67,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker("alone")
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Leave the exit code to `.ci/run`, which looks twice at failures only, never at a suite that broke off."""
-    cache = getattr(session.config, "cache", None)  # none under -p no:cacheprovider
-    if cache is not None and not hasattr(session.config, "workerinput"):
-        cache.set("suite/exit", int(exitstatus))

@@ -147,7 +147,7 @@ with Redlock.connect(urls, **patient) as lock:
     assert type(lock._driver).__name__ == "GreenletDriver"
     def user(number):
         for turn in range(20):
-            lock.release(lock.acquire(f"r{number}", 10_000))
+            lock.release(lock.acquire(f"r{number}", 10_000, 20_000))
         return "done"
     jobs = [gevent.spawn(user, number) for number in range(50)]
     gevent.joinall(jobs, raise_error=True)
@@ -156,7 +156,7 @@ with Redlock.connect(urls, **patient) as lock:
     gevent.sleep(0)
     victim.kill()
     while any(status.pending for status in lock.instances): gevent.sleep(0.001)
-    lock.release(lock.acquire("killed", 10_000))
+    lock.release(lock.acquire("killed", 10_000, 20_000))
     assert all(not status.errors for status in lock.instances), lock.instances
 """
 
