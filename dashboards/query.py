@@ -5,6 +5,7 @@ Rules
 - Every selector is narrowed by the board's variables: run, recipe, policy and, where it has one, instance.
 - `rate` looks back over `$__rate_interval`; `total` takes a counter's last value in `$__range`: each run's counters
   start at 0, so that is exactly the run's count. `whole` quantiles are of the whole run in the same way.
+- Quantiles of acquire are over all of them (`…_of_all`): successes alone look well in the middle of an outage.
 
 Source: bench.telemetry.table; Prometheus, "Querying"; Grafana, "Prometheus template variables".
 """
@@ -96,6 +97,26 @@ def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: s
     of_run = tuple(dict.fromkeys((RUN, *by)))
     each = _sum(f"quantile_over_time(0.5, ({metric(name, run=run, **labels)} > 0)[$__range:])", of_run)
     return Query(_sum(each, by, "avg"), BY_NAME[name].unit, _legend(by))
+
+
+def _of_all(name: str, window: str, function: str, run: str = "$run") -> str:
+    """The buckets of acquires of every outcome: one that failed is in none but the last, as it took for ever."""
+    acquired = metric(name, "bucket", run=run, redlock_outcome="acquired")
+    ended = metric(name, "bucket", run=run, le="+Inf")
+    failed = ended.replace('le="+Inf"', 'le="+Inf", redlock_outcome!="acquired"')
+    return f"{function}({acquired}[{window}]) or {function}({failed}[{window}])"
+
+
+def quantile_of_all(q: float, name: str, by: Sequence[str] = ()) -> Query:
+    """The `q` quantile over all acquires, moment by moment: the largest bound when more than 1 − `q` failed."""
+    each = _sum(_of_all(name, "$__rate_interval", "rate"), ("le", *by))
+    return Query(f"histogram_quantile({q:g}, {each})", BY_NAME[name].unit, _legend(by))
+
+
+def whole_quantile_of_all(q: float, name: str, by: Sequence[str] = (), *, run: str = "$run") -> Query:
+    """The same over the whole of the runs in view."""
+    each = _sum(_of_all(name, "$__range", "last_over_time", run), ("le", *by))
+    return Query(f"histogram_quantile({q:g}, {each})", BY_NAME[name].unit, _legend(by))
 
 
 def quantile(q: float, name: str, by: Sequence[str] = (), **labels: str) -> Query:

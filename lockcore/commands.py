@@ -88,11 +88,6 @@ class Dialect:
     native_extend: bool
 
     @property
-    def scripts_releases(self) -> bool:
-        """True when a release is a script: it may be unknown to the server (NOSCRIPT), and it may be merged."""
-        return self.release_command == "evalsha"
-
-    @property
     def encode_release(self) -> Encode:
         """claim → the compare-and-delete this instance understands."""
         return _ENCODE_RELEASE[self.release_command]

@@ -91,11 +91,6 @@ class Exporter:
         self._failure, self._written = "", 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
-    @property
-    def page_address(self) -> str | None:
-        """Where the metrics page is, if there is one."""
-        return self._page.address if self._page else None
-
     def start(self) -> None:
         """Look at the run every interval from now on."""
         self._thread.start()

@@ -34,7 +34,6 @@ COMMON: tuple[Attribute, ...] = (at.RECIPE, at.FSYNC)
 RESOURCE: tuple[str, ...] = (
     "service.name", "service.instance.id", "service.version", "redlock.run.id", "redlock.recipe", "redlock.fsync",
 )  # fmt: skip
-SERIES_LABELS = ("redlock_run_id", *(attribute.label for attribute in COMMON))  # on every series in Prometheus
 SCOPE = "lockbench"
 
 _UNITS = {"s": "seconds", "By": "bytes"}

@@ -33,7 +33,6 @@ from typing import Any
 
 MESSAGE_BYTES = 1 << 16
 HOST = "127.0.0.1"
-DIRECTIONS = ("to", "from")  # the instance, or its clients
 _WAITING_BYTES = 8 << 20
 _NS = 1_000_000_000
 _CLOCK_MONOTONIC, _ABSOLUTE = 1, 1

@@ -95,7 +95,3 @@ def test_a_script_is_known_by_the_sha1_of_its_source_and_asks_for_the_owner(scri
     assert script.sha == sha1(script.source, usedforsecurity=False).hexdigest().encode()
     assert script.source.startswith(b"-- KEYS[")
     assert b"redis.call('GET', KEYS[" in script.source
-
-
-def test_only_scripts_may_be_unknown_to_a_server() -> None:
-    assert [dialect.scripts_releases for dialect in (DELEX, DELIFEQ, EVALSHA)] == [False, False, True]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.experiments.conclude import _instance_warnings
+from bench.experiments.conclude import _instance_warnings, _judge
+from bench.measure.facts import Window
+from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.scenario.load import load
 
 REFUSED = "connection refused: nothing listens there"
 NO_COUNTERS = f"no counters: {REFUSED}"
@@ -35,3 +40,23 @@ def test_a_warning_names_each_cause_once(seen: dict[str, Any], sentence: str) ->
 
 def test_an_instance_that_voted_to_the_end_is_no_warning() -> None:
     assert list(_instance_warnings(instance("voting", 0))) == []
+
+
+@pytest.mark.parametrize(("growth", "drifts"), [(0, False), (10, True)])
+def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bool) -> None:
+    second_ns, acquired = 1_000_000_000, OUTCOME_CODES["acquired"]
+    recorder = Recorder(tmp_path, 0, 4_096)
+    for tenth in range(10):
+        for number in range(100 + growth * tenth):
+            at = second_ns + tenth * second_ns // 10 + number * 100_000
+            recorder.write(
+                at, at, at, at + 9, at + 10_000, at + 9, at + 9, at + 20, at + 9, 7, 0, acquired, 5, 1, number
+            )
+    recorder.close()
+    course = SimpleNamespace(deaths=(), casualties=(), clock=(), interrupted=False, orderly=True)
+    evidence = SimpleNamespace(
+        scenario=load(options={"duration": "1s", "warmup": "0s"}), workdir=tmp_path, course=course,
+        window=Window(second_ns, 2 * second_ns), timeline=SimpleNamespace(spans_ns=list), server_cpu_s=None,
+    )  # fmt: skip
+    sections, *_ = _judge(evidence, [])  # type: ignore[arg-type]
+    assert any("not a steady state: the rate changed by" in text for text in sections.warnings) == drifts

@@ -303,3 +303,37 @@ def test_the_mean_of_a_delay_is_that_of_its_distribution():
     assert mean_of(Delay("fixed", 5.0)) == mean_of(Delay("exp", 5.0)) == 5.0
     drawn = np.random.default_rng(1).lognormal(np.log(5), 0.7, 400_000).mean()
     assert mean_of(Delay("lognormal", 5.0, 0.7)) == pytest.approx(drawn, rel=0.01)
+
+
+# ---------------------------------------------------------------- failures
+
+
+def outage(records, acquired, failed):
+    return records(
+        *(cycle(1_000 + number * 0.1) for number in range(acquired)),
+        *({"start": 1_500, "ended": 1_500.001, "outcome": "unreachable"} for _ in range(failed)),
+    )
+
+
+def test_percentiles_over_all_acquires_take_failures_as_endless(records):
+    section = values_of(outage(records, 2_000, 200))["latency_s"]["acquire_all"]
+    assert (section["count"], section["failed"]) == (2_200, 200)
+    assert section["infinite"] == ["p99", "p999", "p9999", "max"]
+    assert section["p99"] is section["max"] is None
+    assert section["p50"] == pytest.approx(0.001, rel=1e-3)
+    assert values_of(outage(records, 2_000, 200))["latency_s"]["acquire"]["p99"] == pytest.approx(0.001, rel=1e-3)
+
+
+def test_without_failures_the_figures_over_all_are_those_of_the_acquired_ones(records):
+    latency = values_of(outage(records, 2_000, 0))["latency_s"]
+    figures = ("count", "p50", "p90", "p99", "p999", "p9999", "max")
+    assert [latency["acquire_all"][name] for name in figures] == [latency["acquire"][name] for name in figures]
+    assert latency["acquire_all"]["infinite"] == []
+
+
+@pytest.mark.parametrize("failed, warned", [(0, False), (20, False), (21, True), (400, True)])
+def test_more_than_one_percent_of_failures_is_a_warning(records, failed, warned):
+    said = [text for text in fold(outage(records, 2_000 - failed, failed), WINDOW, CLOSED).warnings if "failed" in text]
+    assert bool(said) == warned
+    if warned:
+        assert said[0].startswith(f"{failed / 2_000:.1%} of acquires failed (unreachable {failed / 2_000:.1%})")

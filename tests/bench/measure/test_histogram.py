@@ -1,5 +1,7 @@
 """Our counts are HdrHistogram's counts, whatever the values."""
 
+from math import inf
+
 import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
@@ -12,6 +14,8 @@ from bench.measure.histogram import (
     highest_of_bucket,
     lowest_of_bucket,
 )
+
+MS = 1_000_000
 
 
 def hdr_of(values):
@@ -132,3 +136,32 @@ def test_the_bounds_of_every_bucket_contain_what_is_counted_there():
 def test_what_is_no_such_histogram_is_refused_by_a_value_error(text):
     with pytest.raises(ValueError, match="HDR histogram"):
         Histogram.decode(text)
+
+
+@pytest.mark.parametrize(
+    "acquired, failed, percent, value",
+    [
+        (990, 10, 99.0, MS),  # rank 990 is the last one that succeeded
+        (989, 11, 99.0, inf),
+        (989, 11, 50.0, MS),
+        (995, 5, 99.9, None),  # five failures are an anecdote, too
+        (9_000, 1_000, 90.0, MS),
+        (9_000, 1_001, 90.0, inf),
+        (0, 10, 50.0, inf),
+        (0, 9, 50.0, None),
+        (20, 0, 50.0, MS),
+        (19, 0, 50.0, None),
+    ],
+)
+def test_a_percentile_over_endless_samples_is_infinite_from_ten_of_them_on(acquired, failed, percent, value):
+    histogram = Histogram.of(np.full(acquired, MS, np.int64))
+    assert histogram.percentile_with(failed, percent) == value
+
+
+def test_percentiles_with_endless_samples_are_those_of_the_sorted_whole():
+    took = np.random.default_rng(1).integers(1, 2_000, 4_000)
+    for failed in (0, 10, 40, 41, 400, 4_000):
+        whole = np.sort(np.concatenate([took.astype(float), np.full(failed, inf)]))
+        for percent in (50.0, 90.0, 99.0):
+            rank = max(int(percent * len(whole) / 100 + 0.5), 1)
+            assert Histogram.of(took).percentile_with(failed, percent) == whole[rank - 1], (failed, percent)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +18,14 @@ import numpy as np
 from locust.event import EventHook, Events
 from locust.runners import STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 from locust.stats import RequestStats, StatsEntry
+from locust.user.task import LOCUST_STATE_RUNNING
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.workloads.alarm import CANCELLED
 from bench.workloads.conductor import Conductor
 from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, releases_of, show_fractions
+from bench.workloads.user import LockUser
+from bench.workloads.worker import Worker, lags_of
 
 CHECKS: list[Callable[[], None]] = []
 
@@ -170,6 +177,56 @@ def a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     assert [conductor._is_gone(client) for client in master.clients.values()] == [True, False]
     conductor._plan.workdir = None  # by itself, workers may be on other hosts, where pids mean nothing
     assert not any(conductor._is_gone(client) for client in master.clients.values())
+
+
+@check
+def a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
+    ms = 1_000_000
+    assert lags_of(0) == [0]
+    assert lags_of(9 * ms) == [9 * ms]
+    assert lags_of(33 * ms) == [33 * ms, 23 * ms, 13 * ms, 3 * ms]
+    stalls, due_ns = iter([0, 33 * ms, 0, 0]), []
+
+    def nap_until(at_ns: int) -> int:
+        due_ns.append(at_ns)
+        if (late_ns := next(stalls, None)) is None:
+            raise StopIteration
+        return late_ns
+
+    prober = SimpleNamespace(_naps=SimpleNamespace(wait_until=nap_until), _lags_ns=[])
+    with contextlib.suppress(StopIteration):
+        Worker._probe(prober)  # type: ignore[arg-type]
+    assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
+    assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]  # every tick is counted once
+
+
+@check
+def a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
+    user = LockUser(SimpleNamespace(events=Events()))  # type: ignore[arg-type]
+    user._state, operations, rests = LOCUST_STATE_RUNNING, [], []
+
+    def rest_until(due_ns: int) -> None:
+        time.sleep(0.02)  # far beyond the think time of 1 ns
+        rests.append(due_ns)
+
+    def operate(resource: int, intended_ns: int, start_ns: int) -> None:
+        operations.append((resource, intended_ns, start_ns))
+        if len(operations) == 3:
+            user._state = "stopped"
+
+    gear = SimpleNamespace(take=None, thinks_ns=repeat(1), rest_until=rest_until, resources=repeat(4))
+    user._cycle(gear, operate)  # type: ignore[arg-type]
+    assert [(resource, start - intended) for resource, intended, start in operations] == [(4, 0)] * 3
+    assert all(start >= due for due, (_, _, start) in zip(rests, operations[1:], strict=False))
+
+
+@check
+def a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() -> None:
+    late = iter([70, 50, CANCELLED])
+    worker = SimpleNamespace(_rests=SimpleNamespace(wait_until=lambda _due: next(late)), _rests_late_ns=[], _kept_ns=0)
+    for _ in range(3):
+        Worker._rest(worker, 0)  # type: ignore[arg-type]
+    assert (worker._rests_late_ns, worker._kept_ns) == ([70, 50], 120)
 
 
 def ended_process() -> int:
