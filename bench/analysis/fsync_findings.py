@@ -1,5 +1,6 @@
 """Did the policies behave as they must: *rows of cells → findings, each expected, seen, judged*.
 
+    order            a policy that does more is not faster than one that does less: an order that cannot be is noise
     always-slowest   with one caller `always` grants fewer locks than every other policy
     group-commit     what `always` costs against `everysec` moves by more than 5 between one caller and a thousand
     rewrite-no-sync  under no-appendfsync-on-rewrite even `always` hardly syncs while a rewrite runs
@@ -7,20 +8,26 @@
     waitaof-truth    what WAITAOF confirmed was on the disk, by the shim's ledger; else a fault of the server, not ours
     no-refusal       nobody contends, so nothing may be refused
 
-Rules: pure. Only what the matrix holds is judged. On a disk that syncs for nearly nothing `always` cannot be slower, so
-that is not judged there. A refusal without a holder is a violation, unless a release failed before it.
+Rules: pure. Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a queue or
+of a late load, or a quarter of the visits was left out. On a disk that syncs for nearly nothing `always` cannot be
+slower, so that is not judged there. A refusal without a holder is a violation, unless a release failed before it.
 Source: Redis's aof.c: one fdatasync per event loop turn under `always`, before the replies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import Any
 
 from bench.analysis.fsync import Row, costs_of_pair, find_rows, rate_of
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
+from bench.measure.verdict import Evidence
 
-AS_EXPECTED, NOT_SHOWN, VIOLATED, NOT_JUDGED = "as expected", "not shown", "violated", "not judged"
-SERVER_FAULT = "server fault"
+NOT_JUDGED, SERVER_FAULT = "not judged", "server fault"
+WORK = ("none", "no", "everysec", "always")  # each does what the one before it does, and more
+NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
+MADE_SHARE = 0.75  # of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
 MOVES = 5.0
 MANY_CALLERS, SLOW_FSYNC_MS = 1000, 2.0
 CHEAP_SYNC = 1.0  # two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
@@ -29,15 +36,56 @@ SYNCED_SHARE = 0.5
 
 def findings_of(rows: Sequence[Row]) -> list[Row]:
     """Every finding that the rows can say something about."""
-    return [*_always_slowest(rows), *_group_commit(rows), *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
+    return [
+        *_orders(rows),
+        *_always_slowest(rows),
+        *_group_commit(rows),
+        *_rewrites(rows),
+        *_waitaof(rows),
+        *_refusals(rows),
+    ]
 
 
-def judge_fsync(findings: Sequence[Row]) -> dict[str, Any]:
-    """The section `verdict`: violated before inconclusive before pass, with the sentences of what was not expected."""
-    for status, verdict in (("violated", VIOLATED), ("inconclusive", NOT_SHOWN)):
-        if reasons := [finding["text"] for finding in findings if finding["verdict"] == verdict]:
-            return {"status": status, "reasons": reasons}
-    return {"status": "pass", "reasons": []}
+def judge_fsync(findings: Sequence[Row], rows: Sequence[Row], conditions: Row, *, interrupted: bool) -> Row:
+    """The section `verdict`. `conditions`: `visits_planned`, `visits_done`; `rows`: what the findings are of."""
+    clear = sum(map(_is_figure, rows))
+    planned, done = conditions["visits_planned"], conditions["visits_done"]
+    evidence = [
+        Evidence("figures that are no bound, of no queue and of no late load", clear, max(1, ceil(len(rows) / 2))),
+        Evidence("visits made", done, ceil(planned * MADE_SHARE)),
+    ]
+    told = [(finding["verdict"], finding["text"]) for finding in findings]
+    cut = f"interrupted after {done} of {planned} visits" if interrupted else ""
+    return conclude_rows(told, tested="findings as expected", also=evidence, interrupted=cut).to_json()
+
+
+def _is_figure(row: Row) -> bool:
+    """Whether what is shown of it is what the servers did, and not what limited or delayed the load."""
+    generator = row["generator"]
+    return not (generator["reason"] or row["sustained"] is False or (row["load"] == "max" and generator["bound"]))
+
+
+def _orders(rows: Sequence[Row]) -> Iterator[Row]:
+    """Policies that do more must not be faster than those that do less, by more than noise: else noise was measured."""
+    for cheap, dear in _comparable(rows):
+        if rate_of(cheap) >= (1 - NOISE) * rate_of(dear):
+            continue
+        where = f"N={dear['instances']} {dear['clients']}×{dear['pipeline']}, {_disk_of(dear)}"
+        text = (
+            f"{where}: {cheap['policy']} {rate_of(cheap):,.0f}/s, {dear['policy']} {rate_of(dear):,.0f}/s: an order "
+            "that cannot be, so the machine's noise is larger than what the policies cost"
+        )
+        yield _finding("order", where, text, NOT_KNOWN, cheap=rate_of(cheap), dear=rate_of(dear))
+
+
+def _comparable(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    """Pairs of one cell, the policy that does less first. Without persistence there is no disk to be slow."""
+    for dear in find_rows(rows):
+        less = WORK[: WORK.index(dear["policy"])] if dear["policy"] in WORK else ()
+        cell = {key: dear[key] for key in ("instances", "clients", "pipeline")}
+        for policy in less:
+            disk = {} if policy == "none" else {"injected_ms": dear["injected_ms"]}
+            yield from ((cheap, dear) for cheap in find_rows(rows, policy=policy, **cell, **disk))
 
 
 def _finding(name: str, cell: str, text: str, verdict: str, **figures: Any) -> Row:
@@ -63,6 +111,8 @@ def _always_slowest(rows: Sequence[Row]) -> Iterator[Row]:
         where = f"N={slow['instances']}, 1 caller, {_disk_of(slow)}"
         text = f"{where}: always {rate_of(slow):,.0f}/s, {least['policy']} {rate_of(least):,.0f}/s (the next slowest)"
         verdict = AS_EXPECTED if rate_of(slow) < rate_of(least) else NOT_SHOWN
+        if verdict == AS_EXPECTED and slow["generator"]["bound"]:
+            verdict, text = NOT_JUDGED, f"{text}: the load process was the limit"
         if verdict == NOT_SHOWN and _syncs_for_nothing(slow, fastest):
             verdict, text = NOT_JUDGED, f"{text}: this disk syncs for nearly nothing"
         yield _finding("always-slowest", where, text, verdict, always=rate_of(slow), next=rate_of(least))
@@ -87,6 +137,8 @@ def _group_commit(rows: Sequence[Row]) -> Iterator[Row]:
             f"{many['clients']}×{many['pipeline']}: it moves by {moved:.1f}×"
         )
         verdict = AS_EXPECTED if moved > MOVES else NOT_SHOWN
+        if verdict == AS_EXPECTED and many["generator_bound"]:
+            verdict, text = NOT_JUDGED, f"{text}, at least: the load process was the limit"
         yield _finding("group-commit", where, text, verdict, few=few["ratio"], many=many["ratio"], moved=moved)
 
 

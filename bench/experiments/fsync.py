@@ -203,7 +203,7 @@ class _Matrix:
             "findings": findings,
             "planner": plan_page(rows, order.crash, order.run_id, self._servers.describe()["server"]),
             "warnings": self._warnings(rows, findings),
-            "verdict": judge_fsync(findings),
+            "verdict": judge_fsync(findings, rows, self._conditions(), interrupted=cut),
         }
 
     def _conditions(self) -> dict[str, Any]:

@@ -42,11 +42,17 @@ def unmet(preconditions: Preconditions) -> str | None:
 
 
 def conclude_rows(
-    rows: Sequence[tuple[str, str]], *, least: int = 1, tested: str = "rows as expected", interrupted: str = ""
+    rows: Sequence[tuple[str, str]],
+    *,
+    least: int = 1,
+    tested: str = "rows as expected",
+    also: Sequence[Evidence] = (),
+    interrupted: str = "",
 ) -> Verdict:
     """Return the verdict over rows, each a word and its sentence; rows with other words (skipped …) do not count.
 
-    `least`: how many must be as expected; `interrupted`: what was left undone by Ctrl-C, "" if nothing was.
+    `least`: how many must be as expected; `also`: what else it rests on; `interrupted`: what was left undone by Ctrl-C,
+    "" if nothing was.
     """
     found: dict[Word, list[str]] = {ROW_WORDS[one]: [] for one in (VIOLATED, NOT_SHOWN, NOT_KNOWN)}
     for verdict, sentence in rows:
@@ -55,4 +61,4 @@ def conclude_rows(
     if interrupted:
         found[words.INTERRUPTED] = [interrupted]
     count = sum(verdict == AS_EXPECTED for verdict, _ in rows)
-    return conclude(words.AS_EXPECTED, [Evidence(tested, count, least)], found)
+    return conclude(words.AS_EXPECTED, [Evidence(tested, count, least), *also], found)

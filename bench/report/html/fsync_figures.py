@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.analysis.fsync_findings import NOISE
 from bench.report.figures import count, latency
 from bench.report.html.figure import Cell, Column, Data, Figure, Key
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
@@ -62,11 +63,19 @@ def _latency(options: Sequence[Option]) -> Figure | None:
     if not known:
         return None
     y = logarithmic([option["p99_s"] for option in known], *Y_RANGE)
-    fastest = max(known, key=lambda option: float(option["acquired_per_s"]["median"]))
-    title = f"Fastest: {_name(fastest)}, {count(round(fastest['acquired_per_s']['median']))} locks/s"
+    title = _fastest([option for option in options if option["acquired_per_s"]])
     about = "Planner: p99 at 80 % of each choice's maximum rate against that rate; rings: the load was the limit"
     chart = _Chart("planner-latency", title, about, y, "acquire p99 (log scale)", "s")
     return _planner(chart, known, _rates(known), [option["p99_s"] for option in known])
+
+
+def _fastest(options: Sequence[Option]) -> str:
+    """Which option is ahead of all others by more than noise, those without a p99 included."""
+    top = max(option["acquired_per_s"]["median"] for option in options)
+    ahead = [option for option in options if option["acquired_per_s"]["median"] >= (1 - NOISE) * top]
+    if len(ahead) > 1:
+        return f"No fastest one: {', '.join(map(_name, ahead))} within {NOISE:.0%} of {count(round(top))} locks/s"
+    return f"Fastest: {_name(ahead[0])}, {'≥ ' if ahead[0]['generator_bound'] else ''}{count(round(top))} locks/s"
 
 
 def _losses(options: Sequence[Option], advice: Sequence[str]) -> Figure | None:

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from bench.analysis.fsync import costs_of_pair, find_rows, rows_of, spread, sustained
-from bench.analysis.fsync_findings import (
-    AS_EXPECTED,
-    NOT_JUDGED,
-    NOT_SHOWN,
-    SERVER_FAULT,
-    VIOLATED,
-    findings_of,
-    judge_fsync,
-)
+from bench.analysis.fsync_findings import NOT_JUDGED, SERVER_FAULT, findings_of, judge_fsync
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from tests.doubles.fsync_visits import load, visit
 
 MANY = (256, 16)
@@ -34,6 +27,13 @@ def healthy() -> list[dict[str, Any]]:
 
 def verdicts(visits: list[dict[str, Any]]) -> dict[str, str]:
     return {finding["name"]: finding["verdict"] for finding in findings_of(rows_of(visits))}
+
+
+def judged(visits: list[dict[str, Any]], *, planned: int | None = None, interrupted: bool = False) -> tuple[str, int]:
+    rows = rows_of(visits)
+    conditions = {"visits_planned": len(visits) if planned is None else planned, "visits_done": len(visits)}
+    verdict = judge_fsync(findings_of(rows), rows, conditions, interrupted=interrupted)
+    return verdict["word"], verdict["exit_code"]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ def test_a_cost_compares_equal_cells_only() -> None:
 def test_policies_that_behave_are_as_expected() -> None:
     found = verdicts(healthy())
     assert found == dict.fromkeys(("always-slowest", "group-commit", "no-refusal"), AS_EXPECTED)
-    assert judge_fsync(findings_of(rows_of(healthy())))["status"] == "pass"
+    assert judged(healthy()) == ("AS EXPECTED", 0)
 
 
 def test_always_that_is_not_slowest_turns_red() -> None:
     visits = healthy()
     visits[2] = visit("always", 7000)
     assert verdicts(visits)["always-slowest"] == NOT_SHOWN
-    assert judge_fsync(findings_of(rows_of(visits)))["status"] == "inconclusive"
+    assert judged(visits) == ("NOT AS EXPECTED", 4)
 
 
 def test_always_that_costs_the_same_everywhere_turns_red() -> None:
@@ -139,7 +139,7 @@ def test_a_disk_that_syncs_for_nothing_is_not_judged() -> None:
 def test_a_refusal_without_a_holder_is_a_violation() -> None:
     visits = [visit("always", denied={"contended": 1})]
     assert verdicts(visits)["no-refusal"] == VIOLATED
-    assert judge_fsync(findings_of(rows_of(visits)))["status"] == "violated"
+    assert judged(visits) == ("VIOLATED", 5)
 
 
 def test_a_refusal_after_a_failed_release_is_explained() -> None:
@@ -158,9 +158,10 @@ def test_a_rewrite_that_is_to_stop_fsyncs_must_be_seen_to(fsyncs: int, verdict: 
 @pytest.mark.parametrize("untrue, verdict", [(0, AS_EXPECTED), (2, SERVER_FAULT)])
 def test_a_confirmation_that_the_ledger_denies_is_the_servers_fault(untrue: int, verdict: str) -> None:
     counts = {"asked": 5, "confirmed": 5, "unconfirmed": 0, "probes": 2, "untrue": untrue}
-    found = findings_of(rows_of([visit("waitaof", waitaof=counts)]))
+    visits = [visit("waitaof", waitaof=counts)]
+    found = findings_of(rows_of(visits))
     assert next(finding for finding in found if finding["name"] == "waitaof-truth")["verdict"] == verdict
-    assert judge_fsync(found)["status"] == "pass"
+    assert judged(visits) == ("AS EXPECTED", 0)
 
 
 def test_waitaof_counts_must_add_up() -> None:
@@ -168,3 +169,43 @@ def test_waitaof_counts_must_add_up() -> None:
     torn = visit("waitaof", waitaof={"asked": 5, "confirmed": 4})
     assert verdicts([whole])["waitaof-counts"] == AS_EXPECTED
     assert verdicts([torn])["waitaof-counts"] == NOT_SHOWN
+
+
+# -- what is not known -------------------------------------------------------------------------------------------------
+
+
+def test_an_order_that_cannot_be_is_not_known() -> None:
+    """No persistence slower than everysec: what was measured is the machine."""
+    visits = healthy()
+    visits[0] = visit("none", 4000)
+    assert verdicts(visits)["order"] == NOT_KNOWN
+    assert judged(visits) == ("NOT KNOWN", 4)
+    visits[0] = visit("none", 4900)  # no more than what interleaved pairs of the same code differ by
+    assert judged(visits)[0] == "AS EXPECTED"
+
+
+def test_figures_most_of_which_are_bounds_or_of_a_queue_say_nothing() -> None:
+    limited = [
+        visit(one["cell"]["policy"], 250 if one["cell"]["policy"] == "always" else 5000) for one in healthy()[:3]
+    ]
+    for one in limited:
+        one["loads"]["max"]["cpu_ratio"] = 0.99
+        one["loads"]["80%"] |= {"due": 5000, "granted": 4000}
+    limited[2]["loads"]["max"]["cpu_ratio"] = 0.5
+    assert judged(limited) == ("NOT KNOWN", 4)
+
+
+def test_a_quarter_of_the_visits_may_be_left_out_and_no_more() -> None:
+    assert judged(healthy(), planned=6)[0] == "AS EXPECTED"
+    assert judged(healthy(), planned=7) == ("NOT KNOWN", 4)
+    assert judged(healthy(), interrupted=True) == ("INTERRUPTED", 130)
+
+
+def test_nothing_is_as_expected_without_a_row() -> None:
+    assert judged([]) == ("NOT KNOWN", 4)
+
+
+def test_a_cost_that_the_load_process_may_have_hidden_is_not_judged() -> None:
+    visits = healthy()
+    visits[3]["loads"]["max"]["cpu_ratio"] = 0.99
+    assert verdicts(visits)["group-commit"] == NOT_JUDGED
