@@ -1,13 +1,15 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
 
 Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a `Turn` ("send nothing,
-wake me when it is settled") or an int ("wake me at that time, ns"), is sent the time (ns) at which it runs again, and
-returns its value: that is Send, Wait and Done. A shell only moves bytes and wakes it. When the caller is cancelled in
-the middle the shell throws into it, and the round it waited for is abandoned: its clean-up goes out at once.
+wake me when it is settled"), an int ("wake me at that time, ns") or an `Offer` ("is it his?"), is sent the time (ns)
+at which it runs again (its caller, for an offer), and returns its value: that is Send, Wait, Offer and Done. A shell
+only moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the round it
+waited for is abandoned: its clean-up goes out at once.
 
-Rules: validity is judged with the reading taken when the caller runs again; every attempt has its own start and owner
-token; an extension is sent only inside the validity and never shortens it; a failed one changes nothing. Source: the
-Redlock text; outcomes and retries by quorum.py and retry.py.
+Rules: a lease is somebody's only by a clock reading of his own thread, taken when it runs again with the lease in its
+hands; what is too late then is given back. Every attempt has its own start and owner token; an attempt without an
+outcome is cleaned up; an extension is sent only inside the validity and never shortens it; a failed one changes
+nothing. Source: the Redlock text; outcomes and retries by quorum.py and retry.py.
 """
 
 from __future__ import annotations
@@ -18,23 +20,24 @@ from random import Random
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import OWNER_TOKEN_IN_CLAIM
 from lockcore.engine import Engine
+from lockcore.errors import InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome, Tally
 from lockcore.rounds import ReleaseRound, Round, SetRound, Terms
-from lockcore.turns import Turn, Wanted
+from lockcore.turns import Offer, Turn, Wanted
 
 Steps = Generator[Wanted, int, "Lease | Denied"]
 Post = Callable[[Round], None]
 
 
 def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease | None:
-    """The lease a won round gives at `now_ns`, or None when its validity is used up (TOO_LATE)."""
+    """The lease a won round gives at `now_ns`, or None when its validity is used up (TOO_LATE).
+
+    Whoever decides by it tells a `watched` round (`decided`).
+    """
     terms = round_.terms
     started_ns = round_.started_ns
     valid_until_ns = started_ns + terms.usable_ns
-    is_valid = now_ns < valid_until_ns
-    if round_.watched:
-        round_.decided(Outcome.ACQUIRED if is_valid else Outcome.TOO_LATE, now_ns)
-    if not is_valid:
+    if now_ns >= valid_until_ns:
         return None
     owner_token = round_.claim[OWNER_TOKEN_IN_CLAIM]
     return Lease(
@@ -100,9 +103,11 @@ class Acquire:
 
     def _attempts(self, now_ns: int) -> Steps:
         while True:
+            if self.engine.retired:
+                raise InstanceClosedError("all instances", "this Redlock is closed")
             last, start_ns = self.round, now_ns
             if last is not None:
-                ended = self._ended(last, now_ns)
+                ended = yield from self._ended(last, now_ns)
                 if not isinstance(ended, Outcome):
                     return ended
                 again_ns = self._next_start_ns(ended, now_ns)
@@ -120,12 +125,19 @@ class Acquire:
             )
             now_ns = yield from _settled(self.round)
 
-    def _ended(self, round_: SetRound, now_ns: int) -> Lease | Outcome:
+    def _ended(self, round_: SetRound, now_ns: int) -> Generator[Wanted, int, Lease | Outcome]:
         """What became of an attempt when its caller runs again."""
-        outcome = round_.outcome or Outcome.UNREACHABLE
+        outcome = round_.outcome
+        if outcome is None:  # woken by nobody who knows of it
+            round_.abandon()
+            outcome = Outcome.UNREACHABLE
         if outcome is Outcome.ACQUIRED:
             lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
             if lease is not None:
+                now_ns = yield Offer(lease, lease.valid_until_ns)
+                lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
+            if lease is not None:
+                round_.decided(outcome, now_ns)
                 return lease
             outcome = Outcome.TOO_LATE
             round_.clean_up()
@@ -199,12 +211,20 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     outcome = round_.outcome or Outcome.UNREACHABLE
     if outcome is not Outcome.RELEASED:
         return _denied(lease, round_, outcome, now_ns)
-    if now_ns >= lease.valid_until_ns or now_ns >= valid_until_ns:
-        return _denied(lease, round_, Outcome.GONE, now_ns)
-    round_.won.newest = extended = Lease(
+    extended = Lease(
         lease.resource, lease.owner_token, ttl_ms, round_.started_ns, now_ns, valid_until_ns, lease.round,
         lease.attempts, lease.split_votes,
     )  # fmt: skip
+    end_ns = newest_of(lease).valid_until_ns  # another extension of it may have come meanwhile
+    if now_ns < min(end_ns, valid_until_ns):
+        now_ns = yield Offer(extended, min(end_ns, valid_until_ns))
+    if now_ns >= min(end_ns, valid_until_ns):
+        if now_ns >= end_ns:
+            engine.clean_up(round_.won)  # nobody believes in it any more, and its keys have been made to last
+        return _denied(lease, round_, Outcome.GONE, now_ns)
+    extended.granted_ns = now_ns
+    if valid_until_ns > end_ns:
+        round_.won.newest = extended
     return extended
 
 
@@ -221,7 +241,7 @@ def _asked_until_ns(lease: Lease) -> int:
 
 def keep_alive_steps(  # noqa: PLR0917 - called in one place
     engine: Engine, lease: Lease, ttl_ms: int, every_ms: float, extensions: int, renewed: Callable[[Lease], None]
-) -> Generator[Wanted, int, Denied | None]:
+) -> Generator[Wanted, int, Denied]:
     """Extend a lease every `every_ms`, `extensions` times, until it is gone: its Denied says how.
 
     `renewed` gets each new lease. An extension that reached too few instances is tried again after a tenth of the
@@ -233,7 +253,10 @@ def keep_alive_steps(  # noqa: PLR0917 - called in one place
         lease = newest_of(lease)
         asked_ns = _asked_until_ns(lease)
         due_ns = max(again_ns or lease.started_ns + every_ns, asked_ns - usable_ns + 1)
-        now_ns = yield min(due_ns, lease.valid_until_ns)
+        due_ns = min(due_ns, lease.valid_until_ns)
+        now_ns = yield due_ns
+        if now_ns < due_ns:  # timers come early, too
+            continue
         again_ns = 0
         if newest_of(lease) is not lease or _asked_until_ns(lease) != asked_ns:
             continue

@@ -34,7 +34,7 @@ from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms
+from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms, round_of
 from lockcore.settings import Settings
 from lockcore.status import status_of
 from lockcore.turns import Turn, Turns
@@ -60,7 +60,7 @@ class Engine:
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
-        self.dirty = self._flushing = self.foreign = self._merges = False
+        self.dirty = self._flushing = self.foreign = self.retired = self._merges = False
         self.terms_of: dict[int, Terms] = {}
         self._uniform_release: Encode | None = None
         self._to_merge: list[ReleaseRound] = []
@@ -69,7 +69,7 @@ class Engine:
         self._observer, self.observe_every = settings.observer, settings.observe_every
         self._watched: list[WatchedSetRound] = []
         self._unstamped: list[WatchedSetRound] = []
-        self.now_ns = 0
+        self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
         self._prefix = settings.key_prefix.encode()
         self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
         self._counter = count(FIRST_NUMBER)
@@ -111,28 +111,22 @@ class Engine:
 
     def release_round(self, lease: Lease, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""
-        return ReleaseRound(self._round_of(lease), now_ns)
+        return ReleaseRound(round_of(lease, self), now_ns)
 
     def extend_round(self, lease: Lease, terms: Terms, now_ns: int) -> ExtendRound:
         """An extension of `lease` to `terms` from now, not yet sent."""
-        return ExtendRound(self._round_of(lease), terms, now_ns)
-
-    def _round_of(self, lease: Lease) -> SetRound:
-        won = lease.round
-        if not isinstance(won, SetRound) or won.engine is not self:
-            raise ValueError(f"the lease on {lease.resource!r} was not made by this Redlock")
-        return won
+        return ExtendRound(round_of(lease, self), terms, now_ns)
 
     def submit(self, round_: SetRound) -> None:
         """Queue the SET of a round on all voters; too few of them settle it as UNREACHABLE without a byte sent."""
         if len(round_.voters) < self.quorum:
-            round_.undecided, round_.voters, round_.cleaned = 0, (), True
-            round_.outcome = Outcome.UNREACHABLE
+            round_.undecided, round_.voters, round_.cleaned, round_.outcome = 0, (), True, Outcome.UNREACHABLE
             return
         if round_.watched:
             self._watched.append(round_)  # type: ignore[arg-type]
         if round_.resource in self._merge_keys:
             self._merge()  # the release of a key goes before the next SET on it
+        self.asked += 1
         terms = round_.terms
         self.batch.append(terms.set_head + round_.claim + terms.set_tail)
         self.batch_rounds.append(round_)
@@ -141,9 +135,13 @@ class Engine:
 
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
-        targets = round_.won.voters
-        if self.turns and not round_.won.cleaned:  # a lease's, not a lost attempt's
-            self.turns.poke(round_.won.resource)
+        won = round_.won
+        targets = won.voters
+        if not won.cleaned:  # a lease's, not a lost attempt's
+            won.cleaned = True
+            self.given_back += 1
+            if self.turns:
+                self.turns.poke(won.resource)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
             if self._merges:
@@ -376,12 +374,17 @@ class Engine:
         """The voters anew: what is batched for the old ones goes to them first."""
         if self.batch or self._to_merge:
             self._spill()
-        voting = tuple(index for index, member in enumerate(self.members) if member.state is State.VOTING)
-        voters = self._voter_sets.setdefault(voting, tuple(self.pipes[index] for index in voting))
-        self.voters = voters
+        voting = tuple(i for i, member in enumerate(self.members) if member.state is State.VOTING and not self.retired)
+        self.voters = voters = self._voter_sets.setdefault(voting, tuple(self.pipes[index] for index in voting))
         kinds = {pipe.dialect.release_command for pipe in voters}
         self._uniform_release = voters[0].dialect.encode_release if len(kinds) == 1 else None
         self._merges = self.settings.merge_releases and kinds == {"evalsha"}
+
+    def retire(self) -> None:
+        """No attempt is begun any more, and who stands in line is told; releases go on."""
+        self.retired = True
+        self._recount()
+        self.turns.end()
 
     @property
     def queued(self) -> int:

@@ -8,6 +8,7 @@
         InstanceTimeoutError  InstanceClosedError  InstanceReplyError  InstanceRefusedError
       ProtocolError                     bytes that are not RESP
       ForeignProcessError               used in a process that did not connect it
+      CannotWaitError                   used where it cannot wait: nothing was sent
 
 Rules: all end in Error, carry data, and make their text in `__str__`; none holds a password.
 """
@@ -128,6 +129,20 @@ class InstanceRefusedError(InstanceError):
 
 class ProtocolError(LockcoreError):
     """The peer sent bytes that are not RESP, or a reply nobody asked for."""
+
+
+class CannotWaitError(LockcoreError):
+    """A Redlock was used where it cannot wait: in its own I/O, in gevent's hub, in another hub or event loop.
+
+    Raised before anything is sent.
+    """
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"this Redlock cannot wait {self.where}; nothing was sent"
 
 
 class ForeignProcessError(LockcoreError):

@@ -1,41 +1,48 @@
 """A lease kept alive in the background: *a lease → a handle with the newest one, or why it is gone*. Pure.
 
 Rules: bounded in number, stopped by release, never extends after the lease's own end (attempt.py), tells its holder at
-once.
+once. Whatever ends it but `stop` is told: the lease's end, a closed Redlock, a cancelled task, a fault of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
+from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
 from lockcore.attempt import keep_alive_steps
 from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
-from lockcore.errors import LockcoreError
-from lockcore.model import Denied, Lease
+from lockcore.model import Denied, Lease, Outcome, Tally
 from lockcore.turns import Wanted
+
+MOST_EXTENSIONS = 1 << 40
 
 
 class KeepAlive:
-    """`lease`: the newest one. `gone`: None while it is ours, else why it is not. `renewals`: extensions so far.
+    """`lease`: the newest one. `gone`: None while it is kept, else why it is not. `renewals`: extensions so far.
 
     `stopped`: it is over, because it was told to, the lease was released, or it is gone (also when no extension was
-    left and its end has come).
+    left and its end has come). `error`: what ended it, when that was no answer of the instances; `gone` is UNREACHABLE
+    then, and the lease lasts until `lease.valid_until_ns`.
     """
 
     def __init__(
         self, lease: Lease, every_ms: float | None, extensions: int, on_gone: Callable[[Denied], None] | None
     ) -> None:
-        if extensions < 1:
-            raise ValueError(f"extensions must be at least 1, not {extensions}")
+        check_lease(lease)
+        check_whole("extensions", extensions, 1, MOST_EXTENSIONS)
         self.every_ms = lease.ttl_ms / 3 if every_ms is None else every_ms
         validity_ms = (lease.valid_until_ns - lease.started_ns) / NS_PER_MS
-        if not 1 <= self.every_ms < validity_ms:
-            raise ValueError(f"every_ms must be 1 … below the validity of {validity_ms:g} ms, not {self.every_ms:g}")
+        check_number("every_ms", self.every_ms, 1, A_DAY_MS)
+        if self.every_ms >= validity_ms:
+            raise ValueError(f"every_ms must be below the validity of {validity_ms:g} ms, not {self.every_ms:g}")
+        if on_gone is not None and not callable(on_gone):
+            raise TypeError(f"on_gone must be a function, not {on_gone!r}")
         self.lease = lease
         self.extensions = extensions
         self.renewals = 0
         self.gone: Denied | None = None
+        self.error: BaseException | None = None
         self.stopped = False
         self.cancel: Callable[[], object] | None = None
         self._on_gone = on_gone
@@ -45,11 +52,11 @@ class KeepAlive:
         self.lease = lease
         self.renewals += 1
 
-    def ended(self, denied: Denied | None) -> None:
-        """It is over: the lease is gone (`denied`), or nobody can extend it from here any more (None)."""
+    def ended(self, denied: Denied) -> None:
+        """It is over, as `denied` says: the lease is gone, or nobody can extend it from here any more. Told once."""
         was_stopped, self.stopped = self.stopped, True
         self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling him
-        if denied is not None and not was_stopped:
+        if not was_stopped:
             self.gone = denied
             if self._on_gone is not None:
                 self._on_gone(denied)
@@ -62,19 +69,29 @@ class KeepAlive:
             cancel()
 
 
-def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied | None]:
-    """The steps of `keep_alive_steps` for a handle. None also when the Redlock is closed, or of another process.
+def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Wanted, int, Denied]:
+    """The steps of `keep_alive_steps` for a handle, which end with a `Denied` whatever happens to them.
 
     Raises ValueError at once when the lease was not made by `engine`.
     """
     lease = keeper.lease
     engine.extend_round(lease, engine.terms(lease.ttl_ms), lease.started_ns)
 
-    def steps() -> Generator[Wanted, int, Denied | None]:
+    def steps() -> Generator[Wanted, int, Denied]:
         extensions = keep_alive_steps(engine, lease, lease.ttl_ms, keeper.every_ms, keeper.extensions, keeper.renewed)
         try:
             return (yield from extensions)
-        except LockcoreError:
-            return None
+        except GeneratorExit:
+            raise  # `stop`, or nothing is left that could run
+        except BaseException as error:
+            keeper.error = error
+            newest = keeper.lease
+            now_ns = engine.now_ns
+            nobody = Tally(absent=engine.instances)
+            denied = Denied(newest.resource, Outcome.UNREACHABLE, nobody, 1, 0, newest.started_ns, now_ns)
+            if isinstance(error, Exception):
+                return denied
+            keeper.ended(denied)  # cancelled from outside: told, and cancelled all the same
+            raise
 
     return steps()

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from lockcore.attempt import extend_steps, release_steps
+from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
+from lockcore.attempt import Steps, extend_steps, release_steps
 from lockcore.clock import monotonic_ns
 from lockcore.errors import error_of
 from lockcore.keeper import KeepAlive
 from lockcore.model import Denied, InstanceStatus, Lease, Outcome
-from lockcore.settings import Settings
+from lockcore.settings import MOST_UNOBSERVED, Settings
 from lockcore.turns import Wanted
 
 if TYPE_CHECKING:
@@ -25,11 +26,21 @@ if TYPE_CHECKING:
 Shell = Literal["auto", "gevent", "threads"]
 
 
+def check_drain(drain_s: object) -> None:
+    """Raises unless it is a number of 0 … a day, in s."""
+    check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
+
+
 def _targets_of(urls: Sequence[str], settings: Settings) -> list[Target]:
     from lockcore.shells.target import target_of  # redis-py imports asyncio
 
     if isinstance(urls, str):
         raise TypeError("urls must be a list of instance URLs, not one string")
+    if not isinstance(urls, Sequence):
+        raise TypeError(f"urls must be a list of instance URLs, not {urls!r}")
+    for url in urls:
+        if not isinstance(url, str):
+            raise TypeError(f"an instance URL must be text, not {url!r}")
     if not urls:
         raise ValueError("a lock needs at least one instance URL")
     return [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in urls]
@@ -93,16 +104,21 @@ class _Connected:
         return self._driver.engine.status()  # type: ignore[no-any-return]
 
     def observe_every(self, every: int) -> None:
-        """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect."""
-        self._driver.engine.observe_every = max(every, 1)
+        """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect.
+
+        Raises ValueError or TypeError for anything else.
+        """
+        check_whole("observe_every", every, 1, MOST_UNOBSERVED)
+        self._driver.engine.observe_every = every
 
     def _release_steps(self, lease: Lease) -> Generator[Wanted, int, Denied]:
+        self._driver.check_home()
         self._driver.stop_keeping(lease)
         return release_steps(self._driver.engine, lease, monotonic_ns())
 
-    def _stop_keepers(self) -> None:
-        for keeper in list(self._driver.keepers.values()):
-            keeper.stop()
+    def _extend_steps(self, lease: Lease, ttl_ms: int | None) -> Steps:
+        check_lease(lease)
+        return extend_steps(self._driver.engine, lease, lease.ttl_ms if ttl_ms is None else ttl_ms, monotonic_ns())
 
 
 class Redlock(_Connected):
@@ -135,9 +151,11 @@ class Redlock(_Connected):
             """Give the lease back: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered)."""
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
-        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0: one attempt).
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0: one attempt; a day at
+        most).
 
-        Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError.
+        Raises AcquireError by outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything
+        is sent: ValueError or TypeError for arguments that make no sense, CannotWaitError where it cannot wait.
         """
         return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
@@ -147,8 +165,7 @@ class Redlock(_Connected):
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
-        steps = extend_steps(self._driver.engine, lease, lease.ttl_ms if ttl_ms is None else ttl_ms, monotonic_ns())
-        return self._driver.drive(steps)  # type: ignore[no-any-return]
+        return self._driver.drive(self._extend_steps(lease, ttl_ms))  # type: ignore[no-any-return]
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
@@ -166,14 +183,21 @@ class Redlock(_Connected):
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:
             yield lease
-        except BaseException:
-            self.try_release(lease)
+        except BaseException as raised:
+            try:
+                self.try_release(lease)
+            except Exception as failed:  # noqa: BLE001 - what the body raised must not be hidden by it
+                raised.add_note(f"the lease on {resource!r} was not given back: {failed}")
             raise
         self.release(lease)
 
     def close(self, drain_s: float = 1.0) -> None:
-        """Send what is queued, wait up to `drain_s` seconds for what is in flight, close. Idempotent."""
-        self._stop_keepers()
+        """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for what is in flight, close. Idempotent.
+
+        Holders may give their leases back meanwhile; once nobody has done so for 0.1 s, the rest is left to expire. An
+        acquire that waits raises InstanceClosedError and leaves nothing behind.
+        """
+        check_drain(drain_s)
         self._driver.close(drain_s)
 
     def __enter__(self) -> Redlock:
@@ -215,8 +239,7 @@ class AsyncRedlock(_Connected):
 
     async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """See `Redlock.try_extend`."""
-        steps = extend_steps(self._driver.engine, lease, lease.ttl_ms if ttl_ms is None else ttl_ms, monotonic_ns())
-        return await self._driver.drive(steps)  # type: ignore[no-any-return]
+        return await self._driver.drive(self._extend_steps(lease, ttl_ms))  # type: ignore[no-any-return]
 
     async def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """See `Redlock.extend`."""
@@ -228,14 +251,17 @@ class AsyncRedlock(_Connected):
         lease = await self.acquire(resource, ttl_ms, wait_ms)
         try:
             yield lease
-        except BaseException:
-            await self.try_release(lease)
+        except BaseException as raised:
+            try:
+                await self.try_release(lease)
+            except Exception as failed:  # noqa: BLE001 - as in Redlock.hold
+                raised.add_note(f"the lease on {resource!r} was not given back: {failed}")
             raise
         await self.release(lease)
 
     async def close(self, drain_s: float = 1.0) -> None:
         """See `Redlock.close`."""
-        self._stop_keepers()
+        check_drain(drain_s)
         await self._driver.close(drain_s)
 
     async def __aenter__(self) -> AsyncRedlock:

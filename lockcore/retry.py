@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lockcore.arguments import check_number, check_whole
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Outcome
 
+MOST_ATTEMPTS = 1 << 40
 RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 
 
@@ -42,10 +44,10 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.policy not in ("full-jitter", "fixed", "none"):
             raise ValueError(f"retry policy {self.policy!r} is unknown; use full-jitter, fixed or none")
-        if not 0 <= self.window_ms <= 3_600_000:
-            raise ValueError(f"retry window_ms must be 0 … 3,600,000, not {self.window_ms}")
-        if self.attempts < 1:
-            raise ValueError(f"retry attempts must be at least 1, not {self.attempts}")
+        check_number("retry window_ms", self.window_ms, 0, 3_600_000)
+        check_whole("retry attempts", self.attempts, 1, MOST_ATTEMPTS)
+        if not isinstance(self.retry_unreachable, bool):
+            raise TypeError(f"retry_unreachable must be True or False, not {self.retry_unreachable!r}")
 
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int, random: float

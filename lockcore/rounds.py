@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lockcore.arguments import check_lease
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, set_nx_px
 from lockcore.model import Lease, Outcome, Tally
@@ -147,6 +148,7 @@ class SetRound:
         """Release whatever this attempt may hold, on every instance that was sent its SET. Once."""
         if not self.cleaned:
             self.cleaned = True
+            self.engine.given_back += 1
             self.undecided = -abs(self.undecided)
             self.engine.clean_up(self)
 
@@ -157,6 +159,18 @@ class SetRound:
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
         """The caller ran again at `now_ns` and made `outcome` of it: news for watched rounds only."""
+
+
+def round_of(lease: Lease, engine: Engine) -> SetRound:
+    """The round that won `lease`. Raises TypeError when that is no lease, ValueError when it is another engine's."""
+    try:
+        won = lease.round
+    except AttributeError:
+        check_lease(lease)
+        raise
+    if not isinstance(won, SetRound) or won.engine is not engine:
+        raise ValueError(f"the lease on {lease.resource!r} was not made by this Redlock")
+    return won
 
 
 class ReleaseRound:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lockcore.arguments import A_DAY_MS, check_number, check_whole
 from lockcore.clock import NS_PER_MS
 from lockcore.membership import Rejoin
 from lockcore.observe import Observer
 from lockcore.retry import RetryPolicy
 
 DEFAULT_TIMEOUT_MS = 50.0
+MOST_UNOBSERVED = 1 << 30
 
 
 class Lagging(Protocol):
@@ -45,9 +47,9 @@ class LagCap:
         return ""
 
     def __post_init__(self) -> None:
-        _whole("lag_cap.operations", self.operations, 1, 1 << 40)
-        _whole("lag_cap.bytes", self.bytes, 1, 1 << 40)
-        _between("lag_cap.age_ms", self.age_ms, 0.1, 86_400_000)
+        check_whole("lag_cap.operations", self.operations, 1, 1 << 40)
+        check_whole("lag_cap.bytes", self.bytes, 1, 1 << 40)
+        check_number("lag_cap.age_ms", self.age_ms, 0.1, A_DAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +79,19 @@ class Settings:
     lag_cap: LagCap = field(default_factory=LagCap)
 
     def __post_init__(self) -> None:
-        _whole("max_ttl_ms", self.max_ttl_ms, 1, 86_400_000)
-        _whole("observe_every", self.observe_every, 1, 1 << 30)
-        _between("drift_factor", self.drift_factor, 0.0, 0.5)
-        _between("connect_timeout_s", self.connect_timeout_s, 0.001, 60.0)
-        if not isinstance(self.retry, RetryPolicy):
-            raise TypeError(f"retry must be a RetryPolicy, not {self.retry!r}")
-        if not isinstance(self.key_prefix, str):
-            raise TypeError(f"key_prefix must be text, not {self.key_prefix!r}")
+        check_whole("max_ttl_ms", self.max_ttl_ms, 1, A_DAY_MS)
+        check_whole("observe_every", self.observe_every, 1, MOST_UNOBSERVED)
+        check_number("drift_factor", self.drift_factor, 0.0, 0.5)
+        check_number("connect_timeout_s", self.connect_timeout_s, 0.001, 60.0)
+        for name, kind, what in _KINDS:
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name} must be {what}, not {value!r}")
+        if self.observer is not None and not callable(getattr(self.observer, "observe", None)):
+            raise TypeError(f"observer must have a method observe(record), not {self.observer!r}")
         if self.rejoin not in ("delay", "trust-first", "trust"):
             raise ValueError(f"rejoin must be delay, trust-first or trust, not {self.rejoin!r}")
         if self.instance_timeout_ms is not None:
-            _between("instance_timeout_ms", self.instance_timeout_ms, 0.1, self.max_ttl_ms / 4)
+            check_number("instance_timeout_ms", self.instance_timeout_ms, 0.1, self.max_ttl_ms / 4)
 
     def timeout_ns(self, ttl_ms: int) -> int:
         """How long one attempt at `ttl_ms` waits for a silent instance. Raises ValueError when the fixed one is too
@@ -105,7 +108,7 @@ class Settings:
 
     def check_ttl(self, ttl_ms: int) -> None:
         """Raises ValueError unless 1 ≤ `ttl_ms` ≤ max_ttl_ms, TypeError unless it is a whole number."""
-        _whole("ttl_ms", ttl_ms, 1, 86_400_000)
+        check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(
                 f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted instances abstain only "
@@ -113,15 +116,9 @@ class Settings:
             )
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be {low} … {high}, not {value}")
-
-
-def _between(name: str, value: object, low: float, high: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be {low:g} … {high:g}, not {value:g}")
+_KINDS: tuple[tuple[str, type, str], ...] = (
+    ("retry", RetryPolicy, "a RetryPolicy"),
+    ("lag_cap", LagCap, "a LagCap"),
+    ("key_prefix", str, "text"),
+    ("merge_releases", bool, "True or False"),
+)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lockcore.deadlines import FAR_FUTURE_NS
-from lockcore.model import Outcome
+from lockcore.model import Lease, Outcome
 from lockcore.rounds import Round
 
 if TYPE_CHECKING:
@@ -124,4 +124,14 @@ class Turns(dict[str, Line]):
         self.next_ns = min((turn.due_ns for turn in parked if turn.due_ns > now_ns), default=FAR_FUTURE_NS)
 
 
-Wanted = Round | Turn | int
+class Offer:
+    """A lease for its caller: his, if his own clock shows less than `until_ns` when he has it in his hands."""
+
+    __slots__ = ("lease", "until_ns")
+    outcome = Outcome.ACQUIRED
+
+    def __init__(self, lease: Lease, until_ns: int) -> None:
+        self.lease, self.until_ns = lease, until_ns
+
+
+Wanted = Round | Turn | Offer | int

@@ -3,26 +3,30 @@
 Rules: one engine per event loop (asyncio's own or uvloop). A caller awaits a future that is settled with its round; a
 task that is cancelled there abandons its round. Woken tasks run in the loop's next turn, so the flush of what they
 queue is put right behind them; apart from that a batch leaves at once when little is in flight, else at the end of the
-turn. The first attempt takes a short cut past the step generator; every other one goes through it.
+turn. The first attempt takes a short cut past the step generator; every other one goes through it. In another loop, or
+in none, an operation is refused before anything is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
+from lockcore.arguments import check_acquire
 from lockcore.attempt import Acquire, lease_of
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.errors import InstanceClosedError
+from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
-from lockcore.shells.driver import Driver
+from lockcore.shells.closing import LOOK_S
+from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, Driver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
-from lockcore.turns import Wanted
+from lockcore.turns import Offer, Wanted
 
 T = TypeVar("T")
 ACQUIRED = Outcome.ACQUIRED
@@ -57,6 +61,10 @@ class AsyncDriver(Driver):
 
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
+        if _get_running_loop() is not self._loop:
+            self.check_home()
+        if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
+            check_acquire(resource, ttl_ms, wait_ms)
         engine = self.engine
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         if wait_ms and resource in engine.turns:
@@ -73,12 +81,14 @@ class AsyncDriver(Driver):
                 round_.waiter = future = self._new_future()
                 await future
             else:
-                self.check_usable()
+                self.check_open()
                 await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
             now_ns = monotonic_ns()
-            if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+            if round_.outcome is ACQUIRED and not engine.retired and (lease := lease_of(round_, now_ns)) is not None:
+                if round_.watched:
+                    round_.decided(ACQUIRED, now_ns)
                 return lease
-            self.check_usable()
+            self.check_open()
             first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
             return await self.drive(first.after(round_, now_ns))
         except BaseException:
@@ -87,11 +97,13 @@ class AsyncDriver(Driver):
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
+        if _get_running_loop() is not self._loop:
+            self.check_home()
         try:
-            if self.keepers:
-                self.stop_keeping(lease)
             engine = self.engine
             round_ = engine.release_round(lease, monotonic_ns())
+            if self.keepers:
+                self.stop_keeping(lease)
             if self.closed:
                 self.check_usable()
             engine.submit_release(round_)
@@ -111,6 +123,7 @@ class AsyncDriver(Driver):
 
     async def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this task."""
+        self.check_home()
         try:
             wanted = next(steps)
             while True:
@@ -127,9 +140,17 @@ class AsyncDriver(Driver):
             steps.close()  # an interrupt may have come between its steps
             raise
 
+    def check_home(self) -> None:
+        """See Driver.check_home."""
+        self.check_usable()
+        if _get_running_loop() is not self._loop:
+            raise CannotWaitError("outside the event loop that connected it")
+
     async def _wait(self, wanted: Wanted) -> None:
+        if isinstance(wanted, Offer):
+            return  # it is his as soon as he looks at the clock
         if isinstance(wanted, int):
-            await asyncio.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
+            await asyncio.sleep(_whole_ms_s(wanted - monotonic_ns()))
             return
         self.submit(wanted)
         if wanted.outcome is None:
@@ -151,13 +172,18 @@ class AsyncDriver(Driver):
 
     async def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
-        deadline_ns = monotonic_ns() + int(drain_s * NS_PER_S)
+        if not self.closed:
+            self.check_home()
+        closing = self.begin_close(drain_s)
         try:
-            while not self.closed and not self.engine.is_idle and monotonic_ns() < deadline_ns:
+            while not self.closed and not closing.is_over(monotonic_ns()):
                 self.flush()
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(LOOK_S)
+            if not self.closed:
+                self.wake()
+                await asyncio.sleep(0)  # who was woken runs, and gives back what he may not take any more
         finally:
-            self.shut()
+            self.end_close(closing)
             self._stop_timer()
             self.wake()
 
@@ -195,8 +221,7 @@ class AsyncDriver(Driver):
 
     def _tick_later(self, delay_ns: int) -> None:
         self._stop_timer()
-        whole_ms = -(-delay_ns // NS_PER_MS)  # uvloop rounds: a timer that fires early would fire again at once
-        self._timer = self._loop.call_later(whole_ms / 1000, self.tick)
+        self._timer = self._loop.call_later(_whole_ms_s(delay_ns), self.tick)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -243,3 +268,8 @@ class AsyncDriver(Driver):
                 self.connected(index, job.result())
 
         self._shake(self.targets[index]).add_done_callback(shook)
+
+
+def _whole_ms_s(delay_ns: int) -> float:
+    """`delay_ns` in s, rounded up to ms: uvloop rounds, and what fires early would have to wait again at once."""
+    return max(0, -(-delay_ns // NS_PER_MS)) / 1000

@@ -1,9 +1,11 @@
 """Waiting by threads: *one daemon I/O thread per Redlock carries the calls of all others*.
 
 Rules: the engine lives in the I/O thread and is touched nowhere else. Callers leave jobs in its inbox (and wake it
-only if it sleeps), then sleep on a lock of their own thread; a caller that is interrupted there leaves word that it is
-gone. The first attempt takes a short cut: its lease is made by the caller itself, so that a call crosses over once. At
-interpreter exit what is queued is still sent; the thread is a daemon and holds nothing up.
+only if it sleeps), then sleep on a lock of their own; a caller that is interrupted there leaves word that it is gone,
+and one whose signal handler locks, too, has a second lock for that. The I/O thread itself (a `__del__` collected there,
+an observer) waits for nobody: it is refused before anything is sent. A lease is its caller's by his own reading of the
+clock, always the last thing done (call.py). At interpreter exit what is queued is still sent; the thread is a daemon
+and holds nothing up.
 """
 
 from __future__ import annotations
@@ -21,15 +23,17 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
+from lockcore.arguments import check_acquire
 from lockcore.attempt import Acquire, Steps, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.deadlines import FAR_FUTURE_NS
-from lockcore.errors import InstanceClosedError
+from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.call import Call, ring
-from lockcore.shells.driver import Driver
+from lockcore.shells.call import Call, locked, ring
+from lockcore.shells.closing import LOOK_S, Closing
+from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, Driver
 from lockcore.shells.handshake import discard, shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
@@ -37,7 +41,7 @@ from lockcore.turns import Wanted
 
 T = TypeVar("T")
 JOIN_S = 0.5
-LOOK_S = 1.0  # how often a sleeping caller looks whether the I/O thread still lives
+ALIVE_S = 1.0  # how often a sleeping caller looks whether the I/O thread still lives
 MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
@@ -57,10 +61,11 @@ class ThreadDriver(Driver):
         self._sleeping = False
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
-        self._tick_ns = self._close_ns = FAR_FUTURE_NS
+        self._tick_ns = FAR_FUTURE_NS
+        self._closing: Closing | None = None
         self._own = threading.local()
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
-        self.calls: set[Call] = set()
+        self._io = 0  # that thread's identity
         super().__init__(targets, settings)
 
     @classmethod
@@ -84,7 +89,11 @@ class ThreadDriver(Driver):
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        self.check_usable()
+        if self.engine.retired or threading.get_ident() == self._io:
+            self.check_caller()
+            self.check_open()
+        if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
+            check_acquire(resource, ttl_ms, wait_ms)
         started_ns = monotonic_ns()
         if wait_ms and resource in self.engine.turns:
             steps = self._wait_in_line(resource, ttl_ms, wait_ms, started_ns)
@@ -93,11 +102,11 @@ class ThreadDriver(Driver):
         try:
             round_ = won = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
             now_ns = monotonic_ns()
-            if won.outcome is Outcome.ACQUIRED and not won.watched:
-                lease = lease_of(won, now_ns)
-                if lease is not None:
-                    return lease
-            self.check_usable()
+            if won.outcome is Outcome.ACQUIRED and (lease := lease_of(won, now_ns)) is not None:
+                if won.watched:
+                    self._post(partial(won.decided, Outcome.ACQUIRED, now_ns))
+                return lease
+            self.check_open()
             first = Acquire(self.engine, resource, won.terms, wait_ms, started_ns, self.random)
             return self._carry(first.after(won, now_ns), judged=True, undo=_give_back)  # type: ignore[no-any-return]
         except BaseException:
@@ -107,8 +116,8 @@ class ThreadDriver(Driver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
+        self.check_caller()
         try:
-            self.check_usable()
             if self.keepers:
                 self.stop_keeping(lease)
             return self._carry(self._release(lease, monotonic_ns()))  # type: ignore[no-any-return]
@@ -120,14 +129,18 @@ class ThreadDriver(Driver):
 
     def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps for this thread."""
-        self.check_usable()
+        self.check_caller()
         return self._carry(steps, judged=True)  # type: ignore[no-any-return]
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps beside all callers, then `done` with their value in a thread. Returns what stops them."""
 
         def tell() -> None:
-            threading.Thread(target=lambda: done(call.result()), name="lockcore-told", daemon=True).start()
+            self.calls.discard(call)
+            try:
+                threading.Thread(target=lambda: done(call.take()), name="lockcore-told", daemon=True).start()
+            except RuntimeError:  # no more threads, or the interpreter is ending
+                done(call.take())
 
         call = Call(self, steps, tell)
         self._post(call.start)
@@ -136,9 +149,16 @@ class ThreadDriver(Driver):
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
         if not self.closed:
-            self._post(partial(self._close_at, monotonic_ns() + int(drain_s * NS_PER_S)))
-            if threading.current_thread() is not self._thread:
+            self._post(partial(self._close, drain_s))
+            if threading.get_ident() != self._io:
+                self._ring()
                 self._thread.join(drain_s + JOIN_S)
+
+    def check_caller(self) -> None:
+        """Raises unless the current thread may wait here, ForeignProcessError, and InstanceClosedError."""
+        self.check_usable()
+        if threading.get_ident() == self._io:
+            raise CannotWaitError("in its own I/O thread (a __del__ or an observer)")
 
     def _carry(
         self,
@@ -147,34 +167,53 @@ class ThreadDriver(Driver):
         judged: bool = False,
         undo: Callable[[Any], None] | None = None,
     ) -> Any:
-        lock = getattr(self._own, "lock", None)
-        if lock is None:
-            self._own.lock = lock = threading.Lock()
-            lock.acquire()
+        spare: list[threading.Lock] | None = getattr(self._own, "spare", None)
+        is_nested = spare == []
+        if spare is None:
+            self._own.spare = spare = []
+        lock = spare.pop() if spare else locked()
         call = Call(self, steps, partial(ring, lock), judged=judged, undo=undo)
         try:
             self._post(call.start)
-            while True:
-                while not lock.acquire(timeout=LOOK_S):
-                    if not self._thread.is_alive():
-                        raise InstanceClosedError("all instances", "this Redlock is closed")
-                if call.over:
-                    return call.result()
-                self._post(partial(call.go_on, monotonic_ns()))
+            if is_nested:
+                self._ring()  # the outer call may have been about to
+            value = self._taken(call, lock)
+            self.calls.discard(call)
+            spare.append(lock)
+            return value
         except BaseException:
-            self._own.lock = None  # it may still be released for this call
-            self._post(call.abandon)
+            self._post(call.abandon)  # its lock may still be released for it: nobody uses that again
             raise
+
+    def _taken(self, call: Call, lock: threading.Lock) -> Any:
+        """Sleep until there is something to take, and take it: a lease on offer only while it is valid."""
+        while True:
+            while not lock.acquire(timeout=ALIVE_S):
+                if not self._thread.is_alive():
+                    raise InstanceClosedError("all instances", "this Redlock is closed")
+                self._ring()
+            is_over, value = call.over, call.take()
+            if is_over:
+                return value
+            now_ns = monotonic_ns()
+            if now_ns < value.until_ns:
+                value.lease.granted_ns = now_ns
+                self._post(partial(call.taken, now_ns))
+                return value.lease
+            self._post(partial(call.go_on, now_ns))
 
     def _post(self, job: Callable[[], object]) -> None:
         self._inbox.append(job)
         if self._sleeping:
             self._sleeping = False
             try:
-                os.eventfd_write(self._bell, 1)
+                self._ring()
             except BaseException:
                 self._sleeping = True  # interrupted: somebody else must ring
                 raise
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
 
     # -- the I/O thread -----------------------------------------------------------------------------------------------
 
@@ -199,6 +238,7 @@ class ThreadDriver(Driver):
         return round_.outcome or Outcome.UNREACHABLE
 
     def _run(self) -> None:
+        self._io = threading.get_ident()
         try:
             while not self.closed:
                 self._turn()
@@ -219,11 +259,13 @@ class ThreadDriver(Driver):
         while engine.dirty or engine.ready:
             self.flush()
             self.wake()
-        if self._close_ns != FAR_FUTURE_NS and (engine.is_idle or self._close_ns <= monotonic_ns()):
-            self.shut()
+        if self._closing is not None and self._closing.is_over(monotonic_ns()):
+            self.end_close(self._closing)
 
     def _sleep_s(self) -> float | None:
-        due_ns = min(self._tick_ns, self._close_ns, self._timers[0][0] if self._timers else FAR_FUTURE_NS)
+        due_ns = min(self._tick_ns, self._timers[0][0] if self._timers else FAR_FUTURE_NS)
+        if self._closing is not None:
+            return LOOK_S
         return None if due_ns == FAR_FUTURE_NS else max(0, due_ns - monotonic_ns()) / NS_PER_S
 
     def _event(self, descriptor: int, event: int) -> None:
@@ -243,15 +285,28 @@ class ThreadDriver(Driver):
             self._tick_ns = FAR_FUTURE_NS
             self.tick()
 
-    def _close_at(self, due_ns: int) -> None:
-        self._close_ns = min(self._close_ns, due_ns)
+    def _close(self, drain_s: float) -> None:
+        closing = self.begin_close(drain_s)
+        if self._closing is not None:
+            closing.deadline_ns = min(closing.deadline_ns, self._closing.deadline_ns)
+        self._closing = closing
+        self._refuse([call for call in list(self.calls) if call.undo is not None])
+
+    def _refuse(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            call.fail(InstanceClosedError("all instances", "this Redlock is closed"))
+        self.calls.difference_update(call for call in calls if call.over)
+
+    def end_close(self, closing: Closing) -> None:
+        """See Driver.end_close."""
+        self._refuse(list(self.calls))
+        super().end_close(closing)
 
     def _end(self) -> None:
         """Closed, or broken by a bug: nobody may wait for this thread any more."""
         self.shut()
         self.wake()
-        for call in list(self.calls):
-            call.fail(InstanceClosedError("all instances", "this Redlock is closed"))
+        self._refuse(list(self.calls))
         while self._inbox:
             self._inbox.popleft()()
         self._poll.close()

@@ -1,9 +1,10 @@
 """One operation of a thread, carried out by another: *steps, run where the engine lives → a value for who waits*.
 
-Rules: the I/O thread runs the steps; the caller only sleeps. Where validity is judged (`judged`) the caller is woken
-as soon as a quorum has granted and says when it ran (`go_on`); nothing else crosses a second time. A caller that is
-gone has `abandon` called, which takes back whatever it has not received. All methods but `result` run in the I/O
-thread.
+Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into his `hand` is his from the
+moment he takes it out, and ours to take back until then: one of the two gets it, never both. A lease is offered where
+he judges it (`judged`): he reads the clock with it in his hand, keeps it or not, and says so (`taken`, `go_on`) without
+waiting again. A caller that is gone has `abandon` called, which takes back whatever he has not received. All methods
+but `take` run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from threading import Lock
 from typing import Any, Protocol
 
 from lockcore.clock import monotonic_ns
-from lockcore.model import Outcome
+from lockcore.errors import InstanceClosedError
 from lockcore.rounds import Round
-from lockcore.turns import Turn, Wanted
-
-GRANTED = (Outcome.ACQUIRED, Outcome.RELEASED)
+from lockcore.turns import Offer, Turn, Wanted
 
 
 class Carrier(Protocol):
-    """The I/O thread as a call sees it."""
+    """The I/O thread as a call sees it. `calls`: those whose callers have yet to take what came of them."""
 
     calls: set[Call]
 
@@ -33,9 +32,12 @@ class Carrier(Protocol):
 
 
 class Call:
-    """`over`: `result` gives the value or raises. `wake` is called when it is, and when a grant is to be judged."""
+    """`over`: what `take` gives is the value, else an `Offer`. `wake` is called when there is something to take.
 
-    __slots__ = ("_error", "_judged", "_steps", "_undo", "_value", "carrier", "over", "wake")
+    `undo`: takes a value back; what has one is an acquire.
+    """
+
+    __slots__ = ("_error", "_hand", "_judged", "_offered", "_steps", "_value", "carrier", "over", "undo", "wake")
 
     def __init__(
         self,
@@ -48,64 +50,94 @@ class Call:
     ) -> None:
         self.carrier = carrier
         self.wake = wake
-        self.over = False
+        self.over = self._offered = False
+        self.undo = undo
         self._steps = steps
         self._judged = judged
-        self._undo = undo
+        self._hand: list[Any] = []
         self._value: Any = None
         self._error: BaseException | None = None
 
-    def result(self) -> Any:
-        """What the steps returned; raises what they raised."""
-        if self._error is not None:
-            raise self._error
-        return self._value
+    def take(self) -> Any:
+        """What there is; raises what the steps raised, or that it has been taken back."""
+        try:
+            return self._hand.pop()
+        except IndexError:
+            raise self._error or InstanceClosedError("all instances", "this Redlock is closed") from None
 
     def start(self) -> None:
         """Run the steps up to their first wait."""
         self.carrier.calls.add(self)
         self._advance(lambda: next(self._steps))
 
-    def settled(self, round_: Round | Turn) -> None:
+    def settled(self, _round: Round | Turn) -> None:
         """The round it waits for has an outcome."""
-        if self._judged and round_.outcome in GRANTED:
-            self.wake()
-        else:
-            self.go_on(monotonic_ns())
+        self.go_on(monotonic_ns())
 
     def go_on(self, now_ns: int) -> None:
         """Run the steps from a wait that ended at `now_ns` up to the next one."""
         if not self.over:
+            self._offered = False
             self._advance(lambda: self._steps.send(now_ns))
 
+    def taken(self, now_ns: int) -> None:
+        """The caller took the offer at `now_ns`, and waits no more."""
+        self.wake = _nobody
+        self.go_on(now_ns)
+
     def fail(self, error: Exception) -> None:
-        """The wait cannot end."""
+        """The wait cannot end; or nobody may take what has come of it any more, unless he has it by now."""
+        if self.over and self.undo is None:
+            return
+        if self.over or self._offered:
+            try:
+                self._hand.pop()
+            except IndexError:
+                return
+            self._error = error
+            self._offered = False
         if not self.over:
             self._advance(lambda: self._steps.throw(error))
+        elif self.undo is not None:
+            self.undo(self._value)
 
     def abandon(self) -> None:
         """The caller is gone: nobody may hold what it would have got."""
+        self.carrier.calls.discard(self)
         if not self.over:
             self.over = True
-            self.carrier.calls.discard(self)
             self._steps.close()
-        elif self._undo is not None and self._value is not None:
-            self._undo(self._value)
+        elif self.undo is not None and self._value is not None:
+            self.undo(self._value)
 
     def _advance(self, run: Callable[[], Wanted]) -> None:
         try:
-            self._wait_for(run())
+            wanted = run()
+            try:
+                self._wait_for(wanted)
+            except Exception as refused:
+                self._steps.throw(refused)
+                raise
         except StopIteration as done:
             self._value = done.value
-            self._finish()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who raises it
             self._steps.close()
             self._error = error
-            self._finish()
+        else:
+            return
+        self.over = True
+        if self._error is None:
+            self._hand.append(self._value)
+        self.wake()
 
     def _wait_for(self, wanted: Wanted) -> None:
+        if isinstance(wanted, Offer) and self._judged:
+            self._offered = True
+            self._hand.append(wanted)
+            self.wake()
+            return
         due_ns = wanted if isinstance(wanted, int) else 0
-        if not isinstance(wanted, int):
+        if not isinstance(wanted, int | Offer):
             self.carrier.submit(wanted)
             if wanted.outcome is None:
                 wanted.waiter = self
@@ -113,13 +145,19 @@ class Call:
             due_ns = monotonic_ns()  # settled without waiting: who tries again at once must not starve the I/O thread
         self.carrier.call_at(due_ns, lambda: self.go_on(monotonic_ns()))
 
-    def _finish(self) -> None:
-        self.over = True
-        self.carrier.calls.discard(self)
-        self.wake()
+
+def locked() -> Lock:
+    """What a caller sleeps on."""
+    lock = Lock()
+    lock.acquire()
+    return lock
 
 
 def ring(lock: Lock) -> None:
     """Wake who sleeps on `lock`; twice is once, should he not have woken yet. Only the I/O thread rings."""
     if lock.locked():
         lock.release()
+
+
+def _nobody() -> None:
+    """Who has what he wanted is not woken."""

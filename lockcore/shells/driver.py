@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from lockcore.arguments import check_lease
 from lockcore.clock import monotonic_ns
 from lockcore.deadlines import FAR_FUTURE_NS
 from lockcore.engine import Engine
@@ -20,6 +21,7 @@ from lockcore.membership import twin_of
 from lockcore.model import Denied, Lease
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
+from lockcore.shells.closing import Closing
 from lockcore.shells.forked import forget_after_fork
 from lockcore.shells.handshake import Connected, Shaken
 from lockcore.shells.target import Target
@@ -28,6 +30,9 @@ from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
 FEW = 4
+NO_WAIT: object = 0  # the default of `wait_ms`, told apart by identity: whatever else is passed is looked at
+WHOLE: object = int
+TEXT: object = str
 
 
 def _nowhere(_data: bytes) -> int:
@@ -44,6 +49,7 @@ class Driver:
         self.wires: list[Wire | None] = [None] * len(targets)
         self.random = Random()
         self.closed = False
+        self.calls: set[Any] = set()
         self.keepers: dict[bytes, KeepAlive] = {}
         self._inherited: list[Wire | None] = []
         self._tick_at = FAR_FUTURE_NS
@@ -57,7 +63,7 @@ class Driver:
         The sockets stay as they are: what watches them (an epoll set) may still be shared with the parent. Nothing is
         sent to them: what our copies of its callers clean up may be what the parent is just being granted.
         """
-        self.engine.foreign = self.closed = True
+        self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:
             pipe.transmit = _nowhere if pipe.is_open else None
@@ -95,6 +101,11 @@ class Driver:
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps beside all callers, then `done` with their value. Returns what stops them, without `done`."""
         raise NotImplementedError
+
+    def check_home(self) -> None:
+        """Raises CannotWaitError unless it may be used from where the caller is, ForeignProcessError, and
+        InstanceClosedError."""
+        self.check_usable()
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -228,8 +239,7 @@ class Driver:
                 self.readable(index)
         try:
             self.engine.tick(now_ns)
-            for index in self.engine.due_connects(now_ns):
-                self._connect_later(index)
+            self.connect_due(now_ns)
         except BaseException:
             self.interrupted()
             raise
@@ -237,6 +247,11 @@ class Driver:
         self.arm(now_ns)
         if self.engine.ready:
             self.wake()
+
+    def connect_due(self, now_ns: int) -> None:
+        """Connect to every instance that is due."""
+        for index in self.engine.due_connects(now_ns):
+            self._connect_later(index)
 
     def interrupted(self) -> None:
         """Ctrl-C in the middle of the engine: nobody knows what was sent or counted, so every connection is broken off.
@@ -273,6 +288,7 @@ class Driver:
             return
         try:
             if isinstance(round_, SetRound):
+                self.check_open()
                 self.engine.submit(round_)
             elif isinstance(round_, ExtendRound):
                 self.engine.submit_extend(round_)
@@ -289,15 +305,22 @@ class Driver:
         if self.closed:
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
+    def check_open(self) -> None:
+        """As `check_usable`; raises also once closing has begun: no lock is taken any more."""
+        self.check_usable()
+        if self.engine.retired:
+            raise InstanceClosedError("all instances", "this Redlock is closed")
+
     def keep(self, keeper: KeepAlive) -> None:
         """Extend the keeper's lease in the background until it is stopped, released or gone."""
-        self.check_usable()
+        self.check_home()
+        self.check_open()
         token = keeper.lease.owner_token
         steps = keeper_steps(keeper, self.engine)
         self.stop_keeping(keeper.lease)
         self.keepers[token] = keeper
 
-        def done(denied: Denied | None) -> None:
+        def done(denied: Denied) -> None:
             self.keepers.pop(token, None)
             keeper.ended(denied)
 
@@ -311,14 +334,30 @@ class Driver:
 
     def stop_keeping(self, lease: Lease) -> None:
         """A lease that is being released is not extended any more."""
+        check_lease(lease)
         keeper = self.keepers.pop(lease.owner_token, None)
         if keeper is not None:
             keeper.stop()
 
+    def begin_close(self, drain_s: float) -> Closing:
+        """No lock is taken or kept any more. A shell goes on until that is over, then calls `end_close`."""
+        for keeper in list(self.keepers.values()):
+            keeper.stop()
+        return Closing(self, drain_s)
+
+    def end_close(self, closing: Closing) -> None:
+        """What nobody took is released, then every socket closed."""
+        try:
+            if not self.closed:
+                closing.give_up()
+                self.flush()
+        finally:
+            self.shut()
+
     def shut(self) -> None:
         """Close every socket and settle what still waits. What was written is still executed."""
         self.closed = True
-        self.engine.turns.end()
+        self.engine.retire()
         for index, wire in enumerate(self.wires):
             if wire is not None:
                 self._unwatch(index)

@@ -1,8 +1,10 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
 Rules: one engine per hub (thread). A caller parks in the hub and is switched to when its round is settled; a greenlet
-that is killed there abandons its round. A batch leaves at once when little is in flight, else once per turn of the
-loop. The first attempt takes a short cut past the step generator; every other one goes through it.
+that is killed there abandons its round. Who cannot park (the hub itself, another thread, a signal handler or a
+`__del__` in the middle of another operation) is refused before anything is sent. A batch leaves at once when little is
+in flight, else once per turn of the loop. The first attempt takes a short cut past the step generator; every other one
+goes through it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
+from lockcore.arguments import check_acquire
 from lockcore.attempt import Acquire, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
-from lockcore.shells.driver import Driver
+from lockcore.shells.closing import LOOK_S
+from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, Driver
 from lockcore.shells.handshake import Shaken, shaken
 from lockcore.shells.target import Target
 from lockcore.shells.wire import Wire
-from lockcore.turns import Wanted
+from lockcore.turns import Offer, Wanted
 
 T = TypeVar("T")
 READ, WRITE = 1, 2
@@ -41,7 +46,7 @@ class GreenletDriver(Driver):
         self._readers: list[Any] = [None] * len(targets)
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
-        self._waking = False
+        self._waking = self._inside = False
         super().__init__(targets, settings)
         self._terms_of = self.engine.terms_of
 
@@ -72,7 +77,11 @@ class GreenletDriver(Driver):
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See Redlock.try_acquire."""
-        engine = self.engine
+        engine, me = self.engine, getcurrent()
+        if me.parent is not self._hub or self._inside:
+            self.check_caller()
+        if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
+            check_acquire(resource, ttl_ms, wait_ms)
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         if wait_ms and resource in engine.turns:
             now_ns = monotonic_ns()
@@ -80,19 +89,23 @@ class GreenletDriver(Driver):
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
             try:
+                self._inside = True
                 engine.submit(round_)
+                self._inside = False
             except BaseException:
                 self.interrupted()
                 raise
             if round_.outcome is None:
-                round_.waiter = getcurrent()
+                round_.waiter = me
                 self._park()
             else:
                 gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
             now_ns = monotonic_ns()
-            if round_.outcome is ACQUIRED and (lease := lease_of(round_, now_ns)) is not None:
+            if round_.outcome is ACQUIRED and not engine.retired and (lease := lease_of(round_, now_ns)) is not None:
+                if round_.watched:
+                    round_.decided(ACQUIRED, now_ns)
                 return lease
-            self.check_usable()
+            self.check_open()
             first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
             return self.drive(first.after(round_, now_ns))
         except BaseException:
@@ -101,22 +114,28 @@ class GreenletDriver(Driver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
+        me = getcurrent()
+        if me.parent is not self._hub or self._inside:
+            self.check_caller()
         try:
-            if self.keepers:
-                self.stop_keeping(lease)
             engine = self.engine
             round_ = engine.release_round(lease, monotonic_ns())
+            if self.keepers:
+                self.stop_keeping(lease)
             if self.closed:
                 self.check_usable()
+            self._inside = True
             engine.submit_release(round_)
+            self._inside = False
         except Exception:
+            self._inside = False
             raise
         except BaseException:
             self.release_interrupted(lease)
             raise
         if round_.outcome is None:
             try:
-                round_.waiter = getcurrent()
+                round_.waiter = me
                 self._park()
             except BaseException:
                 round_.waiter = None
@@ -125,7 +144,9 @@ class GreenletDriver(Driver):
 
     def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this greenlet."""
+        self.check_caller()
         try:
+            self._inside = True
             wanted = next(steps)
             while True:
                 try:
@@ -142,17 +163,37 @@ class GreenletDriver(Driver):
         except BaseException:
             steps.close()  # an interrupt may have come between its steps
             raise
+        finally:
+            self._inside = False
+
+    def check_home(self) -> None:
+        """See Driver.check_home."""
+        self.check_usable()
+        if get_hub() is not self._hub:
+            raise CannotWaitError("in another thread than the one that connected it")
+
+    def check_caller(self) -> None:
+        """As `check_home`; raises also where no greenlet can wait."""
+        self.check_home()
+        if getcurrent() is self._hub:
+            raise CannotWaitError("in gevent's hub (a callback or a signal handler): spawn a greenlet there")
+        if self._inside:
+            raise CannotWaitError("in the middle of another operation (a signal handler or a __del__)")
 
     def _wait(self, wanted: Wanted) -> None:
+        if isinstance(wanted, Offer):
+            return  # it is his as soon as he looks at the clock
+        if not isinstance(wanted, int):
+            self.submit(wanted)
+        self._inside = False
         if isinstance(wanted, int):
             gevent.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
-            return
-        self.submit(wanted)
-        if wanted.outcome is None:
+        elif wanted.outcome is None:
             wanted.waiter = getcurrent()
             self._park()
         else:
             gevent.sleep(0)  # as in try_acquire
+        self._inside = True
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""
@@ -161,13 +202,15 @@ class GreenletDriver(Driver):
 
     def close(self, drain_s: float) -> None:
         """Send what is queued, wait up to `drain_s` for what is in flight, close."""
-        deadline_ns = monotonic_ns() + int(drain_s * NS_PER_S)
+        if not self.closed:
+            self.check_caller()
+        closing = self.begin_close(drain_s)
         try:
-            while not self.closed and not self.engine.is_idle and monotonic_ns() < deadline_ns:
+            while not self.closed and not closing.is_over(monotonic_ns()):
                 self.flush()
-                gevent.sleep(0.001)
+                gevent.sleep(LOOK_S)
         finally:
-            self.shut()
+            self.end_close(closing)
             self._timer.stop()
             self._wake_later()
 
@@ -191,6 +234,11 @@ class GreenletDriver(Driver):
             self._waking = False
         if self.engine.dirty and not self._flush_due:
             self._want_flush()
+
+    def interrupted(self) -> None:
+        """See Driver.interrupted."""
+        super().interrupted()
+        self._inside = False
 
     def tick(self) -> None:
         """See Driver.tick."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockcore.clock import NS_PER_MS
 from lockcore.rounds import ExtendRound, SetRound
-from lockcore.turns import Turn
+from lockcore.turns import Offer, Turn
 from tests.lockcore.scripted import ONE, ScriptedFleet
 
 
@@ -37,6 +37,8 @@ class Run:
         except StopIteration as done:
             self.result = done.value
             return None
+        if isinstance(wanted, Offer):
+            return self._next(self.fleet.now_ns)
         if isinstance(wanted, int):
             self.waits.append((wanted - self.fleet.now_ns) / NS_PER_MS)
             self.fleet.now_ns = max(wanted, self.fleet.now_ns)

@@ -47,6 +47,10 @@ class Interrupt:
         file = code.co_filename
         return file.startswith(HERE) and (not self._within or file.endswith(self._within))
 
+    def strike(self) -> None:
+        """What happens then."""
+        raise KeyboardInterrupt
+
     def trace(self, frame: FrameType, event: str, _argument: object) -> Any:
         """For sys.settrace."""
         code = frame.f_code
@@ -61,5 +65,5 @@ class Interrupt:
             self.left -= 1
             if not self.left:
                 self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
-                raise KeyboardInterrupt
+                self.strike()
         return self.trace

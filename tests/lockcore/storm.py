@@ -20,7 +20,7 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
 from lockcore.rounds import ExtendRound, ReleaseRound, Round, SetRound
 from lockcore.settings import Settings
-from lockcore.turns import Turn, Wanted
+from lockcore.turns import Offer, Turn, Wanted
 from tests.lockcore.reading import quorum
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, NIL, OK, ONE, ZERO, rounds_kept
 from tests.lockcore.world import Answer, Link, Server, World
@@ -80,7 +80,8 @@ class Caller:
             if isinstance(wanted, int):
                 client.world.at(wanted, partial(self.go, wanted))
                 return
-            client.submit(wanted)
+            if not isinstance(wanted, Offer):
+                client.submit(wanted)
             if wanted.outcome is None:
                 wanted.waiter = self
                 return

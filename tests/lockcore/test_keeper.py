@@ -160,12 +160,6 @@ def test_a_holder_is_told_once_that_the_lease_is_gone() -> None:
     assert keeper.gone is told[0]
 
 
-def test_all_extensions_used_up_is_an_end_but_not_a_loss() -> None:
-    _, keeper, told = handle()
-    keeper.ended(None)
-    assert (keeper.stopped, keeper.gone, told) == (True, None, [])
-
-
 def test_a_stopped_handle_tells_nobody_anything() -> None:
     """Whoever releases knows that it is gone."""
     fleet, keeper, told = handle()
@@ -186,14 +180,45 @@ def test_a_holder_may_stop_the_keeper_that_is_telling_him() -> None:
     assert keeper.gone is not None
 
 
-def test_a_redlock_that_was_closed_ends_it_without_a_loss() -> None:
-    fleet, keeper, _ = handle()
+@pytest.mark.parametrize("error", [ForeignProcessError(), ValueError("a fault of ours"), ZeroDivisionError()])
+def test_whatever_goes_wrong_in_its_steps_ends_it_with_a_loss_that_is_told(error: Exception) -> None:
+    fleet, keeper, told = handle()
     steps = keeper_steps(keeper, fleet.engine)
     next(steps)
     assert isinstance(steps.send(keeper.lease.started_ns + 4_000 * NS_PER_MS), ExtendRound)
     with pytest.raises(StopIteration) as done:
-        steps.throw(ForeignProcessError())
-    assert done.value.value is None
+        steps.throw(error)
+    keeper.ended(done.value.value)
+    assert (keeper.gone, keeper.error, keeper.stopped) == (told[0], error, True)
+    assert told[0].outcome is Outcome.UNREACHABLE
+
+
+def test_a_cancelled_keeper_tells_its_holder_and_stays_cancelled() -> None:
+    fleet, keeper, told = handle()
+    steps = keeper_steps(keeper, fleet.engine)
+    next(steps)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt())
+    assert [denied.outcome for denied in told] == [Outcome.UNREACHABLE]
+    keeper.ended(told[0])
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("early_ns", [1, 400_000, 999_999])
+def test_a_timer_that_comes_early_is_waited_for_again(early_ns: int) -> None:
+    """After an extension by hand, the keeper's own would end before it if it were sent a moment early."""
+    fleet = ScriptedFleet(3)
+    lease = fleet.won(ttl_ms=1_000)
+    steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
+    assert next(steps) == lease.started_ns + 300 * NS_PER_MS
+    fleet.after(300)
+    Run(fleet, extend_steps(fleet.engine, lease, 1_000, fleet.now_ns)).answer(OK, OK, OK)
+    due_ns = steps.send(fleet.now_ns)
+    assert isinstance(due_ns, int)
+    fleet.now_ns = due_ns - early_ns
+    assert steps.send(fleet.now_ns) == due_ns
+    fleet.now_ns = due_ns
+    assert isinstance(steps.send(due_ns), ExtendRound)
 
 
 def test_a_lease_of_another_redlock_is_refused_at_once() -> None:
@@ -209,9 +234,9 @@ def test_the_shortest_period_is_a_millisecond() -> None:
 @pytest.mark.parametrize(
     "extensions, every_ms, words",
     [
-        (0, None, "extensions must be at least 1, not 0"),
-        (1, 0.5, "every_ms must be 1 … below the validity of 9898 ms, not 0.5"),
-        (1, TTL_MS, "every_ms must be 1 … below the validity"),
+        (0, None, "extensions must be 1 … 1099511627776, not 0"),
+        (1, 0.5, "every_ms must be 1 … 86400000, not 0.5"),
+        (1, TTL_MS, "every_ms must be below the validity of 9898 ms, not 10000"),
         (1, float("nan"), "every_ms"),
     ],
 )

@@ -19,6 +19,7 @@ from lockcore.attempt import lease_of
 from lockcore.commands import Dialect
 from lockcore.engine import Engine
 from lockcore.membership import Hello
+from lockcore.model import Outcome
 from lockcore.resp import Replies
 from lockcore.rounds import SetRound
 from tests.lockcore.scripted import DELIFEQ, EVALSHA, MISCONF, NIL, OK, ONE, START_NS, settings_of
@@ -60,6 +61,8 @@ def cycle(engine: Engine) -> list[SetRound]:
     for round_ in engine.take_ready():
         lease = lease_of(round_, START_NS)  # type: ignore[arg-type]
         assert lease is not None
+        if lease.round.watched:  # type: ignore[attr-defined]
+            lease.round.decided(Outcome.ACQUIRED, START_NS)  # type: ignore[attr-defined]
         engine.submit_release(engine.release_round(lease, START_NS))
     engine.flush(START_NS)
     answer(engine, ONE * ROUNDS)

@@ -47,6 +47,13 @@ def check_order(record: AttemptRecord) -> None:
     assert record.started_ns <= record.decided_ns
 
 
+def judged(round_: SetRound, now_ns: int) -> Lease | None:
+    """As its caller does it."""
+    lease = lease_of(round_, now_ns)
+    round_.decided(Outcome.TOO_LATE if lease is None else Outcome.ACQUIRED, now_ns)
+    return lease
+
+
 def test_a_granted_attempt_is_reported_when_its_last_vote_is_in() -> None:
     fleet, records = watched()
     started_ns = fleet.now_ns
@@ -58,7 +65,7 @@ def test_a_granted_attempt_is_reported_when_its_last_vote_is_in() -> None:
     fleet.after(1)
     fleet.reply(0, OK)
     fleet.after(1)
-    assert lease_of(round_, fleet.now_ns) is not None
+    assert judged(round_, fleet.now_ns) is not None
     assert records == []
     fleet.after(1)
     fleet.reply(1, NIL)
@@ -90,7 +97,7 @@ def test_an_attempt_that_closed_first_is_reported_when_its_caller_has_decided() 
     closed_ns = fleet.now_ns
     fleet.after(TTL_MS)
     assert records == []
-    assert lease_of(round_, fleet.now_ns) is None
+    assert judged(round_, fleet.now_ns) is None
     (record,) = records
     assert record.outcome is Outcome.TOO_LATE
     assert (record.closed_ns, record.decided_ns) == (closed_ns, fleet.now_ns)

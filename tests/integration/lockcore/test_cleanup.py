@@ -198,7 +198,7 @@ def test_ctrl_c_in_the_moment_of_the_grant_gives_it_back_and_spoils_no_later_cal
     def interrupted(job: Callable[[], Any]) -> None:  # the answer is there, the caller has not looked yet
         monkeypatch.undo()
         post(job)
-        shell.until(lambda: not lock._driver.calls and instances[0].kinds(), "the grant")
+        shell.until(lambda: instances[0].kinds() and all(call.over for call in lock._driver.calls), "the grant")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lock._driver, "_post", interrupted)

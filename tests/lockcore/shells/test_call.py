@@ -10,8 +10,9 @@ import pytest
 
 from lockcore.clock import monotonic_ns
 from lockcore.errors import InstanceClosedError
-from lockcore.model import Outcome
+from lockcore.model import Lease, Outcome, Tally
 from lockcore.shells.call import Call, ring
+from lockcore.turns import Offer
 
 
 class Round:
@@ -72,24 +73,101 @@ def test_a_settled_round_goes_on_in_the_io_thread_and_wakes_once() -> None:
     caller = Caller(waits_for(round_, log))
     assert (caller.carrier.submitted, round_.waiter, caller.woken) == ([round_], caller.call, 0)
     caller.settle(round_, Outcome.ACQUIRED)
-    assert (caller.woken, caller.call.over, caller.call.result()) == (1, True, "value")
-    assert caller.carrier.calls == set()
+    assert (caller.woken, caller.call.over, caller.call.take()) == (1, True, "value")
 
 
-def test_a_judged_grant_wakes_its_caller_first_and_goes_on_with_the_time_he_says() -> None:
-    round_, log = Round(), []
-    caller = Caller(waits_for(round_, log), judged=True)
-    caller.settle(round_, Outcome.ACQUIRED)
+class Won:
+    """A round behind a lease."""
+
+    undecided = 0
+    tally = Tally(granted=3)
+
+
+def offers(log: list[Any]) -> Generator[Any, int, Any]:
+    """Steps that offer a lease valid until 100, until one is taken in time; `log` as in `waits_for`."""
+    while True:
+        lease = Lease("stock", b"token", 10, 0, 1, 100, Won())
+        try:
+            log.append((yield Offer(lease, 100)))
+        except BaseException as error:
+            log.append(type(error).__name__)
+            raise
+        if log[-1] < 100:
+            return lease
+
+
+def test_a_lease_is_offered_to_its_caller_who_takes_it_and_is_woken_no_more() -> None:
+    log: list[Any] = []
+    caller = Caller(offers(log), judged=True)
     assert (caller.woken, caller.call.over, log) == (1, False, [])
-    caller.call.go_on(77)
-    assert (caller.woken, caller.call.result(), log) == (2, "value", [77])
+    lease = caller.call.take().lease
+    caller.call.taken(77)
+    assert (caller.woken, caller.call.over, log) == (1, True, [77])
+    assert lease.outcome is Outcome.ACQUIRED
 
 
-def test_a_judged_refusal_needs_no_caller() -> None:
-    round_, log = Round(), []
-    caller = Caller(waits_for(round_, log), judged=True)
-    caller.settle(round_, Outcome.CONTENDED)
-    assert (caller.woken, caller.call.result()) == (1, "value")
+def test_an_offer_that_is_too_late_by_its_callers_clock_goes_on() -> None:
+    log: list[Any] = []
+    caller = Caller(offers(log), judged=True)
+    caller.call.take()
+    caller.call.go_on(100)
+    assert (caller.woken, caller.call.over, log) == (2, False, [100])  # offered another one
+    caller.call.take()
+    caller.call.taken(99)
+    assert (caller.woken, caller.call.over, log) == (2, True, [100, 99])
+
+
+def test_a_lease_for_nobody_in_particular_is_judged_in_the_io_thread() -> None:
+    log: list[Any] = []
+    caller = Caller(offers(log))
+    ((_, job),) = caller.carrier.timers
+    assert (caller.woken, log) == (0, [])
+    job()
+    assert log[0] > 100  # the real clock
+
+
+def test_an_offer_is_taken_back_or_taken_but_never_both() -> None:
+    log: list[Any] = []
+    caller = Caller(offers(log), judged=True, undo=log.append)
+    caller.call.fail(InstanceClosedError("all", "closed"))
+    with pytest.raises(InstanceClosedError):
+        caller.call.take()
+    assert (caller.call.over, log) == (True, ["InstanceClosedError"])
+    log = []
+    caller = Caller(offers(log), judged=True, undo=log.append)
+    caller.call.take()
+    caller.call.fail(InstanceClosedError("all", "closed"))
+    assert (caller.call.over, log) == (False, [])
+    caller.call.taken(99)
+    assert (caller.call.over, log) == (True, [99])
+
+
+def test_a_value_that_nobody_took_is_taken_back() -> None:
+    taken_back: list[Any] = []
+    round_ = Round()
+    caller = Caller(waits_for(round_, []), undo=taken_back.append)
+    caller.settle(round_, Outcome.ACQUIRED)
+    caller.call.fail(InstanceClosedError("all", "closed"))
+    assert taken_back == ["value"]
+    with pytest.raises(InstanceClosedError):
+        caller.call.take()
+
+
+def test_what_needs_no_taking_back_stays_his() -> None:
+    round_ = Round()
+    caller = Caller(waits_for(round_, []))
+    caller.settle(round_, Outcome.RELEASED)
+    caller.call.fail(InstanceClosedError("all", "closed"))
+    assert caller.call.take() == "value"
+
+
+def test_an_offer_to_who_is_gone_is_taken_back() -> None:
+    log: list[Any] = []
+    caller = Caller(offers(log), judged=True)
+    caller.call.take()
+    caller.call.abandon()  # interrupted with the lease in his hand
+    caller.call.taken(99)
+    assert log == ["GeneratorExit"]
 
 
 def test_a_time_is_waited_for_by_the_carrier() -> None:
@@ -101,7 +179,7 @@ def test_a_time_is_waited_for_by_the_carrier() -> None:
     ((due_ns, job),) = caller.carrier.timers
     assert (due_ns, caller.woken) == (123, 0)
     job()
-    assert caller.call.result() == "later"
+    assert caller.call.take() == "later"
 
 
 def test_a_round_that_is_settled_at_once_goes_on_in_the_next_turn() -> None:
@@ -112,10 +190,10 @@ def test_a_round_that_is_settled_at_once_goes_on_in_the_next_turn() -> None:
     ((due_ns, job),) = caller.carrier.timers
     assert due_ns <= monotonic_ns()
     job()
-    assert (caller.woken, caller.call.result()) == (1, "value")
+    assert (caller.woken, caller.call.take()) == (1, "value")
 
 
-def test_steps_whose_wait_cannot_begin_are_ended() -> None:
+def test_steps_whose_wait_cannot_begin_are_told() -> None:
     log: list[Any] = []
 
     def steps() -> Generator[Any, int, str]:
@@ -125,9 +203,9 @@ def test_steps_whose_wait_cannot_begin_are_ended() -> None:
     caller = Caller(steps())
     caller.carrier.closed = True
     caller.carrier.timers.pop()[1]()
-    assert (caller.woken, log) == (1, ["GeneratorExit"])
+    assert (caller.woken, log) == (1, ["InstanceClosedError"])
     with pytest.raises(InstanceClosedError):
-        caller.call.result()
+        caller.call.take()
 
 
 def test_what_the_steps_raise_belongs_to_the_caller() -> None:
@@ -138,7 +216,7 @@ def test_what_the_steps_raise_belongs_to_the_caller() -> None:
     caller = Caller(steps())
     assert (caller.woken, caller.call.over) == (1, True)
     with pytest.raises(ValueError, match="ttl"):
-        caller.call.result()
+        caller.call.take()
 
 
 def test_a_failed_wait_goes_through_the_steps() -> None:
@@ -147,7 +225,7 @@ def test_a_failed_wait_goes_through_the_steps() -> None:
     caller.call.fail(InstanceClosedError("all", "closed"))
     assert log == ["InstanceClosedError"]
     with pytest.raises(InstanceClosedError):
-        caller.call.result()
+        caller.call.take()
     caller.call.fail(InstanceClosedError("all", "again"))
     assert caller.woken == 1
 

@@ -1,0 +1,47 @@
+"""What callers pass, checked before anything is sent: *a name and a value → nothing, or one sentence*. Pure.
+
+Rules: the wrong kind of thing is a TypeError, a value out of range (nan and infinity are) a ValueError; each names the
+argument, what it may be, and what it was. True is not 1.
+"""
+
+from __future__ import annotations
+
+from lockcore.model import Lease
+
+A_DAY_MS = 86_400_000
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> None:
+    """Raises TypeError unless `value` is a whole number, ValueError unless it is `low` … `high`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {low} … {high}, not {value}")
+
+
+def check_number(name: str, value: object, low: float, high: float) -> None:
+    """Raises TypeError unless `value` is a number, ValueError unless it is `low` … `high`.
+
+    >>> check_number("wait_ms", float("nan"), 0, A_DAY_MS)
+    Traceback (most recent call last):
+    ValueError: wait_ms must be 0 … 86400000, not nan
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {low:.12g} … {high:.12g}, not {value}")
+
+
+def check_acquire(resource: object, ttl_ms: object, wait_ms: object) -> None:
+    """The arguments of an acquire; whether the fleet grants the TTL is the engine's to say."""
+    if not isinstance(resource, str) or not resource:
+        kind = ValueError if isinstance(resource, str) else TypeError
+        raise kind(f"resource must be a text that is not empty, not {resource!r}")
+    check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
+    check_number("wait_ms", wait_ms, 0, A_DAY_MS)
+
+
+def check_lease(lease: object) -> None:
+    """Raises TypeError unless it is a `Lease`: a `Denied` holds nothing."""
+    if not isinstance(lease, Lease):
+        raise TypeError(f"lease must be a Lease, not {lease!r}")

@@ -1,0 +1,123 @@
+"""A lease is its caller's by a clock reading of his own thread, taken when it runs again: on every path to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockcore import Outcome, RetryPolicy
+from lockcore.shells.call import locked
+from tests.doubles.instance import REFUSE, Instances
+from tests.integration.lockcore.shell import Shell, ThreadShell, only
+from tests.integration.lockcore.test_observer import Notes
+
+pytestmark = pytest.mark.integration
+Connect = Callable[..., Any]
+Scripted = Callable[..., Instances]
+TTL_MS, HELD_UP_S = 200, 0.25
+
+
+class HeldUp:
+    """What a caller sleeps on; woken for the `at`-th time, he does not run for longer than his lease lasts."""
+
+    def __init__(self, at: int) -> None:
+        self._lock = locked()
+        self._left = at
+        self.ran_ns = 0
+        self.locked, self.release = self._lock.locked, self._lock.release
+
+    def acquire(self, timeout: float) -> bool:
+        is_woken = self._lock.acquire(timeout=timeout)
+        self._left -= is_woken
+        if is_woken and self._left == 0:
+            time.sleep(HELD_UP_S)
+        self.ran_ns = time.monotonic_ns()
+        return is_woken
+
+
+def held_up(lock: Any, at: int) -> HeldUp:
+    """From now on this thread sleeps on that."""
+    sleeps_on = HeldUp(at)
+    lock._driver._own.spare = [sleeps_on]
+    return sleeps_on
+
+
+def check(result: Any, sleeps_on: HeldUp, notes: Notes | None = None) -> None:
+    """A lease, read when its caller ran, or none."""
+    if result:
+        assert sleeps_on.ran_ns <= result.granted_ns < result.valid_until_ns
+    else:
+        assert result.outcome is Outcome.TOO_LATE
+    if notes:
+        (record,) = notes.records
+        assert (record.outcome, record.validity_ns > 0) == (result.outcome, bool(result))
+
+
+@only(ThreadShell)
+@pytest.mark.parametrize("wake", [1, 2])
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_first_attempt_is_judged_when_its_thread_runs_again(
+    shell: Shell, connect: Connect, scripted: Scripted, wake: int, observed: bool
+) -> None:
+    instances, notes = scripted(3), Notes()
+    lock = connect(instances.urls, instance_timeout_ms=50, observer=notes if observed else None)
+    sleeps_on = held_up(lock, wake)
+    result = lock.try_acquire("stock", TTL_MS)
+    shell.until(lambda: notes.records or not observed, "the record")
+    check(result, sleeps_on, notes if observed else None)
+    if wake == 1:
+        assert not result
+        shell.until(lambda: all(instance.kinds() == ["set", "release"] for instance in instances), "the giving back")
+
+
+@only(ThreadShell)
+@pytest.mark.parametrize("wake", [1, 2, 3])
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_retry_is_judged_when_its_thread_runs_again(
+    shell: Shell, connect: Connect, scripted: Scripted, wake: int, observed: bool
+) -> None:
+    """The first wake is that of the refused first attempt."""
+    instances, notes = scripted(3), Notes()
+    for instance in instances:
+        instance.says["set"] = REFUSE
+    retry = RetryPolicy("fixed", 100, attempts=2)
+    lock = connect(instances.urls, instance_timeout_ms=50, retry=retry, observer=notes if observed else None)
+    sleeps_on = held_up(lock, wake)
+
+    def free() -> None:
+        shell.until(lambda: all("release" in instance.kinds() for instance in instances), "the refusals")
+        for instance in instances:
+            instance.says.clear()
+
+    freeing = threading.Thread(target=free, daemon=True)
+    freeing.start()
+    result = lock.try_acquire("stock", TTL_MS, 60_000)
+    freeing.join()
+    if result or result.outcome is not Outcome.CONTENDED:  # else this machine took too long to free it
+        check(result, sleeps_on)
+    if wake == 2:
+        assert not result
+        shell.until(lambda: instances.keys == [], "the giving back")
+
+
+@only(ThreadShell)
+@pytest.mark.parametrize("wake", [1, 2])
+def test_an_extension_is_judged_when_its_thread_runs_again(
+    shell: Shell, connect: Connect, scripted: Scripted, wake: int
+) -> None:
+    """Too late it is GONE; and its keys, which have been made to last, are given back."""
+    instances = scripted(3)
+    lock = connect(instances.urls, instance_timeout_ms=50, max_ttl_ms=600_000)
+    lease = lock.acquire("stock", TTL_MS)
+    sleeps_on = held_up(lock, wake)
+    result = lock.try_extend(lease, 600_000)
+    if result:
+        assert wake == 2
+        assert sleeps_on.ran_ns <= result.granted_ns < lease.valid_until_ns
+    else:
+        assert result.outcome is Outcome.GONE
+        shell.until(lambda: instances.keys == [], "the giving back")
