@@ -118,7 +118,10 @@ class _Connected:
 
     def _extend_steps(self, lease: Lease, ttl_ms: int | None) -> Steps:
         check_lease(lease)
-        return extend_steps(self._driver.engine, lease, lease.ttl_ms if ttl_ms is None else ttl_ms, monotonic_ns())
+        if ttl_ms is None:
+            ttl_ms = lease.ttl_ms
+        check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
+        return extend_steps(self._driver.engine, lease, ttl_ms, monotonic_ns())
 
 
 class Redlock(_Connected):

@@ -74,11 +74,13 @@ def test_an_acquire_that_waits_is_told_and_leaves_nothing(
         instance.resume()
     lock.close(0.05)
     try:
-        assert job.result().granted_ns, "it was granted before it was closed"
-    except InstanceClosedError as error:
-        assert "this Redlock is closed" in str(error)
+        job.result()
+    except InstanceClosedError:
+        is_told = True
     else:
-        assert settled
+        is_told = False  # granted before it was closed
+    assert is_told or settled
+    if not is_told:
         return
     for instance in instances:
         instance.resume()
@@ -161,9 +163,14 @@ def test_what_a_body_raises_is_not_hidden_by_a_lease_that_cannot_be_given_back(
     connect: Connect, scripted: Scripted, error: type[BaseException]
 ) -> None:
     lock = connect(scripted(3).urls)
-    with pytest.raises(error) as raised, lock.hold("stock", TTL_MS):
-        lock.close(0)
-        raise error
+
+    def body() -> None:
+        with lock.hold("stock", TTL_MS):
+            lock.close(0)
+            raise error
+
+    with pytest.raises(error) as raised:
+        body()
     said = "the lease on 'stock' was not given back: all instances: not connected: this Redlock is closed"
     assert raised.value.__notes__ == [said]
 

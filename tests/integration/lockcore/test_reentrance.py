@@ -53,7 +53,7 @@ def uses_of(lock: Any, lease: Any) -> list[Callable[[], Any]]:
         lambda: lock.release(lease),
         lambda: lock.try_extend(lease),
         lambda: lock.extend(lease),
-        lambda: lock.close(),
+        lock.close,
     ]
 
 
