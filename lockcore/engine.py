@@ -56,7 +56,7 @@ class Engine:
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Part | Turn] = []
-        self.turns = Turns(self)
+        self.turns, self.deadlines = Turns(self), Deadlines()
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
@@ -73,7 +73,6 @@ class Engine:
         self._prefix = settings.key_prefix.encode()
         self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
         self._counter = count(FIRST_NUMBER)
-        self.deadlines = Deadlines()
         self._over_cap = settings.lag_cap.is_passed_by
         self._owed: list[list[ReleaseRound]] = [[] for _ in addresses]
         self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
@@ -135,8 +134,7 @@ class Engine:
 
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET: at once if it is connected, else owed to it."""
-        won = round_.won
-        targets = won.voters
+        won, targets = round_.won, round_.won.voters
         if not won.cleaned:  # a lease's, not a lost attempt's
             won.cleaned = True
             self.given_back += 1
@@ -383,7 +381,7 @@ class Engine:
     def retire(self) -> None:
         """No attempt is begun any more, and who stands in line is told; releases go on."""
         self.retired = True
-        self._recount()
+        self.recount()
         self.turns.end()
 
     @property
