@@ -97,9 +97,9 @@ class AsyncDriver(Driver):
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
-        if _get_running_loop() is not self._loop:
-            self.check_home()
         try:
+            if _get_running_loop() is not self._loop:
+                self.check_home()
             engine = self.engine
             round_ = engine.release_round(lease, monotonic_ns())
             if self.keepers:

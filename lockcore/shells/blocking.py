@@ -116,8 +116,8 @@ class ThreadDriver(Driver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        self.check_caller()
         try:
+            self.check_caller()
             if self.keepers:
                 self.stop_keeping(lease)
             return self._carry(self._release(lease, monotonic_ns()))  # type: ignore[no-any-return]

@@ -114,10 +114,10 @@ class GreenletDriver(Driver):
 
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
-        me = getcurrent()
-        if me.parent is not self._hub or self._inside:
-            self.check_caller()
         try:
+            me = getcurrent()
+            if me.parent is not self._hub or self._inside:
+                self.check_caller()
             engine = self.engine
             round_ = engine.release_round(lease, monotonic_ns())
             if self.keepers:
@@ -127,6 +127,8 @@ class GreenletDriver(Driver):
             self._inside = True
             engine.submit_release(round_)
             self._inside = False
+        except CannotWaitError:
+            raise
         except Exception:
             self._inside = False
             raise
