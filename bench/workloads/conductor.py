@@ -1,7 +1,8 @@
 """The side of a run that leads: *Locust's events in a master or local runner → one origin, one end, one fault*.
 
 Rules
-- Every run has an id of its own, which the workers get with Locust's options: all contend for the same keys.
+- Every run has an id of its own, which the workers get with Locust's options, and with it their places: all contend
+  for the same keys, or each caller of the fleet has one of its own.
 - When all users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself
   after warm-up and duration.
 - Before Locust stops a distributed run every worker is asked to finish and its last report awaited: quitting drops
@@ -17,6 +18,8 @@ import logging
 import secrets
 import time
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from bench.workloads.alarm import call_at
 from bench.workloads.alive import is_alive
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE
 from bench.workloads.note import note_failure
-from bench.workloads.plan import RUN_ID, Plan, plan_of
+from bench.workloads.plan import FLEET, RUN_ID, Plan, plan_of
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
@@ -39,6 +42,18 @@ TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worke
 LOOK_S = 0.05
 PERCENTILES = (50, 90, 99, 99.9)
 logger = logging.getLogger(__name__)
+
+
+def in_order_of_users(ids: Iterable[str]) -> list[str]:
+    """Workers as Locust deals out users: the first of each host by name, then the second of each; who is first has
+    never fewer than who comes later."""
+    hosts: Counter[str] = Counter()
+    places = []
+    for worker in sorted(ids):
+        host = worker.split("_")[0]
+        places.append((hosts[host], worker))
+        hosts[host] += 1
+    return [worker for _, worker in sorted(places)]
 
 
 class Conductor:
@@ -67,6 +82,8 @@ class Conductor:
         self._latencies, self._finished = {}, set()
         environment = self._environment
         setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
+        if isinstance(self._runner, MasterRunner):
+            setattr(environment.parsed_options, FLEET, in_order_of_users(self._runner.clients))
         self._plan = None
         with suppress(BenchError):  # the workers will say it
             self._plan = plan_of(environment.parsed_options or Namespace())

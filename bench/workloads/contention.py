@@ -3,7 +3,8 @@
 Rules
 - Draws are made with numpy in chunks and handed out by a C iterator, so the hot path pays some 20 ns for each.
 - Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order callers run in.
-- Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to itself.
+- Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to itself: number i of the
+  callers of worker p of P has i·P + p, so that no two share one however many each has. One too many is refused.
 - A time of zero draws nothing: there is no stream, and its user has no step for it.
 
 Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
@@ -16,10 +17,13 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from bench.errors import UsageError
 from bench.scenario.model import Delay, Skew
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 CALLERS_PER_WORKER = 100_000  # a caller's number is its worker's index times this, plus its own
+Seat = tuple[int, int]  # which worker of the fleet, of how many
+ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
 _LONGEST_NS = 86_400 * NS_PER_S  # what a heavy tail is cut at: int64 must hold it
 _FIRST_CHUNK, _CHUNK = 16, 512  # doubling: ten thousand callers with few operations each stay small
@@ -57,18 +61,26 @@ def delay_sampler(delay: Delay) -> Sampler | None:
 class Contention:
     """The choices of all callers of one process."""
 
-    def __init__(self, skew: Skew, resources: int, hold: Delay, think: Delay, seed: int, *, processes: int = 1) -> None:
-        self._own = (processes, resources) if skew.kind == "own" else None
+    def __init__(self, skew: Skew, resources: int, hold: Delay, think: Delay, seed: int, *, seat: Seat = ALONE) -> None:
+        self._own = (seat, resources) if skew.kind == "own" else None
         self._resources = resource_sampler(skew, resources) if resources > 1 else None
         self._hold = delay_sampler(hold)
         self._think = delay_sampler(think)
         self._seed = seed
 
     def resources(self, caller: int) -> Iterator[int]:
-        """Yield, without end, the indices of the resources that `caller` wants."""
+        """Yield, without end, the indices of the resources that `caller` wants.
+
+        Raises UsageError when each is to have one of its own and there is none left for this one.
+        """
         if self._own is not None:
-            worker, number = divmod(caller, CALLERS_PER_WORKER)
-            return repeat((number * self._own[0] + worker) % self._own[1])
+            (part, parts), resources = self._own
+            own = caller % CALLERS_PER_WORKER * parts + part
+            if own >= resources:
+                raise UsageError(
+                    f"skew own: there are more callers than the {resources:,} resources; raise --resources"
+                )
+            return repeat(own)
         return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
 
     def holds_ns(self, caller: int) -> Iterator[int] | None:

@@ -36,6 +36,7 @@ events: Any = locust.events
 _loader_pid = os.getpid()
 show_fractions()
 take_plan()
+os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))  # it tries to connect for minutes
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
 
@@ -51,8 +52,6 @@ def _connect(environment: Any, runner: Any, web_ui: Any, **_: object) -> None:
     if isinstance(runner, WorkerRunner):
         options = environment.parsed_options
         options.json = options.json_file = None  # the master's to write; a worker would put its rest over it
-        if os.getpid() != _loader_pid:
-            die_with_parent(_loader_pid)
         Member(environment, runner)
         return
     if web_ui is None:

@@ -20,9 +20,10 @@ from gevent.event import Event
 from locust.env import Environment
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
 
-from bench.errors import BenchError
+from bench.errors import BenchError, UsageError
+from bench.workloads.contention import ALONE, Seat
 from bench.workloads.interrupt import end_within
-from bench.workloads.plan import plan_of
+from bench.workloads.plan import FLEET, Plan, plan_of
 from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker
 from lockcore.clock import monotonic_ns
@@ -58,7 +59,8 @@ class Member:
         try:
             plan = plan_of(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or plan.grace_s
-            worker = Worker.open(plan, max(self._runner.worker_index, 0), environment, self._failed)
+            index = max(self._runner.worker_index, 0)
+            worker = Worker.open(plan, index, environment, self._failed, self._seat(plan))
         except BenchError as error:
             self._failed(error)
             return
@@ -66,6 +68,17 @@ class Member:
             worker.finish()
         else:
             self._worker = LockUser.worker = worker
+
+    def _seat(self, plan: Plan) -> Seat:
+        """This worker's place in the fleet. Raises UsageError when it has none and needs one."""
+        runner, fleet = self._runner, getattr(self._environment.parsed_options, FLEET, ())
+        if not isinstance(runner, WorkerRunner):
+            return ALONE
+        if runner.client_id in fleet:
+            return fleet.index(runner.client_id), len(fleet)
+        if plan.scenario.skew.kind == "own":
+            raise UsageError("skew own: a worker joined after the start, and its callers would share; start anew")
+        return ALONE
 
     def _failed(self, error: BenchError) -> None:
         self._runner.send_message(FAILED, {"sentence": str(error), "exit_code": error.exit_code})

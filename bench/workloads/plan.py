@@ -32,6 +32,7 @@ PLAN_FILE = "plan.json"
 FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
 TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
+FLEET = "lockbench_fleet"  # with it travels who takes part: the ids of the workers, each in its place
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
 _RUNS_OWN = {"faults", "thresholds"}  # `lockbench run` injects and judges from outside

@@ -32,9 +32,9 @@ class LockUser(User):
         worker = self.worker
         if worker is None:
             return
-        if self._gear is None:
-            self._gear = worker.gear()
         try:
+            if self._gear is None:
+                self._gear = worker.gear()
             self._cycle(self._gear, operation(self._gear))
         except BenchError as error:
             worker.broke(error)
@@ -50,6 +50,11 @@ class LockUser(User):
         if not killed and self.worker is not None:
             self.worker.wake(self.greenlet)
         return killed
+
+    def on_stop(self) -> None:
+        """Nobody uses this caller's number any more."""
+        if self._gear is not None and self.worker is not None:
+            self.worker.leave(self._gear)
 
     def _cycle(self, gear: Gear, operate: Operate) -> None:
         now, take, thinks_ns, rest_until = monotonic_ns, gear.take, gear.thinks_ns, gear.rest_until

@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
-from bench.workloads.contention import CALLERS_PER_WORKER, Contention
+from bench.workloads.contention import ALONE, CALLERS_PER_WORKER, Contention, Seat
 from bench.workloads.export import ExportBeside, export_beside
 from bench.workloads.gear import Gear, PackedVotes
 from bench.workloads.note import note_path, status_facts, write_note
@@ -65,7 +66,15 @@ class Worker:
     """The running share. Made by `open`; `begin` when all users of all workers run; `finish` when all have ended."""
 
     def __init__(
-        self, plan: Plan, index: int, recipe: Recipe, workdir: Path, *, environment: Environment, broke: Broke
+        self,
+        plan: Plan,
+        index: int,
+        recipe: Recipe,
+        workdir: Path,
+        *,
+        environment: Environment,
+        broke: Broke,
+        seat: Seat = ALONE,
     ) -> None:
         scenario = plan.scenario
         self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
@@ -80,12 +89,13 @@ class Worker:
             scenario.hold,
             scenario.think,
             scenario.seed,
-            processes=scenario.processes,
+            seat=seat,
         )
         self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
         self._callers = self._cuts = self._folded = 0
+        self._left: list[int] = []
         self._started = Event()
         self._naps, self._rests = Alarm(), Alarm()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
@@ -106,8 +116,9 @@ class Worker:
         self.exporting: ExportBeside | None = None
 
     @classmethod
-    def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke) -> Worker:
-        """Connect the recipe and open the history. `broke` is called with what ends the run while it runs.
+    def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Worker:
+        """Connect the recipe and open the history. `broke` is called with what ends the run while it runs; `seat`:
+        which worker of the fleet this is, of how many.
 
         Raises UsageError or EnvironmentNotReadyError with one sentence; nothing is left open then.
         """
@@ -118,7 +129,7 @@ class Worker:
             recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, settings)
             if not plan.allow_missing:
                 _require_all(recipe)
-            worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke)
+            worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat)
             if plan.workdir is None:  # by itself: nobody follows the history and exports what it says
                 worker.exporting = export_beside(plan, index, workdir)
         except BaseException:
@@ -136,9 +147,13 @@ class Worker:
     # -- for users ----------------------------------------------------------------------------------------------------
 
     def gear(self) -> Gear:
-        """What one new caller works with."""
-        caller = self.index * CALLERS_PER_WORKER + self._callers
-        self._callers += 1
+        """What one new caller works with; it takes the number of one that has left, if there is one.
+
+        Raises UsageError when there is no resource for it.
+        """
+        number = heappop(self._left) if self._left else self._callers
+        self._callers = max(self._callers, number + 1)
+        caller = self.index * CALLERS_PER_WORKER + number
         contention, acquires = self._contention, self.rows[0]
         return Gear(
             acquire=self.recipe.acquire,
@@ -169,6 +184,10 @@ class Worker:
         if lateness_ns != CANCELLED:
             self._rests_late_ns.append(lateness_ns)
             self._kept_ns += lateness_ns
+
+    def leave(self, gear: Gear) -> None:
+        """A caller has ended: its number, and with it a resource of its own, is free."""
+        heappush(self._left, gear.caller % CALLERS_PER_WORKER)
 
     def _cut(self) -> None:
         self._cuts += 1

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from bench.topology.fleet import Fleet, start_fleet
 from tests.integration.locust_runs import counts, free_port, keys, until
@@ -78,6 +79,30 @@ def targets(fleet: Fleet) -> list[str]:
 def measured(log: str) -> dict[str, tuple[int, int]]:
     """What our own lossless summary says: operations and workers by row."""
     return {name: (int(count), int(workers)) for name, _, count, workers in MEASURED.findall(log)}
+
+
+def sets(fleet: Fleet) -> int:
+    with Redis.from_url(fleet.urls[0]) as client:
+        return int(client.info("commandstats").get("cmdstat_set", {}).get("calls", 0))
+
+
+def test_own_is_own_over_all_processes_and_takes_one_round_per_lease(fleet: Fleet, tmp_path: Path) -> None:
+    """Seven callers in two processes over seven resources: whoever shared one would be refused and ask again."""
+    words = ["--headless", "-u", "7", "-r", "7", "-t", "4s", "--skew", "own", "--resources", "7", "--hold", "fixed:1ms"]
+    before = sets(fleet)
+    code, rows, log = plain(tmp_path, *words, *targets(fleet), processes=2).end()
+    assert code == 0, log
+    acquires, _ = counts(rows)["acquire"]
+    if acquires < 100:
+        pytest.skip(f"the machine was too busy: {acquires} acquires in 4 s")
+    assert sets(fleet) - before <= 1.05 * acquires + 5, "a busy machine answers late now and then"
+
+
+def test_own_without_a_resource_for_everybody_ends_with_a_sentence(fleet: Fleet, tmp_path: Path) -> None:
+    words = ["--headless", "-u", "4", "-r", "4", "-t", "5s", "--skew", "own", "--resources", "3"]
+    code, _, log = plain(tmp_path, *words, *targets(fleet), processes=2).end()
+    assert code == 2, log
+    assert "own needs a resource for each of 4 users" in log
 
 
 def test_plain_locust_shows_our_rows_and_they_equal_our_counts(fleet: Fleet, tmp_path: Path) -> None:

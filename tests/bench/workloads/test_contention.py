@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from bench.errors import UsageError
 from bench.scenario.model import Delay, Skew
 from bench.workloads.contention import CALLERS_PER_WORKER, Contention
 
@@ -100,14 +101,22 @@ def test_hold_and_think_of_one_caller_are_independent_streams() -> None:
     assert list(islice(both.holds_ns(0), 50)) != list(islice(both.thinks_ns(0), 50))
 
 
-def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource() -> None:
-    processes, users = 3, 30
+@pytest.mark.parametrize("each", [(10, 10, 10), (3, 2, 2), (1, 1, 0), (7,)])
+def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource(each: tuple[int, ...]) -> None:
+    """`each`: the callers of every worker, as Locust deals them out, over no more resources than there are callers."""
     wanted = []
-    for worker in range(processes):
-        own = Contention(Skew("own"), users, NONE, NONE, 1, processes=processes)
-        for number in range(users // processes):
-            draws = own.resources(worker * CALLERS_PER_WORKER + number)
+    for worker, callers in enumerate(each):
+        own = Contention(Skew("own"), sum(each), NONE, NONE, 1, seat=(worker, len(each)))
+        for number in range(callers):
+            draws = own.resources(5 * CALLERS_PER_WORKER + number)  # Locust's own numbers of workers have gaps
             first = next(draws)
             assert [next(draws) for _ in range(5)] == [first] * 5
             wanted.append(first)
-    assert sorted(wanted) == list(range(users))
+    assert sorted(wanted) == list(range(sum(each)))
+
+
+def test_under_own_a_caller_for_whom_no_resource_is_left_is_refused() -> None:
+    own = Contention(Skew("own"), 4, NONE, NONE, 1, seat=(1, 2))
+    assert [next(own.resources(number)) for number in (0, 1)] == [1, 3]
+    with pytest.raises(UsageError, match="more callers than the 4 resources"):
+        own.resources(2)
