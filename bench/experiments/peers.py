@@ -12,6 +12,7 @@ keeps what was measured. Source: README, "Beside other libraries".
 from __future__ import annotations
 
 import datetime
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,7 @@ STOPPED_N = 3
 MANY = 64
 PYTHON_BAR, OTHER_BAR, STOPPED_BAR = 20.0, 2.5, 0.9
 PARTS = ("cycles", "hot", "stopped")
+LATENCIES = ("p50_us", "p99_us")
 
 Say = Callable[[str], None]
 
@@ -206,8 +208,11 @@ def _row(cell: _Cell) -> Figures:
         values = [figures[name] for figures in cell.rounds]
         if name == "errors":
             medians[name] = _summed(values)
-        elif name in ("gave_up", "leases", "cycles", "keys_left"):
+        elif name in ("gave_up", "failed", "leases", "cycles", "keys_left"):
             medians[name] = sum(values)
+        elif name in LATENCIES:
+            middle = median(_waited(figures, name) for figures in cell.rounds)
+            medians[name] = None if math.isinf(middle) else middle
         else:
             known = [value for value in values if value is not None]
             medians[name] = median(known) if known else None
@@ -220,6 +225,11 @@ def _row(cell: _Cell) -> Figures:
         **medians,
         "rounds": cell.rounds,
     }
+
+
+def _waited(figures: Figures, name: str) -> float:
+    """A percentile of the waits; who is not among those that were granted waited for ever."""
+    return math.inf if figures[name] is None else float(figures[name])
 
 
 def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
@@ -277,7 +287,7 @@ def _ratio_bar(name: str, cells: Sequence[_Cell], peers: Sequence[_Cell], figure
     assert us is not None
     assert them is not None
     pairs = zip(us.rounds, them.rounds, strict=False)
-    ratios = [one[figure] / other[figure] for one, other in pairs if one[figure] and other[figure]]
+    ratios = [_of(one, figure) / _of(other, figure) for one, other in pairs if _is_known(one, other, figure)]
     if not ratios:
         return None
     value = median(ratios)
@@ -285,20 +295,31 @@ def _ratio_bar(name: str, cells: Sequence[_Cell], peers: Sequence[_Cell], figure
         "name": name,
         "ours": us.contestant.peer.name,
         "theirs": them.contestant.peer.name,
-        "value": value,
-        "low": min(ratios),
-        "high": max(ratios),
+        **{name: None if math.isinf(ratio) else ratio for name, ratio in _spread(ratios)},
         "bar": bar,
         "at_least": at_least,
         "reached": value >= bar if at_least else value < bar,
     }
 
 
+def _spread(ratios: Sequence[float]) -> tuple[tuple[str, float], ...]:
+    return ("value", median(ratios)), ("low", min(ratios)), ("high", max(ratios))
+
+
+def _of(figures: Figures, figure: str) -> float:
+    return _waited(figures, figure) if figure in LATENCIES else float(figures[figure])
+
+
+def _is_known(ours: Figures, theirs: Figures, figure: str) -> bool:
+    """Whether there is a ratio: what we did not get done in time counts against us, what they did not is no bar."""
+    return bool(theirs[figure] and (ours[figure] or figure in LATENCIES))
+
+
 def _champion(cells: Sequence[_Cell], figure: str, best: Callable[..., int]) -> _Cell | None:
     medians = {}
     for index, cell in enumerate(cells):
-        known = [figures[figure] for figures in cell.rounds if figures[figure]]
-        if known:
+        known = [_of(figures, figure) for figures in cell.rounds if figure in LATENCIES or figures[figure]]
+        if known and (figure not in LATENCIES or _is_ours(cell) or median(known) < math.inf):
             medians[index] = median(known)
     return cells[best(medians, key=lambda index: medians[index])] if medians else None
 

@@ -11,7 +11,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from bench.topology.fleet import Fleet
 from bench.topology.info import delta
 from bench.topology.probe import info_snapshot
 from bench.topology.target import parse_targets
-from bench.workloads.peers.order import BIN_S, Order
+from bench.workloads.peers.order import BIN_S, Order, middle_us
 
 TTL_MS, WAIT_MS = 10_000, 10_000
 PATIENCE_S = 45.0  # beyond the load's time
@@ -100,11 +100,12 @@ def rate_between(bins: Mapping[int, int], from_s: float, until_s: float) -> floa
 
 def figures_of(answer: Mapping[str, Any], sent: int) -> Figures:
     """From a driver's tally and the `sent` commands that the servers counted."""
-    cycles, times = answer["cycles"], answer["acquires_us"]
+    cycles, times, failed = answer["cycles"], answer["acquires"], answer["failed"]
     return {
         "cycles_per_s": cycles / answer["seconds"],
-        "p50_us": _percentile(times, 0.50),
-        "p99_us": _percentile(times, 0.99),
+        "p50_us": _percentile(times, failed, 0.50),
+        "p99_us": _percentile(times, failed, 0.99),
+        "failed": failed,
         "client_us": answer["client_us"] / cycles if cycles else None,
         "server_us": answer["server_us"] / cycles if cycles else None,
         "jain": jains_index(answer["leases_by_caller"]),
@@ -115,8 +116,14 @@ def figures_of(answer: Mapping[str, Any], sent: int) -> Figures:
     }
 
 
-def _percentile(ascending: Sequence[float], share: float) -> float | None:
-    return ascending[min(int(len(ascending) * share), len(ascending) - 1)] if ascending else None
+def _percentile(times: Mapping[str, int], failed: int, share: float) -> float | None:
+    """Of all that were begun; an acquire that was never granted took for ever, so that None may be among them."""
+    left = int((sum(times.values()) + failed) * share)
+    for bucket, count in sorted((int(name), count) for name, count in times.items()):
+        left -= count
+        if left < 0:
+            return middle_us(bucket)
+    return None
 
 
 def _order(contestant: Contestant, fleet: Fleet, load: Load, *, warmup_s: float) -> Order:
@@ -171,8 +178,16 @@ def _answer(process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
 
 
 def _nothing(seconds: float, error: str) -> dict[str, Any]:
-    empty = {"cycles": 0, "acquires_us": [], "leases_by_caller": [], "bins": {}, "gave_up": 0, "all_cycles": 0}
-    return {**empty, "seconds": seconds, "errors": {error: 1}, "client_us": 0.0, "server_us": 0.0}
+    empty = {"cycles": 0, "leases_by_caller": [], "bins": {}, "gave_up": 0, "all_cycles": 0}
+    return {
+        **empty,
+        "acquires": {},
+        "failed": 0,
+        "seconds": seconds,
+        "errors": {error: 1},
+        "client_us": 0.0,
+        "server_us": 0.0,
+    }
 
 
 def _forget(fleet: Fleet) -> list[int]:

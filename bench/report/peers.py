@@ -6,7 +6,7 @@ reason. Source: bench.experiments.peers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,8 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
 def _bar(bar: Row) -> str:
     wanted = f"{'≥' if bar['at_least'] else '<'} {bar['bar']:g}"
     who = f"{bar['ours']}" + (f" beside {bar['theirs']}" if bar["theirs"] else "")
-    value = f"{bar['value']:.2f} ({bar['low']:.2f}–{bar['high']:.2f})"
-    return f"{bar['name']}: {value}, wanted {wanted}; {who}"
+    value, low, high = ("∞" if bar[name] is None else f"{bar[name]:.2f}" for name in ("value", "low", "high"))
+    return f"{bar['name']}: {value} ({low}–{high}), wanted {wanted}; {who}"
 
 
 def _parts(result: Result) -> Iterator[Part]:
@@ -135,8 +135,8 @@ def _cycles(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         errors = [error for row in both.values() for error in row["errors"].items()]
         yield (
             name,
-            _count(one["cycles_per_s"]), _count(one["p50_us"]), _count(one["p99_us"]),
-            _count(many["cycles_per_s"]), _ms(many["p50_us"]), _ms(many["p99_us"]),
+            _count(one["cycles_per_s"]), _wait(one, "p50_us", _count), _wait(one, "p99_us", _count),
+            _count(many["cycles_per_s"]), _wait(many, "p50_us"), _wait(many, "p99_us"),
             _count(many["client_us"], 1), _count(many["server_us"], 1),
             count(sum(number for _, number in errors)),
         )  # fmt: skip
@@ -147,8 +147,8 @@ def _hot(row: Row) -> tuple[str, ...]:
     return (
         row["name"],
         _count(row["cycles_per_s"]),
-        _ms(row["p50_us"]),
-        _ms(row["p99_us"]),
+        _wait(row, "p50_us"),
+        _wait(row, "p99_us"),
         MISSING if jain is None else f"{jain:.2f}",
         MISSING if commands is None else f"{commands:.1f}",
         share(row["gave_up"], row["gave_up"] + row["leases"]),
@@ -168,11 +168,16 @@ def _stopped(row: Row) -> tuple[str, ...]:
     )
 
 
+def _ms(us: float | None) -> str:
+    return milliseconds(None if us is None else us / 1e6)
+
+
+def _wait(row: Row, name: str, shown: Callable[[float | None], str] = _ms) -> str:
+    """A percentile of the waits; ∞ where so many acquires were never granted."""
+    return "∞" if row[name] is None and row.get("failed") else shown(row[name])
+
+
 def _count(value: float | None, digits: int = 0) -> str:
     if value is None:
         return MISSING
     return f"{value:.{digits}f}" if value < 100 and digits else count(round(value))
-
-
-def _ms(us: float | None) -> str:
-    return milliseconds(None if us is None else us / 1e6)

@@ -14,6 +14,11 @@ from urllib.parse import urlsplit
 from bench.workloads.peers.order import Order
 
 KEY_PREFIX = "lockbench:"
+RELEASED = "released"  # lockcore's Outcome, by its value
+
+
+class NotReleasedError(Exception):
+    """A release that did not do what it should, of a library that says so by its answer."""
 
 
 class Lockcore:
@@ -32,7 +37,8 @@ class Lockcore:
 
     def release(self, held: Any) -> None:
         """See Lock."""
-        self._try_release(held)
+        if self._try_release(held).value != RELEASED:
+            raise NotReleasedError
 
 
 class AsyncLockcore:
@@ -55,7 +61,8 @@ class AsyncLockcore:
 
     async def release(self, held: Any) -> None:
         """See AsyncLock."""
-        await self._try_release(held)
+        if (await self._try_release(held)).value != RELEASED:
+            raise NotReleasedError
 
 
 class RedisPy:

@@ -38,14 +38,14 @@ class AsyncLock(Protocol):
 
 
 def _calls(lock: Lock, tally: Tally, caller: int, sleep: Callable[[float], Any]) -> None:
-    order, now, resource = tally.order, time.perf_counter, tally.order.resource(caller)
-    while (began_s := now()) < tally.end_s:
+    order, resource = tally.order, tally.order.resource(caller)
+    while (began_s := tally.ask()) < tally.end_s:
         try:
             held = lock.acquire(resource)
-            granted_s = now()
             if held is None:
                 tally.refuse(None)
                 continue
+            tally.grant(began_s)
             if order.hold_s:
                 sleep(order.hold_s)
             lock.release(held)
@@ -53,18 +53,18 @@ def _calls(lock: Lock, tally: Tally, caller: int, sleep: Callable[[float], Any])
             tally.refuse(error)
             sleep(REST_S)
         else:
-            tally.add(caller, began_s, granted_s)
+            tally.complete(caller, began_s)
 
 
 async def _async_calls(lock: AsyncLock, tally: Tally, caller: int) -> None:
-    order, now, resource = tally.order, time.perf_counter, tally.order.resource(caller)
-    while (began_s := now()) < tally.end_s:
+    order, resource = tally.order, tally.order.resource(caller)
+    while (began_s := tally.ask()) < tally.end_s:
         try:
             held = await lock.acquire(resource)
-            granted_s = now()
             if held is None:
                 tally.refuse(None)
                 continue
+            tally.grant(began_s)
             if order.hold_s:
                 await asyncio.sleep(order.hold_s)
             await lock.release(held)
@@ -72,7 +72,7 @@ async def _async_calls(lock: AsyncLock, tally: Tally, caller: int) -> None:
             tally.refuse(error)
             await asyncio.sleep(REST_S)
         else:
-            tally.add(caller, began_s, granted_s)
+            tally.complete(caller, began_s)
 
 
 def run_threads(order: Order, lock: Lock) -> Tally:

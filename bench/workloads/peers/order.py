@@ -1,19 +1,24 @@
 """What a driver of `make peers` is told and what it answers: *a JSON order on stdin → a JSON tally on stdout*.
 
     order   what to lock, how long, by how many callers; `own` gives each caller a resource, else all want one
-    tally   cycles completed between the end of the warm-up and the end, CPU of the same span; latencies of all
-            acquires begun in it, however long they took
+    tally   cycles completed between the end of the warm-up and the end, CPU of the same span; of all acquires begun in
+            it, however long they took, how long (by bucket) or that they were never granted
 
-Rules: the standard library only, because this runs in every peer's own environment; drivers in other languages read and
-write the same two documents. A cycle is acquire, hold, release. CPU of servers is what the kernel says they ran.
+Rules
+- The standard library only, because this runs in every peer's own environment; drivers in other languages read and
+  write the same two documents, and count alike. A cycle is acquire, hold, release.
+- A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
+  (`failed`); every one counts. A bucket of times is a hundredth wide.
+- CPU of servers is what the kernel says they ran.
+
 Source: README, "Beside other libraries".
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 BIN_S = 0.1
-MOST_SAMPLES = 200_000
+BUCKET = math.log(1.01)  # times in µs are kept as floor(ln(µs) / this)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,8 @@ class Tally:
     begin_s: float = 0.0
     measure_s: float = 0.0
     end_s: float = 0.0
-    acquires_s: array[float] = field(default_factory=lambda: array("d"))
+    acquires: Counter[int] = field(default_factory=Counter)  # granted, by bucket of their time
+    asked: int = 0
     leases: Counter[int] = field(default_factory=Counter)  # by caller, in the span
     bins: Counter[int] = field(default_factory=Counter)  # completed cycles by tenth of a second since the begin
     gave_up: int = 0
@@ -75,15 +81,23 @@ class Tally:
         self.measure_s = self.begin_s + self.order.warmup_s
         self.end_s = self.measure_s + self.order.seconds
 
-    def add(self, caller: int, began_s: float, granted_s: float) -> None:
-        """One cycle has been completed."""
+    def ask(self) -> float:
+        """An acquire begins now: the time (s)."""
+        now_s = time.perf_counter()
+        self.asked += self.measure_s <= now_s < self.end_s
+        return now_s
+
+    def grant(self, began_s: float) -> None:
+        """It was granted now, however late: who waits longest must count."""
+        if self.measure_s <= began_s < self.end_s:
+            self.acquires[bucket_of(time.perf_counter() - began_s)] += 1
+
+    def complete(self, caller: int, began_s: float) -> None:
+        """One cycle has been completed: its release did what it should."""
         now_s = time.perf_counter()
         self.all_cycles += 1
         self.bins[int((now_s - self.begin_s) / BIN_S)] += 1
-        if self.measure_s <= began_s:
-            self.leases[caller] += now_s <= self.end_s
-            if len(self.acquires_s) < MOST_SAMPLES:  # however late it was granted: who waits longest must count
-                self.acquires_s.append(granted_s - began_s)
+        self.leases[caller] += self.measure_s <= began_s and now_s <= self.end_s
 
     def refuse(self, error: BaseException | None) -> None:
         """An acquire or release failed: by an error, or (None) by giving up."""
@@ -97,7 +111,8 @@ class Tally:
         return {
             "cycles": sum(self.leases.values()),
             "seconds": self.order.seconds,
-            "acquires_us": sorted(round(seconds * 1e6, 1) for seconds in self.acquires_s),
+            "acquires": {str(number): count for number, count in sorted(self.acquires.items())},
+            "failed": self.asked - sum(self.acquires.values()),
             "leases_by_caller": [self.leases[caller] for caller in range(self.order.callers)],
             "bins": {str(number): count for number, count in sorted(self.bins.items())},
             "gave_up": self.gave_up,
@@ -106,6 +121,16 @@ class Tally:
             "client_us": self.client_us,
             "server_us": self.server_us,
         }
+
+
+def bucket_of(seconds: float) -> int:
+    """Which bucket a time belongs to."""
+    return int(math.log(max(seconds * 1e6, 1.0)) / BUCKET)
+
+
+def middle_us(bucket: int) -> float:
+    """The time (µs) that stands for a bucket, right to half a hundredth."""
+    return math.exp((bucket + 0.5) * BUCKET)
 
 
 @dataclass(slots=True)

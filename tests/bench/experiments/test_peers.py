@@ -18,7 +18,10 @@ from bench.experiments.peers_contest import Load, figures_of, rate_between
 from bench.experiments.peers_installed import PEERS, Absent, Contestant, Peer, install
 from bench.report.peers import BEGIN, END, summarise_peers, write_readme
 from bench.workloads.peers.driver import DRIVERS
-from bench.workloads.peers.order import Order, Tally
+from bench.workloads.peers.locks import Lockcore, NotReleasedError
+from bench.workloads.peers.loops import run_threads
+from bench.workloads.peers.order import Order, Tally, bucket_of
+from lockcore import Outcome
 
 ROOT = Path(__file__).parents[3]
 
@@ -101,21 +104,83 @@ def test_rates_are_of_whole_tenths_between_two_times() -> None:
 def test_a_tally_becomes_figures() -> None:
     order = Order("x", [], [], 2.0, 0.0, 2, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
     answer = Tally(order).to_json() | {
-        "cycles": 4, "all_cycles": 5, "acquires_us": [1.0, 2.0, 3.0, 4.0], "leases_by_caller": [1, 3],
+        "cycles": 4, "all_cycles": 5, "acquires": {str(bucket_of(us / 1e6)): 1 for us in (10.0, 20.0, 30.0, 40.0)},
+        "leases_by_caller": [1, 3],
         "client_us": 40.0, "server_us": 8.0, "gave_up": 2,
     }  # fmt: skip
     figures = figures_of(answer, sent=50)
     assert figures["cycles_per_s"] == 2
     assert (figures["client_us"], figures["server_us"], figures["commands_per_lease"]) == (10, 2, 10)
-    assert (figures["p50_us"], figures["p99_us"], figures["jain"]) == (3.0, 4.0, 0.8)
+    assert (figures["p50_us"], figures["p99_us"]) == (pytest.approx(30.0, rel=0.006), pytest.approx(40.0, rel=0.006))
+    assert figures["jain"] == 0.8
+
+
+def test_an_acquire_that_was_never_granted_took_for_ever() -> None:
+    """Who gives up early would else show the shortest waits."""
+    order = Order("x", [], [], 2.0, 0.0, 2, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
+    answer = Tally(order).to_json() | {"acquires": {"100": 97}, "leases_by_caller": [1]}
+    for failed, median_us, p99_us in ((0, True, True), (1, True, False), (3, True, False), (200, False, False)):
+        figures = figures_of(answer | {"failed": failed}, sent=0)
+        assert (figures["p50_us"] is not None, figures["p99_us"] is not None) == (median_us, p99_us), failed
+        assert figures["failed"] == failed
+
+
+def test_waits_without_an_end_miss_a_bar_and_win_none() -> None:
+    ours = cell("lockcore gevent", SINGLE, p50_us=None)
+    (bar,) = bars([ours, cell("redsync redigo", SINGLE, p50_us=80.0)], [], [])
+    assert (bar["value"], bar["reached"]) == (None, False)
+    theirs = cell("redsync redigo", SINGLE, p50_us=80.0)
+    theirs.rounds = [{"gave_up": 0, "p50_us": 1.0}, {"gave_up": 0, "p50_us": None}, {"gave_up": 0, "p50_us": None}]
+    honest = cell("node-redlock 4", SINGLE, p50_us=90.0)
+    (bar,) = bars([cell("lockcore gevent", SINGLE, p50_us=60.0), theirs, honest], [], [])
+    assert (bar["theirs"], bar["reached"]) == ("node-redlock 4", True)
+
+
+class Fake:
+    """A lock of two calls by script: what an acquire gives (an exception is raised), and whether its release works."""
+
+    def __init__(self, *held: object, release: Exception | None = None) -> None:
+        self._held, self._release = list(held), release
+
+    def acquire(self, _resource: str) -> object:
+        held = self._held.pop(0) if self._held else "held"
+        if isinstance(held, Exception):
+            raise held
+        return held
+
+    def release(self, _held: object) -> None:
+        if self._release is not None:
+            raise self._release
+
+
+def test_every_acquire_counts_and_a_release_that_fails_is_no_cycle() -> None:
+    order = Order("x", [], [], 0.05, 0.0, 1, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
+    document = run_threads(order, Fake(None, None, OSError(), None)).to_json()
+    assert (document["failed"], document["gave_up"], document["errors"]) == (4, 3, {"OSError": 1})
+    assert sum(document["acquires"].values()) >= document["cycles"] > 0
+    document = run_threads(order, Fake(release=NotReleasedError())).to_json()
+    assert (document["cycles"], document["all_cycles"], document["failed"]) == (0, 0, 0)
+    assert document["errors"]["NotReleasedError"] == sum(document["acquires"].values()) > 0
+
+
+@pytest.mark.parametrize("answer", [Outcome.GONE, Outcome.UNREACHABLE])
+def test_a_release_of_lockcore_that_did_not_release_is_an_error(answer: Outcome) -> None:
+    lock = object.__new__(Lockcore)
+    lock._try_release = lambda _held: answer
+    with pytest.raises(NotReleasedError):
+        lock.release(None)
+    lock._try_release = lambda _held: Outcome.RELEASED
+    lock.release(None)
 
 
 def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles() -> None:
     tally = Tally(Order("x", [], [], 0.0, 0.0, 1, own=False, hold_s=0.0, ttl_ms=1, wait_ms=1))
     tally.start()
-    tally.add(0, tally.measure_s, tally.measure_s + 5.0)
+    tally.end_s = tally.begin_s + 1e-9
+    tally.grant(tally.measure_s)
+    tally.complete(0, tally.measure_s)
     assert tally.to_json()["cycles"] == 0
-    assert tally.to_json()["acquires_us"] == [pytest.approx(5e6)]
+    assert sum(tally.to_json()["acquires"].values()) == 1
 
 
 def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
-	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,7 +43,8 @@ type order struct {
 type tally struct {
 	Cycles         int            `json:"cycles"`
 	Seconds        float64        `json:"seconds"`
-	AcquiresUs     []float64      `json:"acquires_us"`
+	Acquires       map[string]int `json:"acquires"`
+	Failed         int            `json:"failed"`
 	LeasesByCaller []int          `json:"leases_by_caller"`
 	Bins           map[string]int `json:"bins"`
 	GaveUp         int            `json:"gave_up"`
@@ -54,7 +55,8 @@ type tally struct {
 }
 
 type seen struct {
-	acquires []float64
+	acquires map[int]int
+	asked    int
 	bins     map[int]int
 	errors   map[string]int
 	leases   int
@@ -102,7 +104,7 @@ func cpuUs() float64 {
 }
 
 func call(o order, manager *redsync.Redsync, caller int, begin, measure, end time.Time) seen {
-	s := seen{bins: map[int]int{}, errors: map[string]int{}}
+	s := seen{acquires: map[int]int{}, bins: map[int]int{}, errors: map[string]int{}}
 	resource := "peers:hot"
 	if o.Own {
 		resource = "peers:r" + strconv.Itoa(caller)
@@ -113,9 +115,17 @@ func call(o order, manager *redsync.Redsync, caller int, begin, measure, end tim
 		if !began.Before(end) {
 			return s
 		}
+		measured := !began.Before(measure)
+		if measured {
+			s.asked++
+		}
 		mutex := manager.NewMutex(resource, redsync.WithExpiry(ttl))
 		err := mutex.LockContext(context.Background())
 		granted := time.Now()
+		if err == nil && measured { // however late it was granted: who waits longest must count
+			us := math.Max(float64(granted.Sub(began).Nanoseconds())/1e3, 1)
+			s.acquires[int(math.Log(us)/math.Log(1.01))]++
+		}
 		if err != nil {
 			var taken *redsync.ErrTaken
 			if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
@@ -131,16 +141,14 @@ func call(o order, manager *redsync.Redsync, caller int, begin, measure, end tim
 		}
 		if ok, err := mutex.Unlock(); err != nil || !ok {
 			s.errors["unlock"]++
+			time.Sleep(time.Millisecond)
 			continue
 		}
 		ended := time.Now()
 		s.all++
 		s.bins[int(ended.Sub(begin).Seconds()/0.1)]++
-		if !began.Before(measure) { // however late it was granted: who waits longest must count
-			if !ended.After(end) {
-				s.leases++
-			}
-			s.acquires = append(s.acquires, float64(granted.Sub(began).Nanoseconds())/1e3)
+		if measured && !ended.After(end) {
+			s.leases++
 		}
 	}
 }
@@ -179,11 +187,15 @@ func main() {
 
 func sum(o order, all []seen, client, server float64) tally {
 	t := tally{Seconds: o.Seconds, Bins: map[string]int{}, Errors: map[string]int{}, ClientUs: client, ServerUs: server}
-	t.AcquiresUs = []float64{}
+	t.Acquires = map[string]int{}
 	for _, s := range all {
 		t.Cycles += s.leases
 		t.LeasesByCaller = append(t.LeasesByCaller, s.leases)
-		t.AcquiresUs = append(t.AcquiresUs, s.acquires...)
+		t.Failed += s.asked
+		for bucket, count := range s.acquires {
+			t.Acquires[strconv.Itoa(bucket)] += count
+			t.Failed -= count
+		}
 		t.GaveUp += s.gaveUp
 		t.AllCycles += s.all
 		for bin, count := range s.bins {
@@ -193,6 +205,5 @@ func sum(o order, all []seen, client, server float64) tally {
 			t.Errors[name] += count
 		}
 	}
-	sort.Float64s(t.AcquiresUs)
 	return t
 }
