@@ -83,14 +83,7 @@ class Worker:
         self._workdir, self._stats = workdir, environment.stats
         self._recorder = Recorder(workdir, index)
         self._note_path = note_path(workdir, index)
-        self._contention = Contention(
-            scenario.skew,
-            scenario.resources,
-            scenario.hold,
-            scenario.think,
-            scenario.seed,
-            seat=seat,
-        )
+        self._contention = _contention(scenario, seat)
         self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
@@ -104,9 +97,7 @@ class Worker:
         self._cpu_s = 0.0
         self._lags_ns: list[int] = []
         self._rests_late_ns: list[int] = []
-        self._kept_ns = (
-            0  # callers kept from their next operation by this process: late ends of rests, turns of the hub
-        )
+        self._kept_ns = 0  # callers were kept from their next operation by us: late ends of rests, turns of the hub
         self._lag, self._lateness = Histogram(), Histogram()
         self._lag_text = ""
         self._replies = tuple(Histogram() for _ in recipe.instances)
@@ -353,6 +344,10 @@ def lags_of(lateness_ns: int) -> list[int]:
     """The lags of a tick that was `lateness_ns` late and of all ticks that were due while nobody looked: a stall counts
     as often as it was met."""
     return list(range(lateness_ns, -1, -PROBE_NS)) or [0]
+
+
+def _contention(scenario: Scenario, seat: Seat) -> Contention:
+    return Contention(scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed, seat=seat)
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
