@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench.analysis.bottleneck import NextLimit, Use, next_limit
-from bench.analysis.capacity_search import Bracket, Search, Seen
+from bench.analysis.capacity_search import CONFIRMATIONS, Bracket, Search, Seen
+from bench.analysis.capacity_verdict import Tally, agreed, judge_capacity, outrun, tallies
 from bench.analysis.usl import Law, Refusal, fit_law
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.experiments.capacity_probe import Probe, Slo, judge_probe
@@ -31,6 +32,13 @@ from bench.measure.environment import describe_environment
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.verdict import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_KEPT,
+    VIOLATED,
+    Word,
+)
 from bench.scenario import Scenario
 from bench.topology.probe import info_snapshot
 
@@ -90,8 +98,6 @@ def run_capacity(order: CapacityOrder, show: Show) -> Done:
     with Interrupts() as interrupts:
         seeker = _Seeker(order, interrupts, show)
         points = seeker.points()
-    reasons = [reason for point in points for reason in point["reasons"]]
-    status = _worst([point["status"] for point in points], seeker.stopped)
     result: Result = {
         "schema_version": SCHEMA_VERSION,
         "kind": "capacity",
@@ -106,15 +112,9 @@ def run_capacity(order: CapacityOrder, show: Show) -> Done:
         "target_rate_per_s": plan.target_rate_per_s,
         "points": points,
         "warnings": list(dict.fromkeys(seeker.warnings)),
-        "verdict": {"status": status, "reasons": [*([seeker.stopped] if seeker.stopped else []), *reasons]},
+        "verdict": judge_capacity(points, stopped=seeker.stopped, interrupted=seeker.interrupted),
     }
     return store(result, order.folder)
-
-
-def _worst(statuses: Sequence[str], stopped: str) -> str:
-    """One word for all points, as exit codes 5 > 4 > 1 > 0."""
-    found = {*statuses, *(["inconclusive"] if stopped else [])}
-    return next((status for status in ("violated", "inconclusive", "fail") if status in found), "pass")
 
 
 class _CutShort(Exception):  # noqa: N818 - no error: the user wants the end
@@ -270,19 +270,28 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
 
 def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section:
     """One entry of the section `points`."""
-    probes, best = findings.probes, _best(findings.probes, findings.bracket)
+    probes, looks = findings.probes, [(probe.rate, probe.seen) for probe in findings.probes]
+    agreement, doubts = agreed(findings.bracket, looks)
+    best = _best(probes, agreement)
     uses = tuple(Use(**use) for use in best.figures["uses"]) if best else ()
     limit = next_limit(uses) if best else NextLimit(None, "not known: no probe held")
-    bracket = replace(findings.bracket, at_least=findings.bracket.at_least or _is_bound(best))
-    status, reasons = _status(findings, bracket, plan)
+    bracket = replace(agreement, at_least=agreement.at_least or _is_bound(best))
+    doubts += outrun(bracket, _closed_loops(findings, plan.slo))
+    word, reasons = _word(findings, bracket, doubts, plan)
+    tally = tallies(looks).get(bracket.low or 0.0, Tally())
     law = _law(findings, plan.seed) if plan.callers else None
     return {
         "variables": dict(point.variables),
         "scenario": point.scenario.to_json(),
         "fleet": findings.fleet,
-        "status": status,
+        "status": word.status,
         "reasons": reasons,
-        "capacity": {**asdict(bracket), "wanted_confirmations": Search(1.0).confirmations},
+        "capacity": {
+            **asdict(bracket),
+            "wanted_confirmations": CONFIRMATIONS,
+            "held": tally.held,
+            "probed": tally.probes,
+        },
         "attainment": best.figures["attainment"] if best else None,
         "knee": _knee(probes, bracket),
         "headroom": _headroom(bracket, plan.target_rate_per_s),
@@ -295,22 +304,35 @@ def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section
     }
 
 
-def _status(findings: _Findings, bracket: Bracket, plan: CapacityPlan) -> tuple[str, list[str]]:
+def _word(findings: _Findings, bracket: Bracket, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
     if findings.violated:
-        return "violated", [findings.violated]
+        return VIOLATED, [findings.violated]
     if not findings.probes:
-        return "inconclusive", ["no probe was finished"]
+        return INCONCLUSIVE, ["no probe was finished"]
+    if doubts:
+        return INCONCLUSIVE, list(doubts)
     if bracket.low is None:
         if findings.probes[-1].seen is Seen.SATURATED:
-            return "inconclusive", ["the generator was saturated at every rate tried"]
-        return "fail", [f"no rate holds {plan.slo.text}: {findings.probes[-1].rate:,.2f}/s did not"]
+            return INCONCLUSIVE, ["the generator was saturated at every rate tried"]
+        return NOT_KEPT, [f"no rate holds {plan.slo.text}: {findings.probes[-1].rate:,.2f}/s did not"]
     if bracket.at_least:
         busy = any((probe.figures["generator"]["cpu_ratio"] or 0.0) >= BUSY_CORE for probe in findings.probes)
         cure = "give it --processes or cores" if busy else "its timer was late: give it a machine with less other work"
-        return "inconclusive", [f"the load generator was the limit, so the capacity is at least what is shown; {cure}"]
-    if bracket.confirmed < Search(1.0).confirmations:
-        return "inconclusive", [f"confirmed {bracket.confirmed} times only"]
-    return "pass", []
+        return INCONCLUSIVE, [f"the load generator was the limit, so the capacity is at least what is shown; {cure}"]
+    if bracket.confirmed < CONFIRMATIONS:
+        return INCONCLUSIVE, [f"confirmed {bracket.confirmed} times only"]
+    return CONFIRMED, []
+
+
+def _closed_loops(findings: _Findings, slo: Slo) -> Iterator[tuple[int, float, bool]]:
+    """Callers, leases/s, and whether the SLO's limits on acquires, as far as closed loops have them, were kept."""
+    limits = [one for one in slo.thresholds if one.metric.path[0] == "latency_s"]
+    for point in findings.callers:
+        values = [point["acquire_s"].get(one.metric.path[-1]) for one in limits]
+        kept = bool(limits) and all(
+            value is not None and value <= one.limit for value, one in zip(values, limits, strict=True)
+        )
+        yield point["users"], point["achieved_per_s"] or 0.0, kept
 
 
 def _best(probes: Sequence[Probe], bracket: Bracket) -> Probe | None:

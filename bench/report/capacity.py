@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds, percent
 from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
+from bench.report.sheet import Part, Sheet
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 Result = Mapping[str, Any]
 
-_VERDICTS = {
-    "pass": ("CONFIRMED", GOOD),
-    "inconclusive": ("INCONCLUSIVE", DOUBTFUL),
-    "fail": ("NOT KEPT", BAD),
-    "violated": ("VIOLATED", BAD),
-}
 _PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")
 _INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
 _CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
@@ -31,7 +26,8 @@ _TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next l
 
 def summarise_capacity(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    verdict, style = _VERDICTS[result["verdict"]["status"]]
+    word = word_of("capacity", result["verdict"])
+    verdict, style = word.text, word.colour
     points = result["points"]
     if len(points) == 1 and not points[0]["variables"]:
         return Sheet(
@@ -100,9 +96,10 @@ def _lines(point: Mapping[str, Any], result: Result, place: str) -> Iterator[tup
     for reason in result["verdict"]["reasons"]:
         yield "because", reason
     capacity, attained, knee = point["capacity"], point["attainment"], point["knee"]
-    held, wanted = capacity["confirmed"], capacity["wanted_confirmations"]
+    held = capacity.get("held", capacity["confirmed"] + 1)
+    probed = capacity.get("probed", held)  # a result from before all probes counted
     missed = "nothing above was tried" if capacity["high"] is None else f"{rate_text(capacity['high'])}/s did not hold"
-    yield "bracket", f"{rate_text(capacity['low'])}/s held, confirmed {held} of {wanted} times; {missed}"
+    yield "bracket", f"{rate_text(capacity['low'])}/s held in {held} of {probed} probes; {missed}"
     if attained:
         yield "attained", f"{_attained(attained)} of {count(attained['operations'])} acquires within {_limit(attained)}"
     if knee:

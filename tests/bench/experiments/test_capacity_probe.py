@@ -124,7 +124,7 @@ def test_callers_are_as_many_as_the_rate_needs() -> None:
 
 def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
     findings = Findings(bracket=bracket)
-    findings.probes = [judge_probe(100.0, "doubling", run_of(fast=10_000), SLO)]
+    findings.probes = [judge_probe(100.0, "doubling", run_of(fast=10_000), SLO) for _ in range(4)]
     plan = CapacityPlan((Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1)
     return section_of(plan.points[0], findings, plan)
 
