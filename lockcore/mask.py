@@ -87,7 +87,7 @@ def secrets_of(url: str) -> set[str]:
     if at:
         user, colon, password = credentials.partition(":")
         secret = password if colon else user
-        found |= {secret, *re.split(r"[/?#@:]", secret)}
+        found |= {secret, *(piece for piece in re.split(r"[/?#@:]", secret) if len(piece) > 1)}
     for part in (rest, after):
         place, path, query = _split(part)
         host, colon, port = ("", "", "") if at and part is rest else place.rpartition(":")

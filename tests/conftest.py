@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.errors import secrets
+
 # A shell's background job ignores Ctrl-C, nohup a hang-up, and whatever is started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -23,6 +25,7 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("OTEL_")]:  # a machine's own collector is not meant
         monkeypatch.delenv(name)
+    secrets.cache_clear()  # of other tests: not this one's
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 from urllib.parse import quote
@@ -17,7 +20,7 @@ from tests.doubles.instance import Instances
 from tests.doubles.keyspace import error
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client
-from tests.integration.test_cli import closed_port, lockbench, refused
+from tests.integration.test_cli import Lockbench, closed_port, refused
 
 pytestmark = pytest.mark.integration
 SECRET = "s3crét"
@@ -42,12 +45,12 @@ def test_a_malformed_url_is_refused_without_its_secret(url: str, tmp_path: Path)
     assert "s3cr" not in told_by(raised)
 
 
-def test_the_command_line_refuses_without_secrets(tmp_path: Path) -> None:
+def test_the_command_line_refuses_without_secrets(lockbench: Lockbench, tmp_path: Path) -> None:
     for url in MALFORMED[:3]:
-        assert "s3cr" not in refused(lockbench("run", "--target", url, cwd=tmp_path), 2)
-        assert "s3cr" not in refused(lockbench("run", f"--target={url}", "--users", "no", cwd=tmp_path), 2)
+        assert "s3cr" not in refused(lockbench("run", "--target", url), 2)
+        assert "s3cr" not in refused(lockbench("run", f"--target={url}", "--users", "no"), 2)
     unreachable = f"redis://u:{quote(SECRET)}@{HOST}:{closed_port()}"
-    assert "s3cr" not in refused(lockbench("run", "--target", unreachable, cwd=tmp_path), 3)
+    assert "s3cr" not in refused(lockbench("run", "--target", unreachable), 3)
     assert not list(tmp_path.rglob("*"))
 
 
@@ -81,9 +84,13 @@ def test_a_whole_run_leaves_no_password(tmp_path: Path) -> None:
         url = fleet.urls[0]
         client(url).execute_command("ACL", "SETUSER", "ann", "on", f">{SECRET}", "~*", "+@all")
         url = url.replace("//", f"//ann:{quote(SECRET)}@")
-        done = lockbench(
-            "run", "--target", url, "--users", "2", "--duration", "1s", "--warmup", "0s", "--out", "result",
-            "--markdown", "result.md", "--junit", "result.xml", cwd=tmp_path,
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "bench", "run", "--target", url, "--users", "2", "--duration", "1s", "--warmup",
+                "0s", "--out", "result", "--markdown", "result.md", "--junit", "result.xml",
+            ],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True,
+            text=True, timeout=120, check=False,
         )  # fmt: skip
         assert "ann:***@" in (tmp_path / "result" / "result.json").read_text("utf-8"), done.stderr
         written = [path for path in tmp_path.rglob("*") if path.is_file()]
