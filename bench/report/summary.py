@@ -126,6 +126,7 @@ def _conditions(result: Result) -> str:
         f"{users} in {scenario['processes']} processes" if scenario["processes"] > 1 else users,
         counted(scenario["resources"], "resource") + (f" {skew}" if skew != "uniform" else ""),
         *([f"hold {hold}"] if hold != "0" else []),
+        *(["unreachable retried"] if scenario["retry"].get("unreachable") else []),
     ]
     return " · ".join(parts)
 

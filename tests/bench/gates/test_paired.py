@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.analysis.paired import Estimate
-from bench.gates.metric import find_metric
+from bench.gates.metric import FOREVER_S, find_metric
 from bench.gates.paired import (
     Sides,
     compare_verdict,
@@ -211,6 +211,24 @@ def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: d
     assert judge_comparison("gate", runs, words, labels=["old", "new"], **case)["only_noise"] is noise
     starved = [{**word, "noisy": False} for word in words]
     assert not judge_comparison("gate", runs, starved, labels=["old", "new"], **case)["only_noise"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"), [("VALID", "pass"), ("LATE", "inconclusive"), ("UNKNOWN", "inconclusive")]
+)
+def test_late_open_loops_prove_no_likeness_but_may_prove_a_difference(verdict: str, status: str) -> None:
+    runs = (run(generator="VALID"), run(1, generator=verdict))
+    for word, expected in (("pass", status), ("fail", "fail")):
+        entries = [metric(word) | {"unit": "s"}]
+        assert judge_comparison("gate", runs, entries, labels=["old", "new"])["status"] == expected
+
+
+def test_a_candidate_whose_acquires_fail_is_endlessly_slower() -> None:
+    base = [0.004 + place / 10_000 for place in range(12)]
+    found = judge_gate(find_metric("acquire.p99"), Sides(base, [inf] * 12), 0.1, metrics=1)
+    assert found.verdict == "fail"
+    assert found.to_json()["second"] == FOREVER_S
+    assert judge_gate(find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1, metrics=1).verdict == "pass"
 
 
 def limit(status: str, value: float | None, path: str = "latency_s.acquire.p99") -> dict[str, Any]:

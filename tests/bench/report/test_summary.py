@@ -177,7 +177,9 @@ def test_the_summary_says_whether_unreachable_acquires_were_tried_again(
 ) -> None:
     result["outcome_shares"]["unreachable"] = 0.087
     result["scenario"]["retry"]["unreachable"] = retried
-    assert f"unreachable 8.7 % ({said})" in text_of(result, 200)
+    text = text_of(result, 200)
+    assert f"unreachable 8.7 % ({said})" in text
+    assert ("unreachable retried" in text.splitlines()[1]) == retried
 
 
 @pytest.mark.parametrize(("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "not known to be in time")])
