@@ -64,7 +64,8 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     instances = _instances(evidence, folded.values["instances"], leaks)
     judged = {**folded.values, "safety": safety, "duration_s": evidence.window.duration_s}
-    void = invalidities(folded.values, course.deaths)
+    breaks = (*course.deaths, *evidence.timeline.absences(), *evidence.servers.losses())
+    void = invalidities(folded.values, breaks)
     thresholds = [threshold.judge(judged, void) for threshold in read_thresholds(scenario.thresholds)]
     return assemble(
         {
@@ -81,7 +82,7 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
             "faults": evidence.timeline.section(),
             "thresholds": thresholds,
             "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
-            "verdict": judge_run(folded.values, safety, (*course.deaths, *evidence.timeline.absences()), thresholds),
+            "verdict": judge_run(folded.values, safety, breaks, thresholds),
         }
     )
 

@@ -64,6 +64,18 @@ class Servers:
             "instances": [asdict(fact) for fact in self.facts],
         }
 
+    def losses(self) -> list[str]:
+        """One sentence for each server of ours that has ended, once every fault is undone: nobody ordered that."""
+        try:
+            codes = self.fleet.exit_codes() if self.fleet else ()
+        except EnvironmentNotReadyError as error:
+            return [str(error)]
+        return [
+            f"instance #{index} ended in the middle of the run, and no fault was to end it (exit code {code})"
+            for index, code in enumerate(codes)
+            if code is not None
+        ]
+
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
         found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.conclude import _instance_warnings, _judge
+from bench.experiments.servers import Servers
 from bench.measure.facts import Window
 from bench.measure.record import OUTCOME_CODES, Recorder
 from bench.scenario.load import load
+from bench.topology.faults.site import Site
 
 REFUSED = "connection refused: nothing listens there"
 NO_COUNTERS = f"no counters: {REFUSED}"
@@ -60,3 +63,27 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
     )  # fmt: skip
     sections, *_ = _judge(evidence, [])  # type: ignore[arg-type]
     assert any("not a steady state: the rate changed by" in text for text in sections.warnings) == drifts
+
+
+class EndedFleet:
+    """Servers of ours, some of which have ended; or, with None, a guard that was killed."""
+
+    def __init__(self, codes: tuple[int | None, ...] | None) -> None:
+        self._codes = codes
+
+    def exit_codes(self) -> tuple[int | None, ...]:
+        if self._codes is None:
+            raise EnvironmentNotReadyError("its guard process was killed")
+        return self._codes
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [((None, None), []), ((None, -9), ["instance #1 ended in the middle"]), (None, ["its guard process was killed"])],
+)
+def test_a_server_of_ours_that_nobody_was_to_end_spoils_the_run(
+    codes: tuple[int | None, ...] | None, said: list[str]
+) -> None:
+    servers = Servers((), (), EndedFleet(codes), None, Site())  # type: ignore[arg-type]
+    assert [sentence[: len(start)] for sentence, start in zip(servers.losses(), said, strict=True)] == said
+    assert Servers((), (), None, None, Site()).losses() == []
