@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.clock import FAR_FUTURE_NS
 from lockcore.membership import ASK_EVERY_NS, fields_of, forgotten_ns
 from lockcore.resp import request
 from lockcore.rounds import Ignored

@@ -12,35 +12,31 @@ Rules:
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from itertools import count
 
 from lockcore.amnesia import Amnesia
-from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import (
-    COMPARE_AND_DELETE_MANY,
-    FIRST_NUMBER,
-    Dialect,
-    Encode,
-    claim_stem,
-    eval_of,
-    merged_release,
-)
+from lockcore.claims import Claims, Recent
+from lockcore.clock import NS_PER_MS
+from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, merged_release
 from lockcore.deadlines import Deadlines
+from lockcore.errors import ProtocolError
 from lockcore.flight import SMALLEST, Flight
 from lockcore.membership import Hello, Member, State, abstention_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
+from lockcore.owed import Debts, OwedRelease
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, ExtendRound, Ignored, MergedReply, Part, ReleaseRound, SetRound, Terms, round_of
+from lockcore.rounds import Awaited, ExtendRound, Ignored, Part, ReleaseRound, SetRound, Terms, round_of
+from lockcore.scripts import MergedReply, SentAgain
 from lockcore.settings import Settings
 from lockcore.status import status_of
 from lockcore.turns import Turn, Turns
 from lockcore.watched import WatchedSetRound
 
-STEMS_KEPT = 1 << 16
+VOTER_SETS_KEPT = 64
+LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
 
 
 class Engine:
@@ -61,52 +57,34 @@ class Engine:
         self.batch_rounds: list[Part] = []
         self.want_flush = want_flush
         self.dirty = self._flushing = self.foreign = self.retired = self._merges = False
-        self.terms_of: dict[int, Terms] = {}
+        claims = Claims(settings)
+        self.terms, self.terms_of = claims.terms, claims.terms_of
+        self._new_stem, self._known_stem = claims.stem, claims.stems.get
         self._uniform_release: Encode | None = None
         self._to_merge: list[ReleaseRound] = []
         self._merge_keys: set[str] = set()
-        self._stems: dict[str, bytes] = {}
         self._observer, self.observe_every = settings.observer, settings.observe_every
         self._watched: list[WatchedSetRound] = []
         self._unstamped: list[WatchedSetRound] = []
         self.now_ns = self.asked = self.given_back = 0  # attempts sent, and those of them whose release was queued
-        self._prefix = settings.key_prefix.encode()
-        self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
         self._counter = count(FIRST_NUMBER)
+        self._batch_terms = claims.terms(settings.max_ttl_ms)  # of what was added last
+        self._shortest_ns = self._batch_terms.timeout_ns  # timeout in the batch
         self._over_cap = settings.lag_cap.is_passed_by
-        self._owed: list[list[ReleaseRound]] = [[] for _ in addresses]
-        self._voter_sets: dict[tuple[int, ...], tuple[Pipeline, ...]] = {}
+        self._debts = [Debts(self, pipe) for pipe in self.pipes]
+        self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
 
     # -- starting rounds ----------------------------------------------------------------------------------------------
-
-    def terms(self, ttl_ms: int) -> Terms:
-        """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
-        terms = self.terms_of.get(ttl_ms)
-        if terms is None:
-            self.settings.check_ttl(ttl_ms)
-            terms = Terms(ttl_ms, self.settings.drift_factor, self.settings.timeout_ns(ttl_ms))
-            self.terms_of[ttl_ms] = terms
-            self.deadlines.shortest_ns = min(self.deadlines.shortest_ns, terms.timeout_ns)
-        return terms
 
     def set_round(  # noqa: PLR0917 - the hot path calls it
         self, resource: str, terms: Terms, now_ns: int, attempt: int = 1, acquire_ns: int = 0, observe: bool = False
     ) -> SetRound:
         """A new attempt with an owner token of its own, not yet sent; of the acquire begun at `acquire_ns` (0: now)."""
         number = next(self._counter)
-        claim = (self._stems.get(resource) or self._stem(resource)) + b"%d\r\n" % number
+        claim = (self._known_stem(resource) or self._new_stem(resource)) + b"%d\r\n" % number
         if self._observer is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
         return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt, acquire_ns or now_ns)
-
-    def _stem(self, resource: str) -> bytes:
-        """A claim on `resource` up to the counter of its owner token; the first ones are kept."""
-        if not isinstance(resource, str) or not resource:
-            raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
-        stem = claim_stem(self._prefix + resource.encode(), self._token_prefix)
-        if len(self._stems) < STEMS_KEPT:
-            self._stems[resource] = stem
-        return stem
 
     def release_round(self, lease: Lease, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""
@@ -129,6 +107,8 @@ class Engine:
         terms = round_.terms
         self.batch.append(terms.set_head + round_.claim + terms.set_tail)
         self.batch_rounds.append(round_)
+        if terms is not self._batch_terms:
+            self._note_terms(terms)
         if not self.dirty:
             self._want()
 
@@ -148,12 +128,14 @@ class Engine:
             else:
                 self.batch.append(self._uniform_release(round_.won.claim))
                 self.batch_rounds.append(round_)
+            if (terms := round_.won.terms) is not self._batch_terms:
+                self._note_terms(terms)
             if not self.dirty:
                 self._want()
             return
         for pipe in targets:
             if not pipe.is_open:
-                self.owe(pipe, round_)
+                round_.put_off(pipe)
         self._submit_to([pipe for pipe in targets if pipe.is_open], round_)
 
     def submit_extend(self, round_: ExtendRound) -> None:
@@ -174,10 +156,14 @@ class Engine:
         if round_.voters:
             self.submit_release(ReleaseRound(round_, max(round_.started_ns, self.now_ns)))  # its own age, not the SET's
 
-    def send_script(self, round_: ReleaseRound, pipe: Pipeline) -> None:
-        """An instance forgot its scripts: send the source, which also teaches it again."""
+    def send_script(self, round_: ReleaseRound | OwedRelease, pipe: Pipeline) -> None:
+        """An instance forgot its scripts: send the source, which also teaches it again. Once."""
+        self.unicast(pipe, round_.source, SentAgain(round_, self.now_ns))
+
+    def send_alone(self, round_: ReleaseRound, pipe: Pipeline) -> None:
+        """What it was sent together with failed as a whole."""
         self.deadlines.watch(round_, self.now_ns)
-        self.unicast(pipe, eval_of(round_.script, round_.won.claim, *round_.script_arguments), round_)
+        self.unicast(pipe, round_.encode(pipe.dialect), round_)
 
     def teach_merged(self, pipe: Pipeline) -> None:
         """An instance forgot the script of merged releases: load it again."""
@@ -185,8 +171,8 @@ class Engine:
         self.unicast(pipe, load, Ignored(self.now_ns))
 
     def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
-        """Remember a release for an instance that is not connected: sent on the next connection, counted for nobody."""
-        self._owed[pipe.index].append(ReleaseRound(round_.won, round_.started_ns))
+        """Remember a release that an instance did not take (owed.py), until its key has expired."""
+        self._debts[pipe.index].add(round_.won.claim, round_.started_ns)
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
@@ -194,6 +180,11 @@ class Engine:
         if not self.dirty:
             self.dirty = True
             self.want_flush()
+
+    def _note_terms(self, terms: Terms) -> None:
+        first = self.queued <= 1
+        self._shortest_ns = terms.timeout_ns if first else min(self._shortest_ns, terms.timeout_ns)
+        self._batch_terms = terms
 
     def _merge(self) -> None:
         """The releases of this turn as one script call: its reply is a header and one part each."""
@@ -226,9 +217,10 @@ class Engine:
         self._unstamped += watched
         flight = Flight(self, rounds, watched) if len(rounds) >= SMALLEST else None
         if rounds:  # an interrupt may have come before the first
-            self.deadlines.watch_batch(rounds, self.now_ns)
+            self.deadlines.watch_batch(rounds, self.now_ns, self._shortest_ns)
         for pipe in self.voters:
             pipe.expect_batch(flight, rounds)
+        self._shortest_ns = self._batch_terms.timeout_ns
         self.batch, self.batch_rounds = [], []  # last: an interrupted turn loses nothing
         return data, commands
 
@@ -280,10 +272,16 @@ class Engine:
         self.dirty = self._flushing = False
 
     def received(self, index: int, data: bytes, now_ns: int) -> None:
-        """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent."""
+        """Bytes of one instance. Raises ProtocolError when they are no replies to what was sent, or cannot be handled:
+        whatever one instance says ends its own connection and nothing else."""
         self.now_ns = now_ns
         pipe = self.pipes[index]
-        pipe.receive(data)
+        try:
+            pipe.receive(data)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise pipe.unreadable(error) from error
         member = self.members[index]
         if member.state is State.LAGGING and not pipe.pending:
             member.caught_up()
@@ -301,6 +299,8 @@ class Engine:
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
         self.turns.expire(now_ns)
+        for debts in self._debts:
+            debts.tick(now_ns)
         if [member for member in self.members if member.abstained(now_ns)]:
             self.recount()
         self._leave_out(lambda pipe: pipe.over_age(self.settings.lag_cap, now_ns))
@@ -319,10 +319,15 @@ class Engine:
         """When `tick` is needed next, or FAR_FUTURE_NS."""
         due = [member.until_ns for member in self.members if member.state is State.ABSTAINING]
         due += [member.retry_ns for member in self.members if member.is_due]
-        due += [self.deadlines.next_ns(), self.turns.next_ns, self.amnesia.next_ns]
+        due += [debts.due_ns for debts in self._debts]
+        due += [self.deadlines.next_ns(), self.turns.parked.next_ns, self.amnesia.next_ns]
         lag_ns = int(self.settings.lag_cap.age_ms * NS_PER_MS)
-        due += [now_ns + lag_ns for pipe in self.voters if pipe.pending]
+        due += [now_ns + (lag_ns if pipe in self.voters else LOOK_NS) for pipe in self.pipes if pipe.pending]
         return min(due)
+
+    def silent(self, now_ns: int) -> list[int]:
+        """The instances to break off, and to connect anew: asked, and nothing answered for `silence_ns`."""
+        return [pipe.index for pipe in self.pipes if pipe.is_silent(now_ns, self.settings.silence_ns)]
 
     def due_connects(self, now_ns: int) -> list[int]:
         """The instances to connect now; each is asked for once until `attach` or `detach` answers."""
@@ -342,15 +347,8 @@ class Engine:
             pipe.reconnects += 1
             if known.run_id == hello.run_id and known.client_id:
                 self.unicast(pipe, request(b"CLIENT", b"KILL", b"ID", b"%d" % known.client_id), Ignored(now_ns))
-        owed, self._owed[index] = self._owed[index], []
-        for round_ in owed:
-            if now_ns < self._expiry_ns(round_):
-                self.unicast(pipe, round_.encode(dialect), ReleaseRound(round_.won, now_ns))
+        self._debts[index].connected(now_ns)
         self.recount()
-
-    def _expiry_ns(self, round_: ReleaseRound) -> int:
-        ttl_ms = self.settings.max_ttl_ms  # the lease may have been extended
-        return round_.started_ns + ttl_ms * NS_PER_MS + drift_ns(ttl_ms, self.settings.drift_factor)
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """The connection ended or could not be made: votes still out are SILENT, releases still out are owed."""
@@ -365,15 +363,17 @@ class Engine:
             for awaited in lost:
                 awaited.silence(pipe)
         else:
-            owed = self._owed[index]
-            self._owed[index] = [round_ for round_ in owed if now_ns < self._expiry_ns(round_)]
+            self._debts[index].forget(now_ns)
 
     def recount(self) -> None:
         """The voters anew: what is batched for the old ones goes to them first."""
         if self.batch or self._to_merge:
             self._spill()
         voting = tuple(i for i, member in enumerate(self.members) if member.state is State.VOTING and not self.retired)
-        self.voters = voters = self._voter_sets.setdefault(voting, tuple(self.pipes[index] for index in voting))
+        voters = self._voter_sets.get(voting)
+        if voters is None:
+            voters = self._voter_sets.keep(voting, tuple(self.pipes[index] for index in voting))
+        self.voters = voters
         kinds = {pipe.dialect.release_command for pipe in voters}
         self._uniform_release = voters[0].dialect.encode_release if len(kinds) == 1 else None
         self._merges = self.settings.merge_releases and kinds == {"evalsha"}
@@ -396,4 +396,4 @@ class Engine:
 
     def status(self) -> tuple[InstanceStatus, ...]:
         """Every instance as it stands now."""
-        return tuple(map(status_of, self.pipes, self.members, map(len, self._owed)))
+        return tuple(map(status_of, self.pipes, self.members, map(len, self._debts)))

@@ -33,7 +33,7 @@ class Flight:
     dissolved."""
 
     __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns", "watched")
-    undecided = -1  # its replies are never counted by the connection's parser
+    undecided = -1  # its replies are counted here, or by its rounds
 
     def __init__(self, engine: Engine, rounds: list[Part], watched: list[WatchedSetRound]) -> None:
         self.engine = engine
@@ -153,10 +153,8 @@ class Flight:
         """The rounds that an instance has still to answer."""
         return self.rounds[self.done[pipe.index] :]
 
-    def reply(self, reply: object, pipe: Pipeline) -> None:
-        """A reply that was parsed: from here on its connection awaits the rounds one by one."""
-        self.dissolve()
+    def unfold(self, pipe: Pipeline) -> None:
+        """Dissolved, and reached: from here on its connection awaits the rounds one by one."""
         pipe.seen = 0
-        first, *others = self.left(pipe)
-        pipe.pending.extendleft(reversed(others))
-        first.reply(reply, pipe)
+        pipe.pending.popleft()
+        pipe.pending.extendleft(reversed(self.left(pipe)))

@@ -1,10 +1,12 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
-Rules: bytes that were expected are counted by the flight (flight.py); of what is parsed, successes are counted here,
-straight on the round (rounds.py says when that is enough). The one thing an instance says unasked (RESP3) is that keys
-were flushed: exactly between the replies before and after it. Redis answers a connection's commands in order, so the
-awaited replies are a FIFO and nothing is tagged. Acquire and release of one lock share the connection of their
-instance, so a release always lands after its SET. Bytes leave through `transmit`, which a shell provides.
+Rules: bytes that were expected are counted by the flight (flight.py); of single lines the exact success is counted
+here, straight on the round (rounds.py says when that is enough), and resp.py says what any other line is worth. The
+one thing an instance says unasked (RESP3) is that keys were flushed: exactly between the replies before and after it.
+Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
+release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
+`transmit`, which a shell provides. What an instance sends is bounded in size and in kinds of errors, and concerns that
+instance only.
 """
 
 from __future__ import annotations
@@ -17,37 +19,34 @@ from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
-from lockcore.resp import RESP3_NIL, HiredisProtocolError, PushNotification, Replies
+from lockcore.resp import (
+    NOT_YET,
+    UNEXPECTED,
+    HiredisProtocolError,
+    PushNotification,
+    Replies,
+    answer_of,
+    exact_answer,
+    exact_line,
+    resp2,
+)
 from lockcore.rounds import Awaited, Ignored, Part, SetRound
 from lockcore.settings import LagCap
 
 Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
+LONGEST_REPLY = 1 << 16  # bytes; the longest of a sane server is an error's line
+LINES_AT_ONCE = 256
+LONGEST_ANSWER = 5  # bytes
+MOST_KINDS = 32  # of errors, per instance
 
 
 class Pipeline:
     """The commands in flight to one instance, over however many connections it takes. Counters run since `connect`."""
 
     __slots__ = (
-        "address",
-        "awaited",
-        "backlog",
-        "bytes_received",
-        "bytes_sent",
-        "commands",
-        "dialect",
-        "errors",
-        "forgot",
-        "index",
-        "late_replies",
-        "parsing",
-        "pending",
-        "queue",
-        "reads",
-        "reconnects",
-        "replies",
-        "seen",
-        "transmit",
-        "writes",
+        "_begun", "_cut", "_looked_ns", "_progress", "_replies",
+        "address", "awaited", "backlog", "bytes_received", "bytes_sent", "commands", "dialect", "errors", "forgot",
+        "index", "late_replies", "pending", "queue", "reads", "reconnects", "seen", "transmit", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, address: str, forgot: Callable[[int, str], None]) -> None:
@@ -59,13 +58,12 @@ class Pipeline:
         self.awaited = 0  # replies
         self.seen = 0  # bytes of the oldest flight's replies
         self.backlog = 0  # bytes not taken by the socket, when last sent
-        self.parsing = False  # the parser holds the beginning of a reply
         self.queue: list[bytes] = []
-        self.replies = Replies()
         self.transmit: Transmit | None = None
         self.errors: dict[str, int] = {}
         self.commands = self.bytes_sent = self.bytes_received = self.writes = self.reads = 0
         self.late_replies = self.reconnects = 0
+        self._listen()
 
     @property
     def is_open(self) -> bool:
@@ -74,8 +72,15 @@ class Pipeline:
 
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
         """A new connection, empty in both directions."""
-        self.transmit, self.dialect, self.replies = transmit, dialect, Replies()
-        self.parsing = False
+        self.transmit, self.dialect = transmit, dialect
+        self._listen()
+
+    def _listen(self) -> None:
+        self._replies = Replies()
+        self._cut = b""  # the beginning of a line
+        self._begun = 0  # bytes of a reply of several lines
+        self._progress: int | None = None  # bytes of whole replies, at the last look
+        self._looked_ns = 0  # when that was seen first
 
     def break_off(self) -> list[Awaited]:
         """The connection is gone: returns what was still awaited on it, oldest first."""
@@ -128,71 +133,147 @@ class Pipeline:
             self.backlog = self.transmit(data)
 
     def receive(self, data: bytes) -> None:
-        """Give every reply that `data` completes to its round. Raises ProtocolError on anything else."""
+        """Give every reply that `data` completes to its round. Raises ProtocolError on what nobody can have said."""
         self.reads += 1
         self.bytes_received += len(data)
-        if self.pending and self.pending[0].__class__ is Flight and not self.parsing and data.endswith(b"\n"):
-            data = self._predicted(data.replace(*RESP3_NIL) if b"_" in data else data)
-        if data:
-            self._parse(data)
-
-    def _predicted(self, data: bytes) -> bytes:
-        """Count what was expected, whole flights at a time; returns what was not."""
         pending = self.pending
-        while data and pending:
-            flight = pending[0]
-            if not isinstance(flight, Flight) or not flight.open:
-                break
-            left = len(flight.expected) - self.seen
-            part = data[:left]
-            refused: Sequence[int] = ()
-            if not flight.expected.startswith(part, self.seen):
-                refused = flight.refusals(part, self.seen)
-                if not refused:
-                    flight.dissolve()
-                    break
-            replies = part.count(b"\n")
-            self.awaited -= replies
-            if len(part) == left:
-                self.seen = 0
-                pending.popleft()
-            else:
-                self.seen += len(part)
-            flight.count(self, replies, refused)
-            data = data[left:]
-        return data
-
-    def _parse(self, data: bytes) -> None:
-        replies = self.replies
-        replies.feed(data)
-        following = replies.next
-        oldest = self.pending.popleft
-        count = 0
-        try:
-            while (reply := following()) is not False:
-                if reply.__class__ is PushNotification:
-                    if reply[:1] == [b"invalidate"]:
-                        self.forgot(self.index, "keys were flushed")
-                    continue
-                round_: Any = oldest()
-                count += 1
-                undecided = round_.undecided
-                if undecided > 0 and (reply == b"OK" or reply == 1):  # noqa: PLR1714 - a set would hash every reply
-                    round_.undecided = undecided - 1
-                    round_.missing = missing = round_.missing - 1
+        if self._cut or not data.endswith(b"\r\n"):
+            data = self._whole_lines(data)
+        at = self._read_on(data, 0) if self._begun else 0
+        end = len(data)
+        if pending and not at:
+            oldest: Any = pending[0]
+            if oldest.__class__ is Flight:
+                if b"_" in data:
+                    data = resp2(data)
+                    end = len(data)
+            elif end <= LONGEST_ANSWER and (reply := exact_line(data, UNEXPECTED)) is not UNEXPECTED:
+                pending.popleft()  # one answer: who has few callers gets little else
+                self.awaited -= 1
+                undecided = oldest.undecided
+                if undecided > 0 and reply == oldest.success_reply:
+                    oldest.undecided = undecided - 1
+                    oldest.missing = missing = oldest.missing - 1
                     if not missing:
-                        round_.carried()
+                        oldest.carried()
                 else:
-                    round_.reply(reply, self)
-        except IndexError:
-            if self.is_open:
-                raise ProtocolError(f"{self.address} sent a reply nobody asked for") from None
-        except HiredisProtocolError as error:
-            raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
+                    oldest.reply(reply, self)
+                return
+        while at < end and self.transmit is not None:  # else it broke in the middle: what was left is silent by now
+            oldest = pending[0] if pending else None
+            if oldest.__class__ is Flight:
+                at = self._predicted(oldest, data, at)
+            else:
+                stopped = self._one_by_one(data, at)
+                at = stopped if stopped > at else self._unusual(oldest, data, at)
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        """What has come in whole lines; the beginning of the next one waits for its end."""
+        data = self._cut + data
+        end = data.rfind(b"\r\n") + 2 if b"\r\n" in data else 0
+        self._cut = data[end:]
+        self._bound(len(self._cut))
+        return data[:end]
+
+    def _bound(self, size: int) -> None:
+        if size > LONGEST_REPLY:
+            raise ProtocolError(f"{self.address} sent a reply of more than {LONGEST_REPLY:,} bytes")
+
+    def _one_by_one(self, data: bytes, at: int) -> int:
+        """Give lines to the rounds that await them; returns where a flight, or a reply of several lines, begins."""
+        lines = data[at:].split(b"\r\n", LINES_AT_ONCE)
+        rest = lines.pop()
+        count, oldest = 0, self.pending.popleft
+        try:
+            for line in lines:
+                reply = exact_answer(line, UNEXPECTED)
+                if reply is UNEXPECTED:
+                    if line[:1] not in b"+-:" or not line:
+                        break
+                    reply = answer_of(line)
+                try:
+                    awaited: Any = oldest()
+                except IndexError:
+                    break
+                undecided = awaited.undecided
+                if undecided > 0 and reply == awaited.success_reply:
+                    count += 1
+                    awaited.undecided = undecided - 1
+                    awaited.missing = missing = awaited.missing - 1
+                    if not missing:
+                        awaited.carried()
+                elif awaited.__class__ is Flight:
+                    self.pending.appendleft(awaited)
+                    break
+                else:
+                    count += 1
+                    awaited.reply(reply, self)
         finally:
-            if self.is_open:  # else it broke in the middle: what was left is silent by now
+            if self.transmit is not None:
                 self.awaited -= count
-        self.parsing = replies.has_data()
+        if count == len(lines):
+            return len(data) - len(rest)
+        return at + sum(map(len, lines[:count])) + 2 * count
+
+    def _unusual(self, oldest: Awaited | None, data: bytes, at: int) -> int:
+        """A merged release's header, what nobody asked for, or what cannot be."""
+        if oldest is None and not data.startswith(b">", at):
+            raise ProtocolError(f"{self.address} sent a reply nobody asked for")
+        if oldest is None or not oldest.success or not data.startswith(oldest.success, at):
+            return self._read_on(data, at)
+        self.pending.popleft()
+        self.awaited -= 1
+        return at + len(oldest.success)
+
+    def _predicted(self, flight: Flight, data: bytes, at: int) -> int:
+        """Count what was expected of a whole flight; anything else makes it await its rounds one by one."""
+        if not flight.open:
+            flight.unfold(self)
+            return at
+        left = len(flight.expected) - self.seen
+        part = data[at : at + left]
+        refused: Sequence[int] = ()
+        if not flight.expected.startswith(part, self.seen):
+            refused = flight.refusals(part, self.seen)
+            if not refused:
+                flight.dissolve()
+                return at
+        replies = part.count(b"\n")
+        self.awaited -= replies
+        if len(part) == left:
+            self.seen = 0
+            self.pending.popleft()
+        else:
+            self.seen += len(part)
+        flight.count(self, replies, refused)
+        return at + len(part)
+
+    def _read_on(self, data: bytes, at: int) -> int:
+        """A reply of several lines, which no round awaits: the parser finds its end."""
+        while at < len(data):
+            stop = data.find(b"\r\n", at) + 2
+            self._begun += stop - at
+            self._bound(self._begun)
+            try:
+                self._replies.feed(data[at:stop])
+                reply = self._replies.next()
+            except HiredisProtocolError as error:
+                raise ProtocolError(f"{self.address} does not speak RESP2: {error}") from error
+            at = stop
+            if reply is not NOT_YET:
+                self._begun = 0
+                self._give(reply)
+                break
+        return at
+
+    def _give(self, reply: object) -> None:
+        if isinstance(reply, PushNotification):
+            if reply[:1] == [b"invalidate"]:
+                self.forgot(self.index, "keys were flushed")
+            return
+        awaited: Any = self.pending.popleft()
+        self.awaited -= 1
+        awaited.reply(reply if isinstance(awaited, Ignored) else UNEXPECTED, self)
 
     def over_age(self, cap: LagCap, now_ns: int) -> str:
         """Why it lags by the age of its oldest command; empty when it does not."""
@@ -200,8 +281,32 @@ class Pipeline:
             return f"{self.awaited:,} commands not answered for {cap.age_ms:g} ms"
         return ""
 
+    def is_silent(self, now_ns: int, limit_ns: int) -> bool:
+        """True when nothing it was asked has been answered for `limit_ns`, as seen by regular looks.
+
+        What counts is the progress between looks: bytes that complete no reply are none, and a process that was held
+        up finds the replies in its sockets before it looks.
+        """
+        if not self.pending:
+            self._progress = None
+            return False
+        progress = self.bytes_received - self._begun - len(self._cut)
+        if progress != self._progress:
+            self._progress, self._looked_ns = progress, now_ns
+        return now_ns - self._looked_ns >= limit_ns
+
+    def unreadable(self, error: Exception) -> ProtocolError:
+        """What to say of its bytes when `error` came of them."""
+        return ProtocolError(f"{self.address} sent what could not be read ({type(error).__name__}: {error})")
+
     def count_error(self, kind: str) -> None:
-        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, or CLOSED or FORGOT)."""
-        self.errors[kind] = self.errors.get(kind, 0) + 1
+        """One more vote lost to `kind` (an error reply's first word, TIMEOUT, CLOSED or FORGOT).
+
+        A server that makes up words gets MOST_KINDS of them; the others are counted as OTHER.
+        """
+        errors = self.errors
+        if kind not in errors and len(errors) >= MOST_KINDS:
+            kind = "OTHER"
+        errors[kind] = errors.get(kind, 0) + 1
         if kind == "READONLY":
             self.forgot(self.index, "it is a replica")

@@ -1,12 +1,15 @@
 r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*. Pure.
 
-Rules: requests are arrays of bulk strings; replies are parsed by hiredis (0.06 µs each), fed in any pieces. A reply is
-bytes, int, None (nil), a list, or a `ReplyError` value (never raised). Source: the Redis serialization protocol, RESP2.
+Rules: requests are arrays of bulk strings. What the lock awaits are single lines, and only the exact line is the
+answer: `+OK`, `$-1` (RESP3: `_`), `:1`, `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a
+bulk string `OK`, is UNEXPECTED: it grants, refuses and confirms nothing. Replies of other exchanges are parsed by
+hiredis, fed in any pieces: bytes, int, None (nil), a list, or a `ReplyError` value (never raised). Source: the Redis
+serialization protocol, RESP2 and RESP3.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hiredis import ProtocolError as HiredisProtocolError
 from hiredis import PushNotification, Reader, ReplyError
@@ -14,9 +17,21 @@ from hiredis import PushNotification, Reader, ReplyError
 from lockcore.errors import ProtocolError
 
 __all__ = [
-    "RESP3_NIL", "HiredisProtocolError", "PushNotification", "Replies", "ReplyError", "bulk", "error_kind", "request",
+    "NOT_YET", "UNEXPECTED", "HiredisProtocolError", "PushNotification", "Replies", "ReplyError", "answer_of", "bulk",
+    "error_kind", "exact_answer", "exact_line", "request", "resp2",
 ]  # fmt: skip
-RESP3_NIL = b"_\r\n", b"$-1\r\n"  # and what it is in RESP2: as long as `+OK`, which it stands in for
+
+UNEXPECTED: Final = "UNEXPECTED"
+NOT_YET: Final = object()  # not a value: RESP3's false is one
+LONGEST_KIND = 24
+ANSWERS: dict[bytes, object] = {b"+OK": b"OK", b"$-1": None, b"_": None, b":1": 1, b":0": 0}
+exact_answer = ANSWERS.get
+exact_line = {line + b"\r\n": answer for line, answer in ANSWERS.items()}.get
+
+
+def resp2(data: bytes) -> bytes:
+    """Whole lines with RESP3's nil as RESP2's, which is as long as the `+OK` it stands in for."""
+    return (b"\n" + data).replace(b"\n_\r", b"\n$-1\r")[1:]
 
 
 def bulk(argument: bytes) -> bytes:
@@ -29,31 +44,42 @@ def request(*arguments: bytes) -> bytes:
     return b"*%d\r\n" % len(arguments) + b"".join(map(bulk, arguments))
 
 
+def answer_of(line: bytes) -> object:
+    """What a reply of one line (without its end) says: one of `ANSWERS`, a ReplyError, or UNEXPECTED.
+
+    >>> [answer_of(line) for line in (b"+OK", b":1", b":2", b"#t")]
+    [b'OK', 1, 'UNEXPECTED', 'UNEXPECTED']
+    """
+    if line.startswith(b"-"):
+        return ReplyError(line[1:].decode(errors="replace"))
+    return ANSWERS.get(line, UNEXPECTED)
+
+
 def error_kind(reply: object) -> str:
-    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …), or UNEXPECTED for any other reply: a countable
-    set."""
+    """The first word of an error reply (`NOSCRIPT`, `MISCONF`, …), `ERR` where that is no such word, or UNEXPECTED for
+    any other reply."""
     if not isinstance(reply, ReplyError):
-        return "UNEXPECTED"
-    return str(reply).split(" ", 1)[0] or "ERR"
+        return UNEXPECTED
+    kind = str(reply).split(" ", 1)[0]
+    return kind if kind.isascii() and kind.isalpha() and kind.isupper() and len(kind) <= LONGEST_KIND else "ERR"
 
 
 class Replies:
-    """The replies of one connection, in order. `next()` returns False while the next one is incomplete."""
+    """The replies of one connection, in order. `next()` returns NOT_YET while the next one is incomplete."""
 
-    __slots__ = ("feed", "has_data", "next")
+    __slots__ = ("feed", "next")
 
     def __init__(self) -> None:
-        reader = Reader(protocolError=HiredisProtocolError, replyError=ReplyError)
+        reader = Reader(protocolError=HiredisProtocolError, replyError=ReplyError, notEnoughData=NOT_YET)
         self.feed = reader.feed
         self.next = reader.gets
-        self.has_data = reader.has_data
 
     def all(self, data: bytes) -> list[Any]:
         """Feed `data` and return the replies it completed. Raises ProtocolError on bytes that are not RESP."""
         try:
             self.feed(data)
             replies = []
-            while (reply := self.next()) is not False:
+            while (reply := self.next()) is not NOT_YET:
                 replies.append(reply)
         except HiredisProtocolError as error:
             raise ProtocolError(f"the peer does not speak RESP2: {error}") from error

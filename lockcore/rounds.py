@@ -3,8 +3,9 @@
 Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its name can no longer
 change and *closed* when nothing is undecided (all replies, or the timeout). A lost SET round asks for its clean-up at
 once, before its name is known. Replies after the close are read and counted as late. `missing` counts grants down to
-zero, so that the hot path needs one comparison; the vote margin of a closed round is −missing. Source: quorum.py for
-every decision.
+zero, so that the hot path needs one comparison; the vote margin of a closed round is −missing. Only the documented
+answer of a command is a success (resp.py); one error concerns one part of what was sent together. A release that an
+instance could not take now (TRANSIENT) or did not answer is owed to it (owed.py). Source: quorum.py for every decision.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockcore.arguments import check_lease
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, set_nx_px
+from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of, set_nx_px
 from lockcore.model import Lease, Outcome, Tally
+from lockcore.owed import TRANSIENT, OwedRelease
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of, validity_ns
 from lockcore.resp import ReplyError, error_kind
+from lockcore.scripts import MergedReply, SentAgain
 
 if TYPE_CHECKING:
     from lockcore.engine import Engine
@@ -45,10 +48,11 @@ class SetRound:
     """
 
     __slots__ = (
-        "asked_until_ns", "claim", "cleaned", "engine", "errored", "flight", "missing", "newest", "outcome", "refused",
-        "resource", "silent", "started_ns", "terms", "undecided", "voters", "waiter",
+        "asked_until_ns", "claim", "cleaned", "denied_by", "engine", "errored", "flight", "missing", "newest",
+        "outcome", "refused", "resource", "silent", "started_ns", "terms", "undecided", "voters", "waiter",
     )  # fmt: skip
 
+    denied_by: int  # once an instance answered with an error: a bit for each
     newest: Lease  # once it was extended
     asked_until_ns: int  # once an extension was sent: the end of the last one
     watched = False
@@ -90,6 +94,8 @@ class SetRound:
 
     def reply(self, reply: object, pipe: Pipeline) -> None:
         """Count what one instance said."""
+        if isinstance(reply, ReplyError):
+            self.denied_by = self._denied_by() | 1 << pipe.index
         if not self._one_less():
             pipe.late_replies += 1
         elif reply == b"OK":
@@ -105,6 +111,13 @@ class SetRound:
             self.errored += 1
             pipe.count_error(error_kind(reply))
             self._judge()
+
+    def _denied_by(self) -> int:
+        return getattr(self, "denied_by", 0)
+
+    def may_hold(self, pipe: Pipeline) -> bool:
+        """False where an error answered its SET: nothing changed there, so nothing has to be released."""
+        return not self._denied_by() >> pipe.index & 1
 
     def _one_less(self) -> bool:
         undecided = self.undecided
@@ -228,22 +241,46 @@ class ReleaseRound:
         """The command for an instance of this dialect."""
         return dialect.encode_release(self.won.claim)
 
+    @property
+    def source(self) -> bytes:
+        """Its script in full, for an instance that does not know it."""
+        return eval_of(self.script, self.won.claim, *self.script_arguments)
+
     def reply(self, reply: object, pipe: Pipeline) -> None:
         """Count what one instance said; an unknown script is sent again with its source."""
-        if isinstance(reply, ReplyError) and error_kind(reply) == "NOSCRIPT":
+        if error_kind(reply) == "NOSCRIPT":
+            self.engine.deadlines.watch(self, self.engine.now_ns)
             self.engine.send_script(self, pipe)
-        elif not self.undecided:
-            pipe.late_replies += 1
         else:
-            self._one_less()
-            if reply in (1, b"OK"):
-                self.missing -= 1
-            elif reply in (0, None):
-                self.not_ours += 1
-            else:
-                self.errored += 1
-                pipe.count_error(error_kind(reply))
-            self.judge()
+            self.last_reply(reply, pipe)
+
+    def last_reply(self, reply: object, pipe: Pipeline) -> None:
+        """Count it, whatever it is: a release that the instance cannot take now is owed to it."""
+        kind = error_kind(reply)
+        if kind in TRANSIENT:
+            self.put_off(pipe)
+        if not self.undecided:
+            pipe.late_replies += 1
+            return
+        self._one_less()
+        yes, no = self.answers(pipe.dialect)
+        if reply == yes:
+            self.missing -= 1
+        elif reply == no:
+            self.not_ours += 1
+        else:
+            self.errored += 1
+            pipe.count_error(kind)
+        self.judge()
+
+    def answers(self, dialect: Dialect) -> tuple[object, object]:
+        """What an instance of this dialect says where the key is ours, and where it is not."""
+        return self.success_reply, self.failure_reply
+
+    def put_off(self, pipe: Pipeline) -> None:
+        """The instance did not take it: it gets it later, if it may hold the key."""
+        if self.won.may_hold(pipe):
+            self.engine.owe(pipe, self)
 
     def carried(self) -> None:
         """It was found ours on a quorum."""
@@ -252,11 +289,8 @@ class ReleaseRound:
             self.engine.ready.append(self)
 
     def silence(self, pipe: Pipeline) -> None:
-        """The connection broke: the release is owed to the instance until the key has expired."""
-        self.engine.owe(pipe, self)
-        self._fall_silent(pipe)
-
-    def _fall_silent(self, pipe: Pipeline) -> None:
+        """The connection broke."""
+        self.put_off(pipe)
         if self.undecided:
             self._one_less()
             self.silent += 1
@@ -313,16 +347,19 @@ class ExtendRound(ReleaseRound):
         """The command for an instance of this dialect."""
         return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
 
-    def silence(self, pipe: Pipeline) -> None:
-        """The connection broke: an extension is not sent again."""
-        self._fall_silent(pipe)
+    def answers(self, dialect: Dialect) -> tuple[object, object]:
+        """SET … IFEQ answers like a SET, the script like a release."""
+        return (b"OK", None) if dialect.native_extend else (1, 0)
+
+    def put_off(self, pipe: Pipeline) -> None:
+        """An extension is not sent again."""
 
 
 class Ignored:
     """A command whose reply does not matter."""
 
     __slots__ = ("started_ns",)
-    undecided = 0
+    undecided, success = 0, b""
 
     def __init__(self, started_ns: int) -> None:
         self.started_ns = started_ns
@@ -334,44 +371,6 @@ class Ignored:
         """Nobody asked."""
 
 
-class MergedReply:
-    """The header of a merged release's reply: `parts` releases follow it, in a flight or in the FIFO.
-
-    In a flight its line (`*parts`) and theirs are counted like any other; once parsed, the whole reply comes as one
-    list, which it hands to the releases that follow it.
-    """
-
-    __slots__ = ("engine", "flight", "missing", "outcome", "parts", "started_ns", "undecided", "waiter")
-    success_outcome = Outcome.RELEASED
-
-    def __init__(self, engine: Engine, parts: int, started_ns: int) -> None:
-        self.engine = engine
-        self.parts = parts
-        self.started_ns = started_ns
-        self.undecided, self.missing = -len(engine.voters), 0
-        self.outcome: Outcome | None = None
-        self.waiter: Any = None
-        self.flight: Flight | None = None
-
-    @property
-    def success(self) -> bytes:
-        """Its line when all goes well: the count of its parts."""
-        return b"*%d\r\n" % self.parts
-
-    def reply(self, reply: object, pipe: Pipeline) -> None:
-        """One reply for all parts: a list, or an error for each of them."""
-        pipe.awaited -= self.parts
-        if error_kind(reply) == "NOSCRIPT":
-            self.engine.teach_merged(pipe)
-        rounds = [pipe.pending.popleft() for _ in range(self.parts)]
-        replies = reply if isinstance(reply, list) and len(reply) == self.parts else [reply] * self.parts
-        for round_, part in zip(rounds, replies, strict=True):
-            round_.reply(part, pipe)
-
-    def silence(self, pipe: Pipeline) -> None:
-        """The parts are told themselves."""
-
-
 Round = SetRound | ReleaseRound
 Part = Round | MergedReply
-Awaited = Part | Ignored
+Awaited = Part | Ignored | SentAgain | OwedRelease

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lockcore.arguments import A_DAY_MS, check_number, check_whole
-from lockcore.clock import NS_PER_MS
+from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.membership import Rejoin
 from lockcore.observe import Observer
 from lockcore.retry import RetryPolicy
 
 DEFAULT_TIMEOUT_MS = 50.0
 MOST_UNOBSERVED = 1 << 30
+SILENCE_NS = 2 * NS_PER_S
 
 
 class Lagging(Protocol):
@@ -92,6 +93,14 @@ class Settings:
             raise ValueError(f"rejoin must be delay, trust-first or trust, not {self.rejoin!r}")
         if self.instance_timeout_ms is not None:
             check_number("instance_timeout_ms", self.instance_timeout_ms, 0.1, self.max_ttl_ms / 4)
+        self._check_validity("max_ttl_ms", self.max_ttl_ms)
+
+    @property
+    def silence_ns(self) -> int:
+        """How long an instance may answer nothing it was asked before its connection is given up: 2 s, or twice what
+        was set as timeout or as lag."""
+        patience_ms = max(self.lag_cap.age_ms, self.instance_timeout_ms or 0)
+        return max(SILENCE_NS, int(2 * patience_ms * NS_PER_MS))
 
     def timeout_ns(self, ttl_ms: int) -> int:
         """How long one attempt at `ttl_ms` waits for a silent instance. Raises ValueError when the fixed one is too
@@ -107,12 +116,23 @@ class Settings:
         return int(fixed * NS_PER_MS)
 
     def check_ttl(self, ttl_ms: int) -> None:
-        """Raises ValueError unless 1 ≤ `ttl_ms` ≤ max_ttl_ms, TypeError unless it is a whole number."""
+        """Raises ValueError unless `ttl_ms` is more than its drift and at most max_ttl_ms, TypeError unless it is a
+        whole number."""
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(
                 f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted instances abstain only "
                 "that long; raise max_ttl_ms for every client of the fleet"
+            )
+        self._check_validity("ttl_ms", ttl_ms)
+
+    def _check_validity(self, name: str, ttl_ms: int) -> None:
+        drift_ms = drift_ns(ttl_ms, self.drift_factor) / NS_PER_MS
+        if drift_ms >= ttl_ms:
+            least = int(2 / (1 - self.drift_factor)) + 1
+            raise ValueError(
+                f"{name} {ttl_ms} could never be valid: clocks may differ by {drift_ms:g} ms over it; use at least "
+                f"{least}"
             )
 
 

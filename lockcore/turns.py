@@ -2,9 +2,10 @@
 
 Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
 resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
-until it is his turn or his deadline comes. Whoever leaves, however he does, passes the turn on. A release of a held key
-wakes the head at once: its SET is queued right behind the release. A head that finds no quorum reachable sets the whole
-line free, so that an outage is found by all at once and not by one after the other.
+until it is his turn or his deadline comes; whoever's time comes is found without a look at the others (timetable.py).
+Whoever leaves, however he does, passes the turn on. A release of a held key wakes the head at once: its SET is queued
+right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is found by
+all at once and not by one after the other.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.clock import FAR_FUTURE_NS
 from lockcore.model import Lease, Outcome
 from lockcore.rounds import Round
+from lockcore.timetable import Timetable
 
 if TYPE_CHECKING:
     from lockcore.engine import Engine
@@ -41,7 +43,7 @@ class Turn:
     def park(self, due_ns: int) -> Turn:
         """Its caller is about to wait for it, until `due_ns` at the latest."""
         self.outcome, self.due_ns = None, due_ns
-        self.turns.next_ns = min(self.turns.next_ns, due_ns)
+        self.turns.parked.add(due_ns, self)
         return self
 
     def settle(self) -> None:
@@ -69,13 +71,14 @@ Line = OrderedDict[Turn, None]
 class Turns(dict[str, Line]):
     """The lines by resource; an empty one is not kept. `want_wake` asks the shell to wake who is ready.
 
-    `next_ns`: no parked turn is due before. Of a line, those whose turn has come stand before those whose has not.
+    `parked`: whose time comes when; each costs the same however many wait. Of a line, those whose turn has come stand
+    before those whose has not.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.engine = engine
-        self.next_ns = FAR_FUTURE_NS
+        self.parked: Timetable[Turn] = Timetable(lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns)
         self.want_wake: Callable[[], object] = int  # nothing, until a shell says what
 
     def join(self, turn: Turn) -> None:
@@ -115,13 +118,7 @@ class Turns(dict[str, Line]):
 
     def expire(self, now_ns: int) -> None:
         """Settle every parked turn whose time has come."""
-        if now_ns < self.next_ns:
-            return
-        parked = [turn for line in self.values() for turn in line if turn.outcome is None]
-        for turn in parked:
-            if turn.due_ns <= now_ns:
-                turn.settle()
-        self.next_ns = min((turn.due_ns for turn in parked if turn.due_ns > now_ns), default=FAR_FUTURE_NS)
+        self.parked.run(now_ns, Turn.settle)
 
 
 class Offer:

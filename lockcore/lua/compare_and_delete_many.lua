@@ -1,6 +1,8 @@
--- KEYS[i] a key, ARGV[i] its owner token → a list of 1 (deleted) or 0 (not ours), in order
-local deleted = {}
+-- KEYS[i] a key, ARGV[i] its owner token → a list of 1 (deleted), 0 (not ours) or that key's own error, in order
+local answers = {}
 for i = 1, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[i] then deleted[i] = redis.call('DEL', KEYS[i]) else deleted[i] = 0 end
+  local held = redis.pcall('GET', KEYS[i])
+  if held == ARGV[i] then held = redis.pcall('DEL', KEYS[i]) end
+  if type(held) == 'string' or not held then answers[i] = 0 else answers[i] = held end
 end
-return deleted
+return answers

@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 
 from lockcore.arguments import check_acquire
 from lockcore.attempt import Acquire, Steps, lease_of
-from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round, SetRound

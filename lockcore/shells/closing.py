@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.rounds import SetRound
 

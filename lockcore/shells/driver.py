@@ -12,8 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from lockcore.arguments import check_lease
-from lockcore.clock import monotonic_ns
-from lockcore.deadlines import FAR_FUTURE_NS
+from lockcore.clock import FAR_FUTURE_NS, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
@@ -217,7 +216,7 @@ class Driver:
         except BaseException:
             self.interrupted()
             raise
-        if not now_ns <= self._tick_at <= now_ns + self.engine.deadlines.shortest_ns:
+        if not now_ns <= self._tick_at <= self.engine.deadlines.due_ns:
             self.arm(now_ns)
 
     def arm(self, now_ns: int) -> None:
@@ -237,6 +236,8 @@ class Driver:
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
+        for index in self.engine.silent(now_ns):
+            self.broken(index, TimeoutError("it was asked and answered nothing for too long"))
         try:
             self.engine.tick(now_ns)
             self.connect_due(now_ns)

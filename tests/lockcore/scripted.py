@@ -22,12 +22,15 @@ from lockcore.engine import Engine
 from lockcore.flight import Flight
 from lockcore.membership import Hello
 from lockcore.model import Lease
-from lockcore.rounds import ExtendRound, Ignored, MergedReply, ReleaseRound, Round, SetRound
+from lockcore.owed import OwedRelease
+from lockcore.rounds import ExtendRound, Ignored, ReleaseRound, Round, SetRound
+from lockcore.scripts import MergedReply, SentAgain
 from lockcore.settings import Settings
 
 START_NS = 1_000_000 * NS_PER_MS
 TTL_MS = 10_000
 OK, NIL, ONE, ZERO = b"+OK\r\n", b"$-1\r\n", b":1\r\n", b":0\r\n"
+WRONGTYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
 MISCONF, NOSCRIPT = b"-MISCONF the disk is full\r\n", b"-NOSCRIPT No matching script.\r\n"
 DELIFEQ, DELEX, EVALSHA = Dialect("delifeq", True), Dialect("delex", True), Dialect("evalsha", False)
 RELEASES = {b"DELIFEQ", b"DELEX", COMPARE_AND_DELETE.sha, COMPARE_AND_DELETE.source}
@@ -229,7 +232,7 @@ class ScriptedFleet:
 
 def rounds_kept(engine: Engine) -> list[object]:
     """Every round the engine still holds anywhere, found by following its references: what a leak would be made of."""
-    kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored)
+    kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored, OwedRelease, SentAgain)
     passed = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, Settings)
     seen, ahead = {id(engine)}, gc.get_referents(engine)
     kept: list[object] = []

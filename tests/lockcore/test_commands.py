@@ -42,7 +42,7 @@ class Attempt:
 
 
 @pytest.mark.parametrize("resource", KEYS)
-@pytest.mark.parametrize("ttl_ms", [1, 200, 10_000])
+@pytest.mark.parametrize("ttl_ms", [3, 200, 10_000])
 def test_an_acquire_is_set_nx_px(resource: str, ttl_ms: int) -> None:
     one = Attempt(resource, ttl_ms)
     sent = one.round.terms.set_head + one.claim + one.round.terms.set_tail
@@ -94,4 +94,4 @@ def test_a_merged_release_names_all_keys_and_then_all_tokens(releases: int) -> N
 def test_a_script_is_known_by_the_sha1_of_its_source_and_asks_for_the_owner(script: Script) -> None:
     assert script.sha == sha1(script.source, usedforsecurity=False).hexdigest().encode()
     assert script.source.startswith(b"-- KEYS[")
-    assert b"redis.call('GET', KEYS[" in script.source
+    assert b"call('GET', KEYS[" in script.source

@@ -16,6 +16,7 @@ from tests.lockcore.scripted import (
     NIL,
     OK,
     ONE,
+    WRONGTYPE,
     ZERO,
     ScriptedFleet,
     name_of,
@@ -86,7 +87,7 @@ def answer(command: list[bytes], random: Random, chance: float) -> bytes:
     if command[0] == b"EVALSHA" and int(command[2]) > 1:
         lines = [ONE if random.random() >= chance else ZERO for _ in range(int(command[2]))]
         return b"*%d\r\n" % len(lines) + b"".join(lines)
-    return ONE if said >= chance else ZERO if said >= chance / 4 else MISCONF
+    return ONE if said >= chance else ZERO if said >= chance / 4 else WRONGTYPE
 
 
 @pytest.mark.parametrize("merge", [False, True])

@@ -19,9 +19,9 @@ from tests.lockcore.scripted import (
     DELEX,
     DELIFEQ,
     EVALSHA,
-    MISCONF,
     NIL,
     ONE,
+    WRONGTYPE,
     ZERO,
     ScriptedFleet,
     name_of,
@@ -65,7 +65,7 @@ class Play:
         raise NotImplementedError
 
     def answer_of(self, fate: str) -> bytes:
-        return {OURS: ONE, NOT_OURS: ZERO, ERRORED: MISCONF, LATE: ZERO}[fate]
+        return {OURS: ONE, NOT_OURS: ZERO, ERRORED: WRONGTYPE, LATE: ZERO}[fate]
 
     def arrivals(self) -> list[int]:
         raise NotImplementedError
@@ -273,5 +273,5 @@ def test_gone_on_a_single_no_is_noticed(kind: type[Play], monkeypatch: pytest.Mo
 
 
 def test_a_release_that_is_not_owed_to_a_broken_connection_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReleaseRound, "silence", lambda self, pipe: self._fall_silent(pipe))
+    monkeypatch.setattr(ReleaseRound, "put_off", lambda self, pipe: None)
     assert breaks_somewhere(Release)

@@ -47,7 +47,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_name(arguments: dict[str,
 
 
 def test_what_is_allowed_at_the_edges_is_taken() -> None:
-    Settings(max_ttl_ms=1, instance_timeout_ms=0.25)
+    Settings(max_ttl_ms=3, instance_timeout_ms=0.25)
     Settings(max_ttl_ms=86_400_000, drift_factor=0.5, observe_every=1 << 30, connect_timeout_s=60)
 
 

@@ -1,0 +1,62 @@
+"""What is encoded once and used often: *a resource → the stem of its claims; a TTL → its terms*. Pure.
+
+Rules: each cache is bounded, whatever its callers name: the oldest entry goes, one at a time, so that what is in use
+comes back and no turn pays for all of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from typing import TypeVar
+
+from lockcore.commands import claim_stem
+from lockcore.rounds import Terms
+from lockcore.settings import Settings
+
+STEMS_KEPT = 1 << 16
+TERMS_KEPT = 1 << 10
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Recent(OrderedDict[K, V]):
+    """The newest `most` entries of those that were kept."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def keep(self, key: K, value: V) -> V:
+        """Remember `value` for a while."""
+        self[key] = value
+        if len(self) > self.most:
+            self.popitem(last=False)
+        return value
+
+
+class Claims:
+    """Of one Redlock. An owner token is 132 random bits, drawn here, and a counter, added per attempt."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
+        self.stems: Recent[str, bytes] = Recent(STEMS_KEPT)
+        self._prefix = settings.key_prefix.encode()
+        self._token_prefix = secrets.token_urlsafe(17)[:22].encode()
+
+    def terms(self, ttl_ms: int) -> Terms:
+        """The terms of a TTL, checked once. Raises ValueError or TypeError when the fleet does not grant it."""
+        terms = self.terms_of.get(ttl_ms)
+        if terms is None:
+            settings = self.settings
+            settings.check_ttl(ttl_ms)
+            terms = Terms(ttl_ms, settings.drift_factor, settings.timeout_ns(ttl_ms))
+            self.terms_of.keep(ttl_ms, terms)
+        return terms
+
+    def stem(self, resource: str) -> bytes:
+        """A claim on `resource` up to the counter of its owner token."""
+        if not isinstance(resource, str) or not resource:
+            raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
+        return self.stems.keep(resource, claim_stem(self._prefix + resource.encode(), self._token_prefix))

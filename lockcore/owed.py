@@ -1,0 +1,144 @@
+"""Releases that an instance has still to get: *what it did not take, time → sent again, until the key is gone*. Pure.
+
+Rules: a release is owed when its connection was down, or broke before the answer, and when the instance answered that
+it can do nothing now (TRANSIENT). It is owed until max_ttl + drift has passed since it was asked for, and counted for
+nobody. A new connection gets all that is owed at once. On a connection that stands one of them asks, after a pause of
+50 ms that doubles to 2 s; when that one is taken, the others follow. So an instance that is unwell gets one command per
+pause, whatever it owes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
+from lockcore.commands import COMPARE_AND_DELETE, eval_of
+from lockcore.resp import error_kind
+
+if TYPE_CHECKING:
+    from lockcore.engine import Engine
+    from lockcore.pipeline import Pipeline
+
+TRANSIENT = frozenset(
+    ["BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "NOAUTH"]
+)  # what passes by itself, or when somebody mends the server; nothing was changed
+FIRST_PAUSE_NS = 50 * NS_PER_MS
+LONGEST_PAUSE_NS = 2 * NS_PER_S
+MOST = 1 << 16  # releases per instance; beyond, the oldest keys are left to their TTL
+
+
+class OwedRelease:
+    """One of them, on its way or waiting. `claim`: key and owner token."""
+
+    __slots__ = ("claim", "debts", "started_ns", "until_ns")
+    undecided, success, success_reply = 0, b":1\r\n", 1
+
+    def __init__(self, debts: Debts, claim: bytes, until_ns: int) -> None:
+        self.debts, self.claim, self.until_ns = debts, claim, until_ns
+        self.started_ns = 0  # when it was sent last
+
+    @property
+    def source(self) -> bytes:
+        """Its script in full, for an instance that does not know it."""
+        return eval_of(COMPARE_AND_DELETE, self.claim)
+
+    def reply(self, reply: object, pipe: Pipeline) -> None:
+        """The instance took it, or not yet; an unknown script is sent again with its source."""
+        if error_kind(reply) == "NOSCRIPT":
+            self.debts.engine.send_script(self, pipe)
+        else:
+            self.last_reply(reply, pipe)
+
+    def last_reply(self, reply: object, pipe: Pipeline) -> None:
+        """The instance took it, can never take it, or not yet."""
+        pipe.late_replies += 1
+        kind = error_kind(reply)
+        if kind in TRANSIENT:
+            pipe.count_error(kind)
+        self.debts.answered(self, put_off=kind in TRANSIENT)
+
+    def silence(self, pipe: Pipeline) -> None:
+        """The connection broke."""
+        self.debts.lost(self)
+
+
+class Debts:
+    """What is owed to one instance. `due_ns`: when the next one asks."""
+
+    __slots__ = ("_lasts_ns", "_pause_ns", "_put_off", "_under_way", "_waiting", "due_ns", "engine", "pipe")
+
+    def __init__(self, engine: Engine, pipe: Pipeline) -> None:
+        self.engine, self.pipe = engine, pipe
+        ttl_ms = engine.settings.max_ttl_ms  # the lease may have been extended
+        self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, engine.settings.drift_factor)
+        self._waiting: deque[OwedRelease] = deque(maxlen=MOST)
+        self._under_way = 0
+        self._put_off = False  # something of what is under way was
+        self._pause_ns = FIRST_PAUSE_NS
+        self.due_ns = FAR_FUTURE_NS
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, claim: bytes, asked_ns: int) -> None:
+        """A release that was asked for then was not taken."""
+        self._waiting.append(OwedRelease(self, claim, asked_ns + self._lasts_ns))
+        if self.pipe.is_open and not self._under_way and self.due_ns == FAR_FUTURE_NS:
+            self._pause()
+
+    def forget(self, now_ns: int) -> None:
+        """Drop those whose keys have expired."""
+        waiting = [owed for owed in self._waiting if now_ns < owed.until_ns]
+        self._waiting = deque(waiting, MOST)
+
+    def connected(self, now_ns: int) -> None:
+        """A new connection: send all that is owed."""
+        self._under_way, self._put_off = 0, False
+        self.due_ns, self._pause_ns = FAR_FUTURE_NS, FIRST_PAUSE_NS
+        self._pay(now_ns)
+
+    def _pay(self, now_ns: int) -> None:
+        for _ in range(len(self._waiting)):
+            self._send(now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """One of them asks, when it is time."""
+        if self.due_ns <= now_ns:
+            self.due_ns = FAR_FUTURE_NS
+            self.forget(now_ns)
+            if self.pipe.is_open and self._waiting:
+                self._send(now_ns)
+
+    def _send(self, now_ns: int) -> None:
+        owed = self._waiting.popleft()
+        if now_ns < owed.until_ns:
+            owed.started_ns = now_ns  # its own age, not that of its SET
+            self._under_way += 1
+            self.engine.unicast(self.pipe, self.pipe.dialect.encode_release(owed.claim), owed)
+
+    def _pause(self) -> None:
+        self.due_ns = self.engine.now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS)
+        self.engine.deadlines.wake(self.due_ns)
+
+    def lost(self, owed: OwedRelease) -> None:
+        """Its connection broke: it waits for the next one."""
+        self._under_way -= 1
+        self._waiting.append(owed)
+
+    def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
+        """The last of those under way decides what comes next: a pause, the others, or nothing."""
+        self._under_way -= 1
+        if put_off:
+            self._waiting.append(owed)
+            self._put_off = True
+        if self._under_way:
+            return
+        if self._put_off:
+            self._put_off = False
+            self._pause()
+        elif self._waiting:
+            self._pay(self.engine.now_ns)
+        else:
+            self._pause_ns = FIRST_PAUSE_NS

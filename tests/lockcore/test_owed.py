@@ -1,0 +1,202 @@
+"""Releases that an instance did not take: owed until the key has expired, asked for politely, counted for nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockcore import owed, rounds
+from lockcore.clock import NS_PER_MS
+from lockcore.model import Lease
+from lockcore.owed import LONGEST_PAUSE_NS, TRANSIENT
+from tests.lockcore.scripted import (
+    DELIFEQ,
+    EVALSHA,
+    OK,
+    ONE,
+    WRONGTYPE,
+    ZERO,
+    ScriptedFleet,
+    claims_of,
+    name_of,
+    rounds_kept,
+    settings_of,
+)
+
+MAX_TTL_MS = 10_000
+LASTS_MS = MAX_TTL_MS + 102  # and the drift over it
+ILL = 2  # the instance that is unwell
+
+
+def fleet_of(leases: int, dialect: object = DELIFEQ, *, merge: bool = False) -> tuple[ScriptedFleet, list[Lease]]:
+    fleet = ScriptedFleet(3, dialect=dialect, settings=settings_of(merge_releases=merge))  # type: ignore[arg-type]
+    return fleet, [fleet.won(f"r{number}") for number in range(leases)]
+
+
+def released(fleet: ScriptedFleet, leases: list[Lease], reply: bytes) -> list[rounds.ReleaseRound]:
+    """All given back in one turn; the instance that is unwell answers `reply` to each."""
+    given = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
+    for round_ in given:
+        fleet.engine.submit_release(round_)
+    fleet.flush()
+    count = len(leases)
+    merged = len(fleet.unanswered[0]) < count
+    fleet.reply_all(*[b"*%d\r\n" % count + ONE * count] if merged else [ONE] * count, of=[0, 1])
+    fleet.reply(ILL, *[reply] * len(fleet.unanswered[ILL]))
+    return given
+
+
+def owes(fleet: ScriptedFleet) -> int:
+    return fleet.engine.status()[ILL].owed_releases
+
+
+def until_asked(fleet: ScriptedFleet, reply: bytes = b"", limit_ms: int = 60_000) -> list[float]:
+    """Go from one wanted tick to the next, answering `reply` each time; returns when it was asked (ms from now)."""
+    start_ns, asked = fleet.now_ns, []
+    while fleet.now_ns < start_ns + limit_ms * NS_PER_MS:
+        fleet.now_ns = min(max(fleet.engine.next_tick_ns(fleet.now_ns), fleet.now_ns + 1), start_ns + limit_ms * 10**6)
+        fleet.tick()
+        if fleet.unanswered[ILL]:
+            asked.append((fleet.now_ns - start_ns) / NS_PER_MS)
+            if not reply:
+                return asked
+            fleet.reply(ILL, *[reply] * len(fleet.unanswered[ILL]))
+            fleet.flush()
+    return asked
+
+
+@pytest.mark.parametrize("kind", sorted(TRANSIENT))
+@pytest.mark.parametrize("dialect", [DELIFEQ, EVALSHA], ids=["native", "script"])
+def test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does(kind: str, dialect: object) -> None:
+    fleet, leases = fleet_of(1, dialect)
+    (round_,) = released(fleet, leases, b"-%b not now\r\n" % kind.encode())
+    assert name_of(round_) == "released"
+    assert owes(fleet) == 1
+    assert until_asked(fleet) == [50.0]
+    assert claims_of(fleet.unanswered[ILL][0]) == [(b"r0", leases[0].owner_token)]
+    fleet.reply(ILL, ONE)
+    assert round_.tally == (2, 0, 1, 0, 0, 0)
+    assert until_asked(fleet) == []
+    assert fleet.is_empty()
+    fleet.engine.take_ready()
+    assert rounds_kept(fleet.engine) == []
+
+
+@pytest.mark.parametrize("reply", [WRONGTYPE, b"-NOPERM no\r\n", b"-ERR no\r\n", b"+QUEUED\r\n", ZERO])
+def test_a_release_that_will_never_be_taken_is_not_sent_again(reply: bytes) -> None:
+    fleet, leases = fleet_of(1)
+    released(fleet, leases, reply)
+    assert until_asked(fleet) == []
+    assert fleet.is_empty()
+
+
+def test_an_instance_that_stays_unwell_is_asked_for_one_release_per_pause_until_the_keys_have_expired() -> None:
+    fleet, leases = fleet_of(500)
+    start = len(fleet.sent[ILL])
+    released(fleet, leases, b"-BUSY script\r\n")
+    before = len(fleet.sent[ILL])
+    assert before - start == 500
+    asked = until_asked(fleet, b"-BUSY script\r\n")
+    assert len(fleet.sent[ILL]) - before == len(asked)
+    pauses = [later - earlier for earlier, later in zip([0.0, *asked], asked, strict=False)]
+    assert pauses[:5] == [50, 100, 200, 400, 800]
+    assert pauses[-1] == LONGEST_PAUSE_NS / NS_PER_MS
+    assert asked[-1] < LASTS_MS <= asked[-1] + pauses[-1]
+    assert owes(fleet) == 0
+    assert fleet.is_empty()
+
+
+def test_when_one_is_taken_the_others_follow_at_once() -> None:
+    fleet, leases = fleet_of(40)
+    released(fleet, leases, b"-LOADING\r\n")
+    until_asked(fleet)
+    assert len(fleet.unanswered[ILL]) == 1
+    fleet.reply(ILL, ONE)
+    fleet.flush()
+    assert len(fleet.unanswered[ILL]) == 39
+    fleet.reply(ILL, *[ONE] * 39)
+    assert fleet.is_empty()
+
+
+def test_an_instance_that_takes_one_and_no_more_is_asked_ever_less_often() -> None:
+    fleet, leases = fleet_of(40)
+    released(fleet, leases, b"-MISCONF\r\n")
+    before, waves = len(fleet.sent[ILL]), 0
+    for _ in range(30):
+        until_asked(fleet, limit_ms=3_000)
+        for _ in range(2):  # the one that asks, then the others
+            commands = len(fleet.unanswered[ILL])
+            if commands:
+                fleet.reply(ILL, *([ONE] if commands == 1 else [b"-MISCONF\r\n"] * commands))
+                fleet.flush()
+        waves += 1
+        if not owes(fleet):
+            break
+    assert owes(fleet) == 0
+    assert waves < 12  # in ten seconds
+    assert len(fleet.sent[ILL]) - before <= 40 * waves
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_whole_merged_release_that_is_not_taken_is_owed_part_by_part(merge: bool) -> None:
+    fleet, leases = fleet_of(5, EVALSHA, merge=merge)
+    given = released(fleet, leases, b"-BUSY script\r\n")
+    assert {name_of(round_) for round_ in given} == {"released"}
+    assert owes(fleet) == 5
+    until_asked(fleet, ONE, limit_ms=200)
+    assert fleet.is_empty()
+
+
+def test_what_was_never_set_is_not_owed() -> None:
+    """An instance that answers every SET with an error holds nothing of ours, however long that lasts."""
+    fleet = ScriptedFleet(3)
+    for number in range(50):
+        fleet.ask(f"r{number}")
+        fleet.reply_all(b"-MISCONF\r\n")
+        fleet.flush()
+        fleet.reply_all(b"-MISCONF\r\n")
+    assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 0]
+
+
+def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost() -> None:
+    fleet = ScriptedFleet(3)
+    fleet.ask()
+    fleet.reply(ILL, OK)
+    fleet.reply_all(b"-MISCONF\r\n", of=[0, 1])
+    fleet.flush()
+    fleet.reply_all(b"-MISCONF\r\n")
+    assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 1]
+
+
+def test_an_owed_release_is_not_owed_for_longer_because_its_connection_breaks_again_and_again() -> None:
+    fleet, leases = fleet_of(1)
+    fleet.detach(ILL)
+    released(fleet, leases, b"")
+    for _ in range(20):
+        fleet.after(LASTS_MS / 10)
+        fleet.attach(ILL)
+        fleet.flush()
+        fleet.detach(ILL)
+    sent = [kind for kind in fleet.kinds(ILL) if kind == "release"]
+    assert len(sent) == 9
+    assert owes(fleet) == 0
+
+
+def test_an_extension_that_is_not_taken_is_not_sent_again() -> None:
+    fleet, (lease,) = fleet_of(1)
+    fleet.after(1)
+    fleet.extend(lease)
+    fleet.reply(ILL, b"-BUSY script\r\n")
+    assert owes(fleet) == 0
+
+
+def test_what_is_owed_to_an_instance_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owed, "MOST", 10)
+    fleet, leases = fleet_of(30)
+    released(fleet, leases, b"-OOM\r\n")
+    assert owes(fleet) == 10
+
+
+def test_a_release_given_up_at_the_first_error_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "TRANSIENT", frozenset())
+    with pytest.raises(AssertionError):
+        test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does("BUSY", DELIFEQ)
