@@ -58,7 +58,7 @@ moved: ;
 endif
 
 run: .venv/.run
-	@$(PY) -m bench run $(ARGS)
+	@$(PY) -m bench run $(if $(filter %.toml $(basename $(notdir $(wildcard bench/scenarios/*.toml))),$(ARGS)),,everyday) $(ARGS)
 
 # Most tests wait for servers, so three at a time fit on two cores. What measures time comes after them, alone.
 # Exit code 5 of pytest: ARGS left nothing to run in that pass.

@@ -70,7 +70,12 @@ _LOSS = row(
             "Leases valid beside another one after a crash.",
             total("redlock.crash.double_grants", _BY),
         ),
-        bars(6, "Safety violations", "Leases on one resource valid at the same time. Must be 0.", _broken),
+        bars(
+            6,
+            "Safety violations",
+            "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
+            _broken,
+        ),
     ),
 )
 

@@ -51,20 +51,21 @@ _GLANCE = row(
     line(
         4,
         number(
-            4,
+            3,
             "Safety violations",
-            "Leases on one resource valid at the same time. Must be 0.",
+            "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
             _violations,
             red_above=1,
         ),
+        number(3, "Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
         number(
-            4,
+            3,
             "Leases",
             "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.",
             _leases,
         ),
         number(
-            4,
+            3,
             "Typical rate",
             "Median over the seconds of each run that had leases, averaged over runs.",
             typical("redlock.load.achieved"),

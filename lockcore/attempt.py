@@ -52,6 +52,7 @@ class Acquire:
         "attempts",
         "deadline_ns",
         "engine",
+        "lost_ns",
         "random",
         "resource",
         "round",
@@ -68,6 +69,7 @@ class Acquire:
         self.started_ns = now_ns
         self.deadline_ns = now_ns + int(wait_ms * NS_PER_MS)
         self.attempts = self.split_votes = 0
+        self.lost_ns: list[int] = []
         self.round: SetRound | None = None
         self.turn: Turn | None = None
 
@@ -113,8 +115,9 @@ class Acquire:
                 again_ns = self._next_start_ns(ended, now_ns)
                 if again_ns is None:
                     return Denied(
-                        self.resource, ended, last.tally, self.attempts, self.split_votes, self.started_ns, now_ns
-                    )
+                        self.resource, ended, last.tally, self.attempts, self.split_votes, self.started_ns, now_ns,
+                        self.lost_ns,
+                    )  # fmt: skip
                 start_ns = again_ns
             now_ns = yield from self._my_turn(start_ns, now_ns)
             self.attempts += 1
@@ -138,9 +141,12 @@ class Acquire:
                 lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
             if lease is not None:
                 round_.decided(outcome, now_ns)
+                lease.lost_ns = self.lost_ns
                 return lease
             outcome = Outcome.TOO_LATE
             round_.clean_up()
+        if round_.voters:  # else nothing was sent
+            self.lost_ns.append(round_.started_ns)
         round_.decided(outcome, now_ns)
         self.split_votes += outcome is Outcome.SPLIT_VOTE
         return outcome

@@ -7,7 +7,7 @@ Source of the words: the vocabulary in the README.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -79,11 +79,12 @@ class Lease:
 
     `owner_token`: unguessable proof of ownership, unique per attempt. `ttl_ms`: the PX argument. `started_ns`: before
     the first byte of the winning attempt was queued. `granted_ns`: the reading the validity check used. `attempts` ≥
-    1: rounds it took; `split_votes`: how many of those ended as split votes.
+    1: rounds it took; `split_votes`: how many of those ended as split votes. `lost_ns`: when each attempt that was sent
+    before the winning one, and lost, was begun.
     """
 
     __slots__ = (
-        "attempts", "granted_ns", "owner_token", "resource", "round", "split_votes", "started_ns", "ttl_ms",
+        "attempts", "granted_ns", "lost_ns", "owner_token", "resource", "round", "split_votes", "started_ns", "ttl_ms",
         "valid_until_ns",
     )  # fmt: skip
     outcome = Outcome.ACQUIRED
@@ -109,6 +110,7 @@ class Lease:
         self.round = round
         self.attempts = attempts
         self.split_votes = split_votes
+        self.lost_ns: Sequence[int] = ()
 
     @property
     def is_open(self) -> bool:
@@ -128,6 +130,8 @@ class Lease:
 class Denied:
     """An operation that did not get (or keep) the lock, and why. False in a boolean test, as a `Lease` is true.
 
+    `started_ns`, `ended_ns`: of the whole operation. `lost_ns`: when each of its attempts that was sent was begun.
+
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
     """
@@ -139,6 +143,7 @@ class Denied:
     split_votes: int
     started_ns: int
     ended_ns: int
+    lost_ns: Sequence[int] = ()
 
     def __bool__(self) -> bool:
         return False

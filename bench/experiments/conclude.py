@@ -6,7 +6,7 @@ keys are counted, then unlinked by their known names. Source: bench.measure (fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bench.experiments.servers import Servers
 from bench.experiments.verdict import invalidities, judge_run
 from bench.gates.threshold import read_thresholds
 from bench.measure import workers
+from bench.measure.begun import read_open
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
@@ -27,6 +28,7 @@ from bench.measure.record import history_parts, read_history
 from bench.measure.result import Result, assemble
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
+from bench.safety.completeness import holes
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
 from bench.safety.report import Circumstances
@@ -89,27 +91,19 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
 
 def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Sections, Section, set[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for."""
-    about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
-    total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=course.interrupted), evidence.window)
-    unsafe = None if about.safe else about.flaw
-    circumstances = Circumstances(
-        unsafe_recipe=unsafe,
-        fault_spans_ns=evidence.timeline.spans_ns(),
-        clock=course.clock,
-        missing=(*course.deaths, *course.casualties),
-    )
-    oracle = Judge(evidence.scenario.ttl_ms, circumstances)
+    total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
+    parts = history_parts(evidence.workdir)
+    history = read_history(evidence.workdir, 0, parts)
+    oracle = Judge(evidence.scenario.ttl_ms, _circumstances(evidence, reports, history.counts))
     holders = Holders(total.slices)
     used: set[int] = set()
-    torn = missing = 0
-    parts = history_parts(evidence.workdir)
+    torn, missing = history.torn, history.missing_segments
     for part in range(parts):
-        history = read_history(evidence.workdir, part, parts)
+        history = read_history(evidence.workdir, part, parts) if part else history
         total.add(history.records)
-        oracle.add(history.records)
+        oracle.add(history.records, history.lost)
         holders.add(history.records, oracle.violated_resources)
         used.update(np.unique(history.records["resource"]).tolist())
-        torn, missing = torn + history.torn, missing + history.missing_segments
     safety = {**oracle.report(torn, missing).to_json(), "holders": holders.section()}
     sections, drift = total.sections(reports, evidence.server_cpu_s), steady_state(total.leases_per_tenth).warning
     return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), safety, used
@@ -127,6 +121,22 @@ def _due(evidence: Evidence) -> Due | None:
         for since_ns in (first_ns, 0)
     )
     return Due(late, all_of_it)
+
+
+def _circumstances(
+    evidence: Evidence, reports: Sequence[workers.Worker], recorded: Mapping[tuple[int, int], int]
+) -> Circumstances:
+    about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
+    commands = [info["commands_processed"] for info in evidence.counters]
+    ended = (*course.deaths, *course.casualties)
+    missing = holes(reports, recorded, read_open(evidence.workdir), evidence.scenario.processes, "; ".join(ended))
+    return Circumstances(
+        unsafe_recipe=None if about.safe else about.flaw,
+        fault_spans_ns=evidence.timeline.spans_ns(),
+        clock=course.clock,
+        missing=(*ended, *missing),
+        commands=None if None in commands else sum(commands),
+    )
 
 
 def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:

@@ -22,8 +22,9 @@ import numpy as np
 
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
-from bench.safety.judge import Judge
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.timeline import Integers
+from bench.safety.judge import NO_ATTEMPTS, Judge
 
 OwnLock = Callable[[str], AbstractContextManager[Any]]
 """From a name to something that is entered to hold the lock of that name, and left to give it back."""
@@ -107,7 +108,7 @@ def _sections(course: _Course, window: Window) -> Mapping[str, Any]:
     load = course.load
     records = np.array(list(chain.from_iterable(course.rows)), RECORD_DTYPE)
     oracle = Judge(int(load.ttl_s * 1000))
-    oracle.add(records)
+    oracle.add(records, _asked(records) if load.hold_s else NO_ATTEMPTS)
     sections = fold(records, window, Facts(instances=1, users=load.callers))
     return {
         **sections.values,
@@ -115,6 +116,20 @@ def _sections(course: _Course, window: Window) -> Mapping[str, Any]:
         "safety": oracle.report().to_json(),
         "errors": dict(course.errors),
     }
+
+
+def _asked(records: Records) -> Integers:
+    """The middle of each lease while which somebody else was entering: resource, time (ns)."""
+    held = records[(records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])]
+    rows = [np.empty((0, 2), np.int64)]
+    for resource in np.unique(held["resource"]):
+        all_of_it, leases = (part[part["resource"] == resource] for part in (records, held))
+        middle = (leases["granted_ns"] + leases["release_sent_ns"]) // 2
+        begun = np.searchsorted(np.sort(all_of_it["start_ns"]), middle, "right")
+        ended = np.searchsorted(np.sort(all_of_it["ended_ns"]), middle, "left")
+        middle = middle[begun > ended]
+        rows.append(np.stack([np.full(len(middle), resource), middle], axis=1))
+    return np.concatenate(rows)
 
 
 def judge_thresholds(sections: Mapping[str, Any], expressions: Sequence[str]) -> list[dict[str, Any]]:

@@ -177,7 +177,9 @@ def entry_of(result: Mapping[str, Any], side: int, number: int) -> Run:
         "reasons": result["verdict"]["reasons"],
         "generator_cpu_ratio": result["generator"]["cpu_ratio"],
         "generator": None if result["rate"]["offered_per_s"] is None else result["generator"]["verdict"],
-        "safety": {key: result["safety"][key] for key in ("verdict", "service_faults", "contested_leases")},
+        "safety": {
+            key: result["safety"][key] for key in ("verdict", "service_faults", "contested_leases", "tested_leases")
+        },
         "figures": {metric.name: finite(metric.value(result)) for metric in map(find_metric, RECORDED)},
         "thresholds": result["thresholds"],
     }

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
@@ -111,6 +112,7 @@ def run_on(
         result = conclude(evidence, **identity)
         result["warnings"] += telemetry.finish(result["safety"], hurried=course.interrupted)
         code = exit_code(result["verdict"], interrupted=interrupts.count > 0)  # also while it was judged
+        result["verdict"]["exit_code"] = code
         return Finished(result, *_stored(result, order, workdir, code))
 
 
@@ -187,7 +189,7 @@ def _keep(workdir: Path, folder: Path) -> None:
     """Move the history and the workers' notes to `folder`; the plan, which holds passwords, stays behind."""
     try:
         folder.mkdir()
-        for path in [*workdir.glob("history-*.bin"), *workdir.glob("worker-*.json")]:
+        for path in chain.from_iterable(map(workdir.glob, ("history-*.bin", "lost-*.bin", "worker-*.json"))):
             shutil.move(path, folder / path.name)
     except OSError as error:
         raise EnvironmentNotReadyError(f"the history cannot be kept in {folder} ({error.strerror})") from None

@@ -75,7 +75,7 @@ def open_telemetry(
     from bench.telemetry.exporter import Sources, open_exporter
 
     asked = InfoWatch(servers.urls, _syncs(servers.site))
-    sources = Sources(infos=lambda: asked.infos, faults=beside.faults, violations=beside.violations)
+    sources = Sources(infos=lambda: asked.infos, faults=beside.faults, judged=beside.judged)
     exporter = open_exporter(settings, _run(scenario, run_id, servers), workdir, sources)
     return RunTelemetry(exporter, asked, beside)
 
@@ -88,9 +88,9 @@ class _Beside:
         self.live: LiveJudge | None = None
         self._asked_ns = 0
 
-    def violations(self) -> Mapping[str, int]:
-        """By kind, as far as they are known by now."""
-        return {} if self.live is None else self.live.verdict.counts
+    def judged(self) -> tuple[int, Mapping[str, int]] | None:
+        """How many leases were judged by now, and the violations by kind."""
+        return None if self.live is None else (self.live.verdict.leases, self.live.verdict.counts)
 
     def faults(self) -> Sequence[tuple[str, str, bool]]:
         """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""

@@ -11,9 +11,11 @@ Source: README's exit codes (130 > 2 > 3 > 5 > 1 > 4 > 0).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from bench.gates.threshold import sentence
+from bench.measure.verdict import TESTED_LEAST, Evidence
 
 EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 4, "invalid": 4, "violated": 5}
 INTERRUPTED = 130
@@ -25,7 +27,7 @@ def judge_run(
     deaths: Sequence[str],
     thresholds: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the section `verdict`: `status` and the sentences that explain it.
+    """Return the section `verdict`: `status`, the `word` for it, its `evidence` and the sentences that explain it.
 
     `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them.
     """
@@ -36,7 +38,13 @@ def judge_run(
     failed = [sentence(one) for one in thresholds if one["status"] == "fail"]
     found = {"violated": violated, "invalid": invalid, "fail": failed, "inconclusive": inconclusive}
     status = next((name for name, reasons in found.items() if reasons), "pass")
-    return {"status": status, "reasons": [reason for reasons in found.values() for reason in reasons]}
+    return {
+        "status": status,
+        "word": str(safety["verdict"]) if status == "pass" else status.upper(),
+        "exit_code": EXIT_CODES[status],
+        "evidence": [asdict(Evidence.none_in("tested leases", safety["tested_leases"], TESTED_LEAST))],
+        "reasons": [reason for reasons in found.values() for reason in reasons],
+    }
 
 
 def exit_code(verdict: Mapping[str, Any], *, interrupted: bool) -> int:

@@ -1,9 +1,8 @@
 """The figures of a result by name: *a name as people write it → where it stands, its unit, which way is better*.
 
 Rules: the names are the paths of the numbers in result.schema.json, so that none is forgotten or invented; `latency_s.`
-may be left out, p99.9 stands for p999, and four figures have short names. The percentiles of `acquire` are those over
-all acquires, where one that failed took for ever: a lock is not fast because it fails. Source: README's table of
-thresholds.
+may be left out, p99.9 stands for p999, and four figures stand first. The percentiles of `acquire` are those over all
+acquires, where one that failed took for ever: a lock is not fast because it fails. Source: README's table of limits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SECTIONS = (
 SHORT = {
     "rate": "rate.achieved_per_s",
     "acquire.success": "outcome_shares.acquired",
-    "safety.violations": "safety.service_faults",
+    "safety.violations": "safety.violations",
     "duration": "duration_s",
 }
 OVER_ALL = ("p50", "p90", "p99", "p999", "p9999", "max")  # of `acquire`: read from `acquire_all`

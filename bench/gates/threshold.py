@@ -1,9 +1,9 @@
 """One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with value and margin*.
 
 Rules
-- No value is INCONCLUSIVE, never a pass: no samples, too few for a percentile, no lease contested.
+- No value is INCONCLUSIVE, never a pass: no samples, too few for a percentile.
 - Percentiles of acquire are over all acquires, a failed one took for ever: with 2 % failed the p99 is infinite.
-- A figure of safety is inconclusive while safety is UNKNOWN.
+- A figure of safety is inconclusive while safety is UNKNOWN; NOT TESTED, it can fail, but not pass.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
 - A figure that errs to one side only is judged on that side (`one_sided.py`).
 - Of an invalid run nothing is judged but broken limits of safety: a violation is certain.
@@ -95,8 +95,8 @@ class Threshold:
         if value is None:
             samples = self.metric.samples(result)
             return f"{samples:,} samples are too few for it" if samples else "there are no samples"
-        if section == "safety" and kept and not safety["contested_leases"]:
-            return "no lease was contested, so nothing was tested"
+        if section == "safety" and kept and safety["verdict"] == "NOT TESTED":
+            return f"safety was not tested: {safety['reason']}"
         if section == "latency_s" and kept and result["rate"]["sustained"] is False:
             return "the offered rate was not sustained"
         if section == "latency_s" and kept and self._hides_failures(result):

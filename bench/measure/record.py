@@ -14,8 +14,9 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.begun import read_lost
+from bench.measure.timeline import Integers
 
 RECORD_FIELDS = (
     "intended_ns",  # when the schedule wanted the acquire to start (closed loop: start_ns)
     "start_ns",  # when the caller really called acquire
-    "attempt_ns",  # before the first SET of the winning attempt was queued
+    "attempt_ns",  # before the first command of the last attempt that was sent (a lease's: the winning one); 0 = none
     "granted_ns",  # the clock reading that the validity check used; 0 = not granted
     "valid_until_ns",  # end of the lease on our clock
     "work_end_ns",  # end of the protected work
@@ -61,11 +64,17 @@ _SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All complete records of a run and what is known to be missing from them."""
+    """All complete records of a run and what is known to be missing from them.
+
+    `lost`: attempts of their acquires before the last one: resource, when it was begun (ns). `counts`: records of each
+    (worker, pid) that has a file.
+    """
 
     records: Records
     torn: int  # records whose writing was cut short
     missing_segments: int  # files that should stand between others, and do not
+    lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    counts: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -119,6 +128,11 @@ class Recorder:
         self._base = 0
         self._buffer = self._make_segment(0)
         self.write, self._count = _writer(self)
+
+    @property
+    def written(self) -> int:
+        """How many operations it has recorded."""
+        return self._count()
 
     def patch_votes(self, slot: int, votes: int) -> bool:
         """Replace the votes of a written record, once its round has closed.
@@ -216,11 +230,12 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 
     For writers that have ended; while they write, follow them with HistoryTail. Needs 128 bytes of memory per
     operation: a long run is read in `parts`, each (0 ≤ `part` < `parts`) with all operations of its resources, those
-    whose index modulo `parts` is `part`. What is torn or missing is counted in part 0 only.
+    whose index modulo `parts` is `part`. What is torn, missing or there is counted in part 0 only.
     """
     pieces: list[Records] = []
+    counts: Counter[tuple[int, int]] = Counter()
     torn = missing = 0
-    for segments in _by_worker(Path(workdir)).values():
+    for worker, segments in _by_worker(Path(workdir)).items():
         base, expected = 0, 0
         for number, path in segments:
             if number != expected:
@@ -230,9 +245,12 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
             records, cut = _complete(raw, base)
             pieces.append(records if parts == 1 else records[records["resource"] % parts == part])
             torn += cut
+            counts[worker] += len(records)
             base, expected = (base + len(raw) if base >= 0 else -1), number + 1
     records = np.concatenate(pieces) if pieces else np.empty(0, RECORD_DTYPE)
-    return History(records, 0, 0) if part else History(records, torn, missing)
+    lost = read_lost(workdir)
+    lost = lost[lost[:, 0] % parts == part]
+    return History(records, 0, 0, lost) if part else History(records, torn, missing, lost, counts)
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:

@@ -23,21 +23,21 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 SCHEMA_VERSION = 1
 RESULT_NAME = "result.json"
 RESULT_KEYS = (
-    "schema_version", "id", "command", "scenario", "seed", "started_at", "duration_s", "interrupted", "environment",
-    "fleet", "rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "over_time", "attempts",
-    "votes", "split_votes", "cost", "instances", "generator", "safety", "faults", "thresholds", "warnings", "verdict",
-    "histograms",
+    "schema_version", "kind", "id", "command", "scenario", "seed", "started_at", "duration_s", "interrupted",
+    "environment", "fleet", "rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "over_time",
+    "attempts", "votes", "split_votes", "cost", "instances", "generator", "safety", "faults", "thresholds", "warnings",
+    "verdict", "histograms",
 )  # fmt: skip
 
 Result = dict[str, Any]
 
 
 def assemble(sections: Mapping[str, Any]) -> Result:
-    """The result, in the order of `RESULT_KEYS`; `schema_version` is added.
+    """The result, in the order of `RESULT_KEYS`; `schema_version` and `kind` are added.
 
     Raises ValueError naming keys that are missing or unknown.
     """
-    given = {"schema_version": SCHEMA_VERSION, **sections}
+    given = {"schema_version": SCHEMA_VERSION, "kind": "run", **sections}
     if wrong := set(RESULT_KEYS) ^ set(given):
         raise ValueError(f"a result has the keys of RESULT_KEYS only; missing or unknown: {', '.join(sorted(wrong))}")
     return {key: given[key] for key in RESULT_KEYS}
@@ -81,7 +81,21 @@ def read_result(place: Path) -> Result:
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
-    return dict(result)
+    return _with_evidence(result)
+
+
+_TESTS = {"contested_leases", "tested_leases"}
+
+
+def _with_evidence(result: Result) -> Result:
+    """`result`; in one that was stored before leases were tested, SAFE is NOT TESTED."""
+    safety, verdict = result.get("safety"), result.get("verdict")
+    if isinstance(safety, dict) and isinstance(verdict, dict) and safety.keys() & _TESTS == {"contested_leases"}:
+        safety |= {"violations": safety["service_faults"], "tested_leases": 0, "upper_bound_95": None}
+        if safety["verdict"] == "SAFE":
+            safety |= {"verdict": "NOT TESTED", "reason": "stored before leases were tested"}
+        verdict["word"] = safety["verdict"] if verdict["status"] == "pass" else verdict["status"].upper()
+    return result
 
 
 def schema(kind: str = "result") -> dict[str, Any]:

@@ -138,18 +138,21 @@ class PlainRecipe:
         first_ns = monotonic_ns()
         deadline_ns = first_ns + wait_ms * NS_PER_MS
         attempts = split_votes = 0
+        lost_ns: list[int] = []
         while True:
             attempts += 1
+            begun_ns = monotonic_ns()
             result = self._attempt(resource, ttl_ms)
             if isinstance(result, Lease):
-                result.attempts, result.split_votes = attempts, split_votes
+                result.attempts, result.split_votes, result.lost_ns = attempts, split_votes, lost_ns
                 return self._hand_over(result)
             outcome, tally = result
+            lost_ns.append(begun_ns)
             split_votes += outcome is Outcome.SPLIT_VOTE
             now_ns = monotonic_ns()
             start_ns = self.next_start_ns(outcome, attempts, now_ns, deadline_ns)
             if start_ns is None:
-                return Denied(resource, outcome, tally, attempts, split_votes, first_ns, now_ns)
+                return Denied(resource, outcome, tally, attempts, split_votes, first_ns, now_ns, lost_ns)
             time.sleep((start_ns - now_ns) / NS_PER_S)
 
     def release(self, lease: Lease, /) -> Outcome:

@@ -179,8 +179,8 @@ def _exact(exact: Mapping[str, Any]) -> str:
 
 def _safety(runs: Sequence[Mapping[str, Any]]) -> str:
     faults = sum(run["safety"]["service_faults"] for run in runs)
-    leases = sum(run["safety"]["contested_leases"] for run in runs)
-    return f"{count(faults)} violations in {count(leases)} contested leases of all {len(runs)} runs"
+    leases = sum(run["safety"].get("tested_leases", 0) for run in runs)
+    return f"{count(faults)} violations in {count(leases)} tested leases of all {len(runs)} runs"
 
 
 def _legend(result: Result) -> Iterator[tuple[str, str]]:

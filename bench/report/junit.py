@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from bench.gates.threshold import sentence
+from bench.measure.verdict import word_of
 from bench.report.thresholds import threshold_text
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -71,8 +72,8 @@ def run_suite(result: Mapping[str, Any]) -> Suite:
     """The suite of one run: its verdict, and every threshold."""
     verdict, scenario = result["verdict"], result["scenario"]
     # a limit that does not hold is its own case; the run itself only fails for what spoils it as a whole
-    own = _status_without_thresholds(result)
-    reasons = "; ".join(verdict["reasons"]) or "valid, and no safety violation was seen"
+    own, tested = _status_without_thresholds(result), result["safety"]["tested_leases"]
+    reasons = "; ".join(verdict["reasons"]) or f"valid; {word_of('run', verdict).text}, by {tested:,} tested leases"
     cases = [Case("the run", own, reasons)]
     cases += [Case(entry["expression"], entry["status"], threshold_text(entry)) for entry in result["thresholds"]]
     properties = {"id": result["id"], "recipe": scenario["recipe"], "instances": str(scenario["instances"])}

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.measure.verdict import word_of
 from bench.report.figures import INFINITE, count, counted, inverse, latency, milliseconds, percent, share
 from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay, Skew
@@ -82,11 +83,8 @@ def summarise(result: Result, place: str = "") -> Summary:
 
 
 def _verdict(result: Result) -> tuple[str, str]:
-    status = result["verdict"]["status"]
-    if status != "pass":
-        return status.upper(), BAD if status in ("violated", "fail") else WARNING
-    tested = result["safety"]["verdict"] == "SAFE" and result["safety"]["upper_bound_95"] is not None
-    return ("SAFE", GOOD) if tested else ("PASS", WARNING)
+    word = word_of("run", result["verdict"])
+    return word.text, word.colour
 
 
 def _headline(result: Result) -> str:
@@ -219,17 +217,14 @@ def _cost_figure(value: float, digits: int) -> str:
 
 
 def _safety(safety: Mapping[str, Any]) -> Line:
-    leases, bound, reason = safety["contested_leases"], safety["upper_bound_95"], safety["reason"]
+    leases, verdict, reason = count(safety["tested_leases"]), safety["verdict"], safety["reason"]
     overstays = _overstays(safety)
-    if safety["verdict"] == "VIOLATED":
-        text = f"violated in {count(leases)} contested leases: {reason}{_blamed(safety)}{overstays}"
-        return Line("safety", text, BAD)
-    if safety["verdict"] == "UNKNOWN":
-        return Line("safety", f"unknown: {reason}{overstays}", WARNING)
-    if bound is None:
-        return Line("safety", f"0 violations, {count(leases)} contested leases: {reason}{overstays}", WARNING)
-    sure = f"(95 % sure: < 1 in {inverse(bound)})"
-    return Line("safety", f"0 violations in {count(leases)} contested leases {sure}{overstays}", GOOD)
+    if verdict == "VIOLATED":
+        return Line("safety", f"violated in {leases} tested leases: {reason}{_blamed(safety)}{overstays}", BAD)
+    if verdict != "SAFE":
+        return Line("safety", f"{verdict.lower()}: {reason}{overstays}", WARNING)
+    sure = f"(95 % sure: < 1 in {inverse(safety['upper_bound_95'])})"
+    return Line("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
 
 
 def _overstays(safety: Mapping[str, Any]) -> str:

@@ -11,21 +11,24 @@ from collections import Counter
 
 import numpy as np
 
+from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, Records
 from bench.measure.timeline import Integers, timelines
+from bench.measure.verdict import TESTED_LEAST
 from bench.safety import rules
 from bench.safety.operations import invalid_grants, order_leases, trace_end_ns
 from bench.safety.report import (
-    CONTESTED_ENOUGH,
     EXAMPLES_PER_KIND,
-    NOT_CONTENDED,
     VIOLATIONS,
     Circumstances,
     Incident,
     SafetyReport,
     blame,
     ignorance,
+    not_tested,
 )
+
+NO_ATTEMPTS: Integers = np.empty((0, 2), np.int64)
 
 
 class Judge:
@@ -38,15 +41,23 @@ class Judge:
         self._examples: list[Incident] = []
         self._failure: str | None = None
 
-    def add(self, records: Records) -> None:
-        """Judge all operations of some resources. Never raises: a failure of the checker becomes UNKNOWN."""
+    def add(self, records: Records, lost: Integers = NO_ATTEMPTS) -> None:
+        """Judge all operations of some resources; `lost`: their earlier attempts, as in `History`.
+
+        Never raises: a failure of the checker becomes UNKNOWN.
+        """
         try:
             self._counts["operations"] += len(records)
-            times = _times(records, self._ttl_ms)
-            for timeline, rows in timelines(records["resource"], times):
+            self._counts["acquired"] += int(acquired(records).sum())
+            resources, asked_ns = _asked(records, lost)
+            times = [*_times(records, self._ttl_ms), asked_ns]
+            for timeline, chosen in timelines(np.concatenate([records["resource"], resources]), times):
+                rows, asked = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
                 part = records[rows]
                 leases = order_leases(part, timeline)
                 self._counts["contested"] += rules.contested(leases, part, timeline)
+                self._counts["tested"] += rules.tested(leases, timeline.keys(resources[asked], asked_ns[asked]))
+                self._counts["held"] += int((leases.end > leases.granted).sum())
                 self._note("service_fault", part, *rules.service_faults(leases))
                 self._note("client_overstay", part, *rules.client_overstays(leases, timeline))
                 self._note("foreign_delete", part, *rules.foreign_deletes(leases, timeline))
@@ -63,20 +74,23 @@ class Judge:
 
     def report(self, torn: int = 0, missing_segments: int = 0) -> SafetyReport:
         """The verdict over all parts; `torn` and `missing_segments` as in `History`."""
-        counts, contested = self._counts, self._counts["contested"]
+        counts = self._counts
+        tested = self._tested
         unknown = ignorance(counts["operations"], torn, missing_segments, self._circumstances)
         verdict, reason = self._verdict("; ".join(filter(None, (self._failure, unknown))) or None)
         return SafetyReport(
             verdict=verdict,
             reason=reason,
+            violations=counts["service_fault"],
             service_faults=counts["service_fault"],
             client_overstays=counts["client_overstay"],
             granted_invalid=counts["granted_invalid"],
             foreign_deletes=counts["foreign_delete"],
             spurious_refusals=counts["spurious_refusal"],
             unexplained=counts["unexplained"],
-            contested_leases=contested,
-            upper_bound_95=3 / contested if verdict == "SAFE" and contested >= CONTESTED_ENOUGH else None,
+            contested_leases=counts["contested"],
+            tested_leases=tested,
+            upper_bound_95=3 / tested if verdict == "SAFE" else None,
             examples=tuple(self._example(incident) for incident in self._examples),
         )
 
@@ -86,7 +100,19 @@ class Judge:
             return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
         if unknown:
             return "UNKNOWN", unknown
-        return "SAFE", None if self._counts["contested"] >= CONTESTED_ENOUGH else NOT_CONTENDED
+        if self._tested < TESTED_LEAST:
+            return "NOT TESTED", not_tested(self._counts["held"], self._tested, unasked=self._unasked)
+        return "SAFE", None
+
+    @property
+    def _unasked(self) -> bool:
+        """Whether the servers took fewer commands than leases were granted: then nobody asked them for a lock."""
+        commands = self._circumstances.commands
+        return commands is not None and commands < self._counts["acquired"]
+
+    @property
+    def _tested(self) -> int:
+        return 0 if self._unasked else self._counts["tested"]
 
     def _note(self, kind: str, records: Records, *rows: Integers) -> None:
         count = len(rows[0])
@@ -116,7 +142,7 @@ class Judge:
 def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = None) -> SafetyReport:
     """Judge a whole history at once; see `Judge`. `ttl_ms`: the longest TTL that was asked for."""
     oracle = Judge(ttl_ms, circumstances)
-    oracle.add(history.records)
+    oracle.add(history.records, history.lost)
     return oracle.report(history.torn, history.missing_segments)
 
 
@@ -127,6 +153,12 @@ def describe(record: np.void) -> dict[str, int | str]:
     fields["outcome"] = OUTCOMES[code & 0xFF]
     fields["release_outcome"] = OUTCOMES[(code >> 8) & 0xFF]
     return fields
+
+
+def _asked(records: Records, lost: Integers) -> tuple[Integers, Integers]:
+    """The resource and time of every attempt of which something was sent."""
+    sent = records[records["attempt_ns"] > 0]
+    return np.concatenate([sent["resource"], lost[:, 0]]), np.concatenate([sent["attempt_ns"], lost[:, 1]])
 
 
 def _times(records: Records, ttl_ms: int) -> list[Integers]:

@@ -1,10 +1,12 @@
-"""What the oracle says: *findings and circumstances → SAFE | VIOLATED | UNKNOWN with its reason*.
+"""What the oracle says: *findings and circumstances → SAFE | VIOLATED | UNKNOWN | NOT TESTED with its reason*.
 
 Rules
 - VIOLATED when two leases were valid at once, a grant was accepted after its end, or a foreign lease was deleted: what
   was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and violate nothing.
 - UNKNOWN when the history is incomplete or empty, the clock stepped, several hosts took part or the checker failed.
-- With no violation in n contested leases the true rate is below 3 / n (95 % sure); below 100 nothing was tested.
+- A lease is *tested* when it was held for a time and another attempt's command was sent in it: only then could a lock
+  that grants twice have been seen. With no violation in n tested leases the true rate is below 3 / n (95 % sure); below
+  `TESTED_LEAST` of them it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
 
 Source: the rule of three; the oracle of README's section on safety.
 """
@@ -14,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-CONTESTED_ENOUGH = 100
+from bench.measure.verdict import TESTED_LEAST
+
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 KINDS = (*VIOLATIONS, "client_overstay", "spurious_refusal")
 EXAMPLES_PER_KIND = 5
-NOT_CONTENDED = "not contended, nothing tested"
 
 ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
 
@@ -39,6 +41,7 @@ class Circumstances:
     `unsafe_recipe`: the flaw of a recipe that is known to be unsafe, else None. `fault_spans_ns`: (begun, ended) of
     every injected fault; its effects may last one TTL longer. `clock`: samples over the run, in order. `missing`: one
     sentence for each part of the history that is known to be lost (a killed worker). `hosts`: that recorded it.
+    `commands`: what the servers took during the run; None if one of them does not say.
     """
 
     unsafe_recipe: str | None = None
@@ -46,14 +49,16 @@ class Circumstances:
     clock: Sequence[ClockSample] = ()
     missing: tuple[str, ...] = ()
     hosts: int = 1
+    commands: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SafetyReport:
-    """The section `safety` of a result. `reason` explains VIOLATED and UNKNOWN, or why SAFE says little."""
+    """The section `safety` of a result. `reason` explains every verdict but SAFE; `violations` = `service_faults`."""
 
     verdict: str
     reason: str | None
+    violations: int = 0
     service_faults: int = 0
     client_overstays: int = 0
     granted_invalid: int = 0
@@ -61,6 +66,7 @@ class SafetyReport:
     spurious_refusals: int = 0
     unexplained: int = 0
     contested_leases: int = 0
+    tested_leases: int = 0
     upper_bound_95: float | None = None
     examples: tuple[dict[str, Any], ...] = field(default=())
 
@@ -87,6 +93,18 @@ def clock_step_ns(samples: Sequence[ClockSample], tolerance_ns: int = 2_000_000,
         if abs(offset - offset_before) > tolerance_ns + slew * (at - at_before)
     ]
     return max(jumps, default=0)
+
+
+def not_tested(held: int, tested: int, *, unasked: bool) -> str:
+    """Why `tested` leases are too few, of `held` that were held for a time."""
+    if unasked:
+        return "the servers took fewer commands than leases were granted: nobody asked them"
+    if not held:
+        return "no lease was held for a time: set --hold"
+    return (
+        f"{tested:,} of {held:,} leases were held while another attempt was sent, and {TESTED_LEAST} are needed: "
+        "more --users, fewer --resources or a longer --hold"
+    )
 
 
 def ignorance(operations: int, torn: int, missing_segments: int, circumstances: Circumstances) -> str | None:

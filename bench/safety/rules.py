@@ -87,11 +87,21 @@ def spurious_refusals(records: Records, timeline: Timeline, ttl_ms: int) -> Inte
 
 
 def contested(leases: Leases, records: Records, timeline: Timeline) -> int:
-    """How many leases another operation asked for while they were valid."""
+    """How many leases another operation asked for while they were valid, be it in a line of its own process."""
     begun = np.sort(timeline.keys(records["resource"], records["start_ns"]))
     ended = np.sort(timeline.keys(records["resource"], records["ended_ns"]))
     around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(ended, leases.granted, "left")
     return int((around > 1).sum())  # itself
+
+
+def tested(leases: Leases, asked: Integers) -> int:
+    """How many leases were held for a time in which another attempt's command was sent; `asked`: keys of all of them.
+
+    A lease's own attempts are begun before its grant.
+    """
+    asked = np.sort(asked)
+    inside = np.searchsorted(asked, leases.end, "left") - np.searchsorted(asked, leases.granted, "right")
+    return int((inside > 0).sum())
 
 
 def _joined(first: Pairs, second: Pairs, leases: Leases) -> Pairs:

@@ -15,7 +15,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -51,15 +51,16 @@ TRIES = 5  # looks that fail one after the other, before it gives up
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
 ALL_TIME = Window(0, 1 << 62)
 Fault = tuple[str, str, bool]  # kind, target, in force
+Judged = tuple[int, Mapping[str, int]]  # leases judged by now, violations by kind
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom to ask beside the folder; none may block for long, or raise. `violations`: by kind, as known by now."""
+    """Whom to ask beside the folder; none may block for long, or raise. `judged`: what an oracle knows, if one runs."""
 
     infos: Callable[[], Sequence[Info]] = tuple
     faults: Callable[[], Sequence[Fault]] = tuple
-    violations: Callable[[], Mapping[str, int]] = dict
+    judged: Callable[[], Judged | None] = lambda: None
 
 
 class Exporter:
@@ -109,7 +110,8 @@ class Exporter:
             self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0  # nobody is at it any more
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))
-            self._offer(notes, None, _violations(safety) if safety else self._sources.violations())
+            known = (self._counts.leases, _violations(safety)) if safety else self._sources.judged()
+            self._offer(notes, None, known)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             self._failure = f"{type(error).__name__}: {error}"
         return self._close(within_s)
@@ -131,7 +133,7 @@ class Exporter:
                 if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                     offered_s = time.monotonic()
                     notes = read_workers(self._folder)
-                    self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.violations())
+                    self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.judged())
                 failures = 0
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
                 failures += 1  # a file may go while it is read
@@ -190,7 +192,7 @@ class Exporter:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, notes: Sequence[Worker], phase: str | None, violations: Mapping[str, int]) -> None:
+    def _offer(self, notes: Sequence[Worker], phase: str | None, judged: Judged | None) -> None:
         run = self._run
         shown = self._tracing.exemplars if self._settings.exemplars else {}
         exemplars = {name: list(of.values()) for name, of in shown.items()}
@@ -205,7 +207,8 @@ class Exporter:
                 instance_points(notes, run.addresses),
                 self._servers.points(),
                 self._replies.points(),
-                self._others(violations),
+                _safety(judged),
+                self._others(),
             )
         )
         self._tracing.exemplars.clear()
@@ -226,13 +229,9 @@ class Exporter:
             point("redlock.load.achieved", self._achieved_per_s),
         )
 
-    def _others(self, violations: Mapping[str, int]) -> list[Point]:
-        points = [
-            point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
-            for kind in VIOLATIONS
-        ]
+    def _others(self) -> list[Point]:
         faults = self._sources.faults()
-        points += [
+        points = [
             point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
             for kind, target, active in faults
         ]
@@ -276,6 +275,15 @@ class Exporter:
 def open_exporter(settings: Settings, run: Run, folder: Path, sources: Sources | None = None) -> Exporter:
     """An exporter of the run whose processes write into `folder`. Raises BenchError when it cannot be made."""
     return Exporter(settings, run, folder, sources or Sources())
+
+
+def _safety(judged: Judged | None) -> Iterator[Point]:
+    """What an oracle has found; nothing, not even a zero, where none runs."""
+    if judged is not None:
+        leases, violations = judged
+        yield point("redlock.safety.judged_leases", leases)
+        for kind in VIOLATIONS:
+            yield point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
 
 
 def _violations(safety: Mapping[str, Any]) -> dict[str, int]:

@@ -108,7 +108,8 @@ _LOCK = (
     _counter("redlock.leases.gone", "{lease}", "leases found gone, or another's, when they were to be released"),
 )
 _SAFETY = (
-    _counter("redlock.safety.violations", "{violation}", "broken rules, by the oracle", at.VIOLATION),
+    _counter("redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", at.VIOLATION),
+    _counter("redlock.safety.judged_leases", "{lease}", "leases judged so far, where an oracle runs"),
     _counter("redlock.crash.lost_locks", "{lock}", "acknowledged locks that an instance forgot in a crash"),
     _histogram("redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"),
     _counter("redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"),

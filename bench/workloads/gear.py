@@ -5,7 +5,7 @@ Rules: no logic. A None stands for a step that the scenario does not have. Sourc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.measure.record import Write
@@ -29,6 +29,8 @@ class Gear:
     """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
+    `begun[place]`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
+    `still_open`: the votes of a round that is not closed, all of them undecided.
     """
 
     acquire: Acquire
@@ -44,7 +46,11 @@ class Gear:
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
     write: Write
+    begun: memoryview
+    place: int
+    lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes
+    still_open: int
     pending: Callable[[tuple[int, Lease]], None]
     tell: Callable[[int, str | None], None] | None
     cut: Callable[[], None]

@@ -3,7 +3,7 @@
 Rules
 - Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
   first; in the release it records that no reply came. Killed inside the acquire, the lock cleans up and the operation
-  counts as cut.
+  counts as cut. What is neither, because its process was stopped or killed, stays among those begun.
 - One reading of the clock serves its neighbours: the acquire ends with the reading its validity check used, and
   without a hold so does the work.
 - Votes still out when the record is written are handed on to be patched.
@@ -26,7 +26,6 @@ from lockcore.clock import monotonic_ns
 RELEASED = Outcome.RELEASED
 ACQUIRED = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED = ACQUIRED | OUTCOME_CODES["released"] << 8
-STILL_OPEN = 1 << 40  # votes nobody has counted yet: at least one is undecided
 
 Operate = Callable[[int, int, int], None]
 
@@ -34,12 +33,13 @@ Operate = Callable[[int, int, int], None]
 def operation(gear: Gear) -> Operate:
     """Return `operate(resource, intended_ns, start_ns)`, which runs one operation of the caller whose gear this is."""
     acquire, release, names, ttl_ms, wait_ms = gear.acquire, gear.release, gear.names, gear.ttl_ms, gear.wait_ms
-    holds_ns, nap_until, write, votes, pending = gear.holds_ns, gear.nap_until, gear.write, gear.votes, gear.pending
-    tell, caller, now = gear.tell, gear.caller, monotonic_ns
-    denied, broken_off = _denied(gear), _broken_off(gear)
+    holds_ns, nap_until, write, votes = gear.holds_ns, gear.nap_until, gear.write, gear.votes
+    tell, caller, now, begun, place = gear.tell, gear.caller, monotonic_ns, gear.begun, gear.place
+    still_open, denied, broken_off, note_more = gear.still_open, _denied(gear), _broken_off(gear), _note_more(gear)
 
     def operate(resource: int, intended_ns: int, start_ns: int) -> None:
         lease, ended_ns, sent_ns = None, 0, 0
+        begun[place] = start_ns
         try:
             lease = acquire(names[resource], ttl_ms, wait_ms)
             if not isinstance(lease, Lease):
@@ -57,17 +57,30 @@ def operation(gear: Gear) -> Operate:
         if tell is not None:
             tell(ended_ns - intended_ns, None)
         code = ACQUIRED_RELEASED if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
-        packed = STILL_OPEN if lease.is_open else votes[lease.tally]
+        packed = still_open if lease.is_open else votes[lease.tally]
         slot = write(
             intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
             replied_ns, ended_ns, resource, caller, code, packed, lease.attempts | lease.split_votes << 32,
             hash(lease.owner_token),
         )  # fmt: skip
-        if packed == STILL_OPEN:
-            pending((slot, lease))
+        begun[place] = 0
+        if packed == still_open or lease.lost_ns:
+            note_more(slot, lease, resource, packed)
         return None
 
     return operate
+
+
+def _note_more(gear: Gear) -> Callable[[int, Lease, int, int], None]:
+    """What a record has no room for: attempts that lost, votes still out."""
+
+    def note_more(slot: int, lease: Lease, resource: int, packed: int) -> None:
+        if lease.lost_ns:
+            gear.lost(resource, lease.lost_ns)
+        if packed == gear.still_open:
+            gear.pending((slot, lease))
+
+    return note_more
 
 
 def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
@@ -81,13 +94,16 @@ def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
         ended_ns = monotonic_ns()
         gevent.sleep(0)
         gear.keep(monotonic_ns() - ended_ns)
-        outcome = denied.outcome.value
+        outcome, lost_ns = denied.outcome.value, denied.lost_ns
         if gear.tell is not None:
             gear.tell(ended_ns - intended_ns, outcome)
+        if len(lost_ns) > 1:
+            gear.lost(resource, lost_ns[:-1])
         gear.write(
-            intended_ns, start_ns, denied.started_ns, 0, 0, 0, 0, 0, ended_ns, resource, gear.caller,
+            intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, gear.caller,
             OUTCOME_CODES[outcome], gear.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
+        gear.begun[gear.place] = 0
 
     return denied
 
@@ -100,6 +116,7 @@ def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, i
     ) -> None:
         if not isinstance(lease, Lease):
             gear.cut()
+            gear.begun[gear.place] = 0
             return
         code, replied_ns = ACQUIRED, 0
         try:
@@ -116,5 +133,6 @@ def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, i
                 replied_ns, ended_ns, resource, gear.caller, code, gear.votes[lease.tally],
                 lease.attempts | lease.split_votes << 32, hash(lease.owner_token),
             )  # fmt: skip
+            gear.begun[gear.place] = 0
 
     return broken_off

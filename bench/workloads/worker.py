@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain
@@ -35,6 +35,7 @@ from greenlet import greenlet
 from locust.env import Environment
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.begun import Begun
 from bench.measure.histogram import Histogram
 from bench.measure.record import Recorder
 from bench.recipes.protocol import Recipe
@@ -81,7 +82,7 @@ class Worker:
         self.errors: Counter[str] = Counter()
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
-        self._recorder = Recorder(workdir, index)
+        self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
         self._note_path = note_path(workdir, index)
         self._contention = _contention(scenario, seat)
         self._names = [f"r{index}" for index in range(scenario.resources)]
@@ -146,6 +147,7 @@ class Worker:
         self._callers = max(self._callers, number + 1)
         caller = self.index * CALLERS_PER_WORKER + number
         contention, acquires = self._contention, self.rows[0]
+        begun, place = self._begun.place()
         return Gear(
             acquire=self.recipe.acquire,
             release=self.recipe.release,
@@ -160,7 +162,11 @@ class Worker:
             nap_until=self._naps.wait_until,
             rest_until=self._rest,
             write=self._recorder.write,
+            begun=begun,
+            place=place,
+            lost=self._begun.lost if self.plan.workdir is not None else _forget,  # by itself nobody judges
             votes=self._votes,
+            still_open=len(self.recipe.instances) << 40,
             pending=self._pending.append,
             tell=acquires.tell if isinstance(acquires, StockRow) else None,
             cut=self._cut,
@@ -233,6 +239,7 @@ class Worker:
         write_note(self._note_path, last)
         self.recipe.close()
         self._recorder.close()
+        self._begun.close()
         for alarm in (self._naps, self._rests, self._arrivals):
             if alarm is not None:
                 alarm.close()
@@ -250,6 +257,8 @@ class Worker:
             if not self._pending or monotonic_ns() >= deadline_ns:
                 break
             gevent.sleep(0.002)
+        for _ in self._patch(last=True):
+            pass
 
     # -- once a second ------------------------------------------------------------------------------------------------
 
@@ -281,14 +290,14 @@ class Worker:
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
 
-    def _patch(self) -> Iterator[None]:
-        """Patch the votes of rounds closed since, a few at a time."""
+    def _patch(self, *, last: bool = False) -> Iterator[None]:
+        """Patch the votes of rounds closed since, a few at a time; the `last` time as they stand."""
         for _ in range(0, len(self._pending), PATCH):
             some = self._pending[:PATCH]
             del self._pending[:PATCH]
             for slot, lease in some:
                 tally = lease.tally
-                if tally.undecided:
+                if tally.undecided and not last:
                     self._pending.append((slot, lease))
                 else:
                     self._recorder.patch_votes(slot, self._votes[tally])
@@ -329,6 +338,7 @@ class Worker:
             "started_starts": pacer.started if pacer else 0,
             "scheduled_starts": self._scheduled,
             "cut": self._cuts,
+            "recorded": self._recorder.written,
             "callers": self._callers,
             "holding": max(self._naps.waiting - 1, 0),  # without the prober
             "idle": self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
@@ -355,6 +365,10 @@ def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
     if scenario.events == "stock":
         return StockRow(scenario.recipe, "acquire", acquires_of, environment.events.request.fire), releases
     return Row(scenario.recipe, "acquire", acquires_of), releases
+
+
+def _forget(_resource: int, _times_ns: Sequence[int]) -> None:
+    """Nobody asks for it."""
 
 
 def _count(histogram: Histogram, times_ns: list[int]) -> None:

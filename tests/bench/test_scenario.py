@@ -308,6 +308,15 @@ def test_every_ready_scenario_is_valid_and_says_what_it_is_for(path: Path) -> No
     assert tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def test_the_six_ready_scenarios_are_there() -> None:
+@pytest.mark.parametrize("path", sorted(READY.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_ready_scenario_holds_its_locks_for_a_time_and_lets_callers_meet(path: Path) -> None:
+    """Else a run of it could not test whether the lock holds."""
+    scenario = load(path)
+    assert scenario.hold.ms > 0
+    assert scenario.skew.kind != "own"
+    assert scenario.users > 1
+
+
+def test_the_ready_scenarios_are_there() -> None:
     names = {path.stem for path in READY.glob("*.toml")}
-    assert {"uncontended", "hot-key", "zipf", "long-hold", "many-waiters", "open-loop"} <= names
+    assert {"everyday", "uncontended", "hot-key", "zipf", "long-hold", "many-waiters", "open-loop"} <= names

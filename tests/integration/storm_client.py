@@ -13,6 +13,7 @@ from random import Random
 
 import gevent
 
+from bench.measure.begun import Begun
 from bench.measure.record import Recorder
 from bench.workloads.gear import Gear, PackedVotes
 from bench.workloads.operation import operation
@@ -29,17 +30,19 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
     die_with_parent(os.getppid())
     lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000)
     recorder, votes, dice = Recorder(folder, worker), PackedVotes(), Random(worker)
+    places = Begun(folder, worker)
     patched: list[tuple[int, Lease]] = []
 
     def call(caller: int) -> None:
         holds = repeat(HOLD_NS) if caller % 16 == 0 else None
+        begun, place = places.place()
         operate = operation(
             Gear(
                 acquire=lock.try_acquire, release=lock.try_release, ttl_ms=TTL_MS, wait_ms=0,
                 caller=worker * CALLERS + caller, names=[f"r{index}" for index in range(RESOURCES)],
                 resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
-                rest_until=nap_until, write=recorder.write, votes=votes, pending=patched.append, tell=None,
-                cut=lambda: None,
+                rest_until=nap_until, write=recorder.write, begun=begun, place=place, lost=places.lost, votes=votes,
+                still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
             )
         )  # fmt: skip
         for _ in range(operations // CALLERS):
@@ -50,6 +53,7 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
     gevent.joinall([gevent.spawn(call, caller) for caller in range(CALLERS)], raise_error=True)
     lock.close()
     recorder.close()
+    places.close()
 
 
 def nap_until(due_ns: int) -> int:

@@ -165,6 +165,7 @@ def test_a_dozen_values_are_those_of_the_result(watched: Watched) -> None:
         overview, generator = "lockbench-run-overview", "lockbench-generator"
         assert watched.value(overview, "Leases", run) == result["totals"]["acquired"]
         assert watched.value(overview, "Safety violations", run) == result["safety"]["service_faults"]
+        assert watched.value(overview, "Leases judged", run) == result["totals"]["acquired"]
         assert watched.value(generator, "Late starts", run) == result["generator"]["late_starts"]
         assert watched.value(generator, "Queued starts", run) == result["generator"]["queued_starts"]
         assert watched.value(generator, "Rate", run) == 1.0  # a run against itself

@@ -38,7 +38,7 @@ def test_a_run_leaves_a_report_and_says_so(folder):
     assert "one/result.json, report.html" in (folder / "run.txt").read_text("utf-8")
     page = (folder / "one" / "report.html").read_text("utf-8")
     result = json.loads((folder / "one" / "result.json").read_text("utf-8"))
-    assert f"{result['safety']['contested_leases']:,} contested leases" in page
+    assert f"{result['safety']['tested_leases']:,} tested leases" in page
     assert 'data-figure="holders"' in page
 
 

@@ -134,6 +134,7 @@ EXPECTED = [  # metric, attributes, least, most: from what the scenario says
     ("redlock.client.cpu", {"redlock_worker": 1}, 0.01, 60),
     ("redlock.instance.voting", {}, 1, 3),
     ("redlock.instance.commands", {}, 300, None),
+    ("redlock.safety.judged_leases", {}, 50, None),
     ("redlock.safety.violations", {"redlock_violation_kind": "service_fault"}, 0, 0),
     ("redlock.safety.violations", {"redlock_violation_kind": "granted_invalid"}, 0, 0),
     ("redlock.telemetry.dropped", {"redlock_telemetry_item": "span"}, 0, 0),

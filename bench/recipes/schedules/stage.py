@@ -59,6 +59,8 @@ class Operation:
         if isinstance(result, Lease):
             attempt_ns, granted_ns, valid_until_ns = result.started_ns, result.granted_ns, result.valid_until_ns
             owner = hash(result.owner_token)
+        elif result.lost_ns:
+            attempt_ns = result.lost_ns[-1]
         work_end_ns = (self.sent_ns or monotonic_ns()) if granted_ns else 0
         votes = sum(number << 8 * place for place, number in enumerate(result.tally))
         outcome = OUTCOME_CODES[result.outcome.value] | OUTCOME_CODES[release] << 8

@@ -63,7 +63,7 @@ def _safety(result: Result) -> Section:
     safety = result["safety"]
     names = (
         "service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals", "unexplained",
-        "contested_leases",
+        "contested_leases", "tested_leases",
     )  # fmt: skip
     rows = tuple((name.replace("_", " "), f"{safety[name]:,}") for name in names)
     title = "What the oracle found" if figures else safety_finding(result)

@@ -27,13 +27,12 @@ _KINDS = {
 def safety_finding(result: Result) -> str:
     """The verdict of the oracle in one line."""
     safety = result["safety"]
-    contested, bound = count(safety["contested_leases"]), safety["upper_bound_95"]
+    tested = f"{count(safety['tested_leases'])} tested leases"
     if safety["verdict"] == "VIOLATED":
-        return f"VIOLATED: {safety['reason']}, in {contested} contested leases"
-    if safety["verdict"] == "UNKNOWN":
-        return f"UNKNOWN: {safety['reason']}"
-    sure = f" (95 % sure: < 1 in {inverse(bound)})" if bound else f": {safety['reason']}"
-    return f"0 violations in {contested} contested leases{sure}"
+        return f"VIOLATED: {safety['reason']}, in {tested}"
+    if safety["verdict"] != "SAFE":
+        return f"{safety['verdict']}: {safety['reason']}"
+    return f"0 violations in {tested} (95 % sure: < 1 in {inverse(safety['upper_bound_95'])})"
 
 
 def holders_figure(result: Result) -> Figure | None:

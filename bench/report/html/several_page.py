@@ -42,7 +42,7 @@ _ROWS: tuple[tuple[str, Show], ...] = (
     ("client CPU µs per lease", lambda r: count(r["cost"]["client_cpu_us_per_cycle"])),
     ("server CPU µs per lease", lambda r: count(r["cost"]["server_cpu_us_per_cycle"])),
     ("service faults", lambda r: count(r["safety"]["service_faults"])),
-    ("contested leases", lambda r: count(r["safety"]["contested_leases"])),
+    ("tested leases", lambda r: count(r["safety"]["tested_leases"])),
 )
 
 

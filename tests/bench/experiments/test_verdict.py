@@ -27,7 +27,8 @@ def verdict(
         {"expression": f"limit {status}", "status": status, "reason": "why" if status == "inconclusive" else None}
         for status in thresholds
     ]
-    return judge_run(sections, {"verdict": safety, "reason": "2 × service fault"}, deaths, entries)
+    figures = {"tested_leases": 100, "violations": 0, "upper_bound_95": 0.03}
+    return judge_run(sections, {"verdict": safety, "reason": "2 × service fault", **figures}, deaths, entries)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,15 @@ def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status:
     assert found["status"] == status
     assert exit_code(found, interrupted=False) == code
     assert exit_code(found, interrupted=True) == 130
+
+
+def test_the_word_of_a_pass_is_that_of_safety_and_it_names_its_evidence() -> None:
+    for safety in ("SAFE", "NOT TESTED", "UNKNOWN"):
+        assert verdict(safety=safety)["word"] == safety
+    found = verdict(safety="SAFE", thresholds=("fail",))
+    assert (found["word"], found["exit_code"]) == ("FAIL", 1)
+    (evidence,) = found["evidence"]
+    assert (evidence["count"], evidence["least"], evidence["excludes"]) == (100, 100, "more than 1 in 33")
 
 
 def test_every_reason_is_said_not_only_the_worst() -> None:

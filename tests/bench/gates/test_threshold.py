@@ -32,7 +32,7 @@ def result() -> Result:
     sample["outcome_shares"] = {"acquired": 0.999, "contended": 0.001}
     sample["outcomes"] = {"acquired": 49_950, "contended": 50}
     sample["cost"] |= {"client_cpu_us_per_cycle": 24.0, "commands_per_acquire": 10.0}
-    sample["safety"] |= {"verdict": "SAFE", "service_faults": 0, "contested_leases": 500, "reason": None}
+    sample["safety"] |= {"verdict": "SAFE", "service_faults": 0, "tested_leases": 500, "reason": None}
     return sample
 
 
@@ -86,7 +86,7 @@ def unknown_safety(result: Result) -> None:
 
 
 def uncontested(result: Result) -> None:
-    result["safety"]["contested_leases"] = 0
+    result["safety"] |= {"verdict": "NOT TESTED", "tested_leases": 99, "reason": "99 of 500 leases"}
 
 
 def not_sustained(result: Result) -> None:
@@ -105,7 +105,7 @@ def nothing_done(result: Result) -> None:
         (nothing_done, "acquire.success >= 1%", "there are no samples"),
         (unknown_safety, "safety.violations == 0", "safety is unknown: a worker died"),
         (unknown_safety, "safety.client_overstays < 10", "safety is unknown: a worker died"),
-        (uncontested, "safety.violations == 0", "no lease was contested, so nothing was tested"),
+        (uncontested, "safety.violations == 0", "safety was not tested: 99 of 500 leases"),
         (not_sustained, "acquire.p99 < 5s", "the offered rate was not sustained"),
     ],
 )
@@ -121,7 +121,7 @@ def test_doubt_never_hides_a_limit_that_was_broken(result: Result) -> None:
     not_sustained(result)
     assert read_threshold("acquire.p99 < 1ms").judge(result)["status"] == "fail"
     uncontested(result)
-    result["safety"]["service_faults"] = 2
+    result["safety"]["violations"] = 2
     assert read_threshold("safety.violations == 0").judge(result)["status"] == "fail"
 
 

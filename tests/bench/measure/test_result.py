@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.verdict import judge_run
 from bench.measure import environment, result
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
@@ -29,14 +30,15 @@ def complete(records, report):
     )
     reports = [report(instances=[report.instance(commands=3)], reply_histograms=[])]
     sections = fold(history, Window(1_000 * MS, 2_000 * MS), Facts(5, 2), reports)
+    oracle = judge(History(history, 0, 0), 10_000)
     return assemble(
         {
             **sections.values,
             "id": "7f3a", "command": ["lockbench", "run"], "scenario": {"recipe": "redlock"}, "seed": 1,
             "started_at": "2026-11-20T18:24:01Z", "duration_s": 1.0, "interrupted": False,
             "environment": environment.describe_environment(), "fleet": {}, "faults": [], "thresholds": [],
-            "safety": judge(History(history, 0, 0), 10_000).to_json(), "warnings": list(sections.warnings),
-            "verdict": {"status": "violated", "reasons": ["1 × service fault"]},
+            "safety": oracle.to_json(), "warnings": list(sections.warnings),
+            "verdict": judge_run(sections.values, oracle.to_json(), (), ()),
         }
     )  # fmt: skip
 

@@ -24,7 +24,8 @@ Result = dict[str, Any]
 def judged(*texts: str, status: str = "pass", reasons: tuple[str, ...] = ()) -> Result:
     result: Result = copy.deepcopy(json.loads((HERE / "sample.json").read_text(encoding="utf-8")))
     result["thresholds"] = [read_threshold(text).judge(result) for text in texts]
-    result["verdict"] = {"status": status, "reasons": list(reasons)}
+    result["verdict"] |= {"status": status, "word": "SAFE" if status == "pass" else status.upper()}
+    result["verdict"]["reasons"] = list(reasons)
     return result
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from bench.experiments.servers import Servers
+from bench.experiments.verdict import judge_run
 from bench.report.markdown import summary_markdown
 from bench.report.summary import Summary, summarise
 from bench.report.terminal import summary_text
+from bench.safety.report import not_tested
 from bench.topology.disk import SyncLatency
 from bench.topology.faults.site import Site
 from bench.topology.probe import InstanceFacts
@@ -51,11 +53,18 @@ def open_loop(result: Result) -> None:
     result["latency_s"]["acquire"] |= {"p50": 0.9, "p99": 2.1, "max": 2.4}
     result["generator"] |= {"verdict": "INVALID", "reason": "only 89.0% of the operations due were started"}
     result["generator"] |= {"littles_law_ratio": None, "late_starts": 120, "queued_starts": 44_000}
-    result["verdict"] = {"status": "invalid", "reasons": ["only 89.0% of the operations due were started"]}
+    result["verdict"] |= {"status": "invalid", "word": "INVALID"}
+    result["verdict"]["reasons"] = ["only 89.0% of the operations due were started"]
 
 
 def untested(result: Result) -> None:
-    result["safety"] |= {"contested_leases": 12, "upper_bound_95": None, "reason": "not contended, nothing tested"}
+    result["safety"] |= {
+        "verdict": "NOT TESTED",
+        "tested_leases": 0,
+        "upper_bound_95": None,
+        "reason": not_tested(0, 0, unasked=False),
+    }
+    result["verdict"]["word"] = "NOT TESTED"
     result["latency_s"]["handoff"] |= {"count": 0}
     result["latency_s"]["acquire_failed"] |= {"count": 0}
     result["latency_s"]["acquire_all"] = result["latency_s"]["acquire"]
@@ -134,7 +143,8 @@ def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Resu
     ("status", "safety", "word"),
     [
         ("pass", "SAFE", "SAFE"),
-        ("pass", "UNKNOWN", "PASS"),
+        ("pass", "UNKNOWN", "UNKNOWN"),
+        ("pass", "NOT TESTED", "NOT TESTED"),
         ("violated", "VIOLATED", "VIOLATED"),
         ("invalid", "SAFE", "INVALID"),
         ("inconclusive", "UNKNOWN", "INCONCLUSIVE"),
@@ -142,8 +152,11 @@ def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Resu
     ],
 )
 def test_the_first_word_is_the_verdict(result: Result, status: str, safety: str, word: str) -> None:
-    result["verdict"]["status"], result["safety"]["verdict"] = status, safety
-    result["safety"]["reason"] = "the clock stepped"
+    result["safety"] |= {"verdict": safety, "reason": "the clock stepped"}
+    result["outcomes"] = {"acquired": 0 if status == "inconclusive" else 1}
+    result["generator"] |= {"verdict": "INVALID" if status == "invalid" else "VALID"}
+    broken = [{"expression": "rate > 1/s", "status": "fail"}] if status == "fail" else []
+    result["verdict"] = judge_run(result, result["safety"], (), broken)
     assert text_of(result, 80).startswith(f"{word}   ")
 
 

@@ -18,7 +18,7 @@ def record_of(operation: dict, sequence: int) -> tuple:
     times = {
         "intended_ns": begun,
         "start_ns": begun,
-        "attempt_ns": begun,
+        "attempt_ns": operation.get("attempt", begun),
         "ended_ns": ended,
         **{f"{name}_ns": operation.get(name, 0) for name in ("granted", "valid_until", "work_end")},
         **{f"{name}_ns": operation.get(name, 0) for name in ("release_sent", "release_replied")},

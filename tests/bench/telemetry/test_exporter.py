@@ -188,7 +188,7 @@ def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, col
     exporter = exporter_of(
         tmp_path,
         faults=lambda: [("stop", "instance:1", True)],
-        violations=lambda: {"service_fault": 2},
+        judged=lambda: (7, {"service_fault": 2}),
         infos=lambda: [None, next(answers), None],
     )
     exporter._look(time.monotonic_ns())
@@ -196,6 +196,7 @@ def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, col
     received = collector.received
     assert received.total("redlock.fault.active", redlock_fault_kind="stop", redlock_fault_target="instance:1") == 1
     assert received.total("redlock.safety.violations", redlock_violation_kind="service_fault") == 2
+    assert received.total("redlock.safety.judged_leases") == 7
     assert received.total("redis.aof.size", server_port=7002) == 77
     assert received.total("redis.keys.expired") == 5
     assert received.total("redis.cpu.time", state="sys") == 1.5
@@ -203,12 +204,20 @@ def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, col
 
 
 def test_the_result_has_the_last_word_on_violations(tmp_path: Path, collector: Collector) -> None:
-    exporter = exporter_of(tmp_path, violations=lambda: {"service_fault": 2})
+    exporter = exporter_of(tmp_path, judged=lambda: (7, {"service_fault": 2}))
     exporter.finish({"service_faults": 3, "granted_invalid": 1, "foreign_deletes": 4})
     total = collector.received.total
     assert total("redlock.safety.violations", redlock_violation_kind="service_fault") == 3
     assert total("redlock.safety.violations", redlock_violation_kind="granted_invalid") == 1
     assert total("redlock.safety.violations", redlock_violation_kind="foreign_delete") == 4
+
+
+def test_what_no_oracle_judges_is_exported_neither_as_zero_nor_otherwise(tmp_path: Path, collector: Collector) -> None:
+    exporter = exporter_of(tmp_path)
+    exporter.finish()
+    assert acquired(collector) == 0, "it exports"
+    for name in ("redlock.safety.violations", "redlock.safety.judged_leases"):
+        assert name not in collector.received.metrics
 
 
 def note(index: int, **changes: Any) -> dict[str, Any]:

@@ -12,13 +12,14 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
 from bench.workloads.gear import Gear, PackedVotes
-from bench.workloads.operation import STILL_OPEN, operation
+from bench.workloads.operation import operation
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed
 
 ALL = Tally(granted=5)
 SOME = Tally(granted=3, undecided=2)
+STILL_OPEN = 5 << 40
 
 
 class Killed(BaseException):
@@ -39,6 +40,8 @@ class Scene:
     told: list[tuple[int, str | None]] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     cuts: int = 0
+    begun: memoryview = field(default_factory=lambda: memoryview(bytearray(16)).cast("q"))
+    lost: list[tuple[Any, ...]] = field(default_factory=list)
 
     def run(self, intended_ns: int | None = None) -> None:
         start_ns = monotonic_ns()
@@ -48,7 +51,8 @@ class Scene:
         return Gear(
             acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, caller=41,
             names=["r0", "r1", "r2"], resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
-            nap_until=self.nap, rest_until=self.nap, write=self._write, votes=PackedVotes(),
+            nap_until=self.nap, rest_until=self.nap, write=self._write, begun=self.begun, place=1,
+            lost=lambda *row: self.lost.append(row), votes=PackedVotes(), still_open=STILL_OPEN,
             pending=self.pending.append,
             tell=lambda ns, name: self.told.append((ns, name)),
             cut=self._cut, keep=self.kept.append,
@@ -126,12 +130,13 @@ def test_votes_still_out_are_handed_on() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE])
 def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -> None:
-    scene = Scene(lambda: Denied("r2", outcome, Tally(1, 4), 7, 3, 11, 12))
+    scene = Scene(lambda: Denied("r2", outcome, Tally(1, 4), 7, 3, 5, 12, (6, 7, 11)))
     scene.run()
     (record,) = scene.records
     assert record["outcome"] == OUTCOME_CODES[outcome.value]
     assert (record["granted_ns"], record["valid_until_ns"], record["release_sent_ns"], record["owner"]) == (0, 0, 0, 0)
     assert (record["attempt_ns"], record["votes"], record["attempts"]) == (11, 1 | 4 << 8, 7 | 3 << 32)
+    assert scene.lost == [(2, (6, 7))]  # the last one stands in the record
     assert scene.told == [(record["ended_ns"] - record["intended_ns"], outcome.value)]
     assert [name for name, *_ in scene.calls] == ["acquire"]
 

@@ -48,6 +48,12 @@ def operations(count, *, resources=20, seed=1):
     return records
 
 
+def asked_in(records):
+    """Attempts that lost, one in the middle of each lease."""
+    leases = records[records["granted_ns"] > 0]
+    return np.stack([leases["resource"], (leases["granted_ns"] + leases["release_sent_ns"]) // 2], axis=1)
+
+
 def broken(records, at=700):
     """The same with one lease granted in the middle of another of its resource."""
     mates = np.flatnonzero((records["resource"] == records["resource"][at]) & (records["granted_ns"] > 0))
@@ -69,7 +75,7 @@ def result_of(records, *, faults=(), rate=None, window=WINDOW):
     sample = json.loads(SAMPLE.read_text("utf-8"))
     fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), window), Judge(10_000)
     fold.add(records)
-    oracle.add(records)
+    oracle.add(records, asked_in(records))
     holders = Holders(fold.slices)
     holders.add(records, oracle.violated_resources)
     values = fold.sections().values

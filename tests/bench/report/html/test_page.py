@@ -53,7 +53,7 @@ def test_figures_are_those_of_the_result_to_the_digit(safe):
         f"the slowest {latency(acquire['max'])}",
         f"{count(rate['achieved_per_s'])} leases/s in closed loop",
         f"acquired {percent(safe['outcome_shares']['acquired'])}",
-        f"in {count(safe['safety']['contested_leases'])} contested leases",
+        f"in {count(safe['safety']['tested_leases'])} tested leases",
         "here/result.json",
         "Again: lockbench run 'hot key.toml'",
     ):
@@ -187,7 +187,7 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
     page = render(page_of_several([safe, violated], ["one", "two"]))
     text = text_of(page)
     assert figures_of(page) == {"percentiles", "rates"}
-    assert "A: one B: two verdict PASS VIOLATED" in text
+    assert "A: one B: two verdict SAFE VIOLATED" in text
     assert "rate_per_s – 700" in text
     assert "seed" not in text.split("What differs")[1].split("In pictures")[0]
 

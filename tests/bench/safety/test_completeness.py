@@ -1,0 +1,85 @@
+"""A history with a hole is never called whole, whoever made the hole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.measure.begun import PLACES, Begun, read_lost, read_open
+from bench.measure.record import Recorder, read_history
+from bench.safety.completeness import holes
+
+A, B = (0, 11), (1, 12)
+
+
+def note(who: tuple[int, int], *, phase: str = "stopped", recorded: int = 5) -> dict[str, Any]:
+    return {"worker": who[0], "pid": who[1], "phase": phase, "recorded": recorded}
+
+
+WHOLE: dict[str, Any] = {
+    "notes": [note(A), note(B)],
+    "recorded": {A: 5, B: 5},
+    "unfinished": {A: 0, B: 0},
+    "processes": 2,
+}
+
+
+def test_a_whole_history_has_no_holes() -> None:
+    assert list(holes(**WHOLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"notes": [note(A)], "recorded": {A: 5}}, ["1 of 2 workers left no word"]),
+        (
+            {"notes": [note(A)]},
+            ["1 of 2 workers left no word", "worker 1 (pid 12) recorded operations and left no word"],
+        ),
+        ({"notes": [note(A), note(B, phase="running")]}, ["worker 1 (pid 12) did not report its end"]),
+        ({"recorded": {A: 5, B: 4}}, ["worker 1 (pid 12) recorded 5 operations, and 4 are there"]),
+        ({"recorded": {A: 5}}, ["worker 1 (pid 12) recorded 5 operations, and 0 are there"]),
+        ({"unfinished": {B: 2}}, ["2 operations of worker 1 (pid 12) were begun and never recorded"]),
+    ],
+)
+def test_each_hole_is_named(change: dict[str, Any], said: list[str]) -> None:
+    assert list(holes(**{**WHOLE, **change})) == said
+
+
+def test_what_is_known_of_a_worker_is_not_said_twice() -> None:
+    stopped = {**WHOLE, "notes": [note(A), note(B, phase="running")], "unfinished": {B: 2}}
+    assert list(holes(**stopped, known="worker 1 (pid 12) died")) == [
+        "2 operations of worker 1 (pid 12) were begun and never recorded"
+    ]
+
+
+def test_an_operation_stands_among_those_begun_until_its_record_is_written(tmp_path: Path) -> None:
+    begun = Begun(tmp_path, 3)
+    places = [begun.place() for _ in range(PLACES + 2)]  # more than fit on a page
+    (first, at), (last, there) = places[0], places[-1]
+    assert sum(read_open(tmp_path).values()) == 0
+    first[at], last[there] = 17, 18
+    assert list(read_open(tmp_path).values()) == [2]
+    assert {worker for worker, _ in read_open(tmp_path)} == {3}
+    first[at] = 0
+    assert list(read_open(tmp_path).values()) == [1]
+
+
+def test_attempts_that_lost_are_read_with_the_history_of_their_resources(tmp_path: Path) -> None:
+    recorder, begun = Recorder(tmp_path, 0), Begun(tmp_path, 0)
+    recorder.write(*range(9), 7, *range(5))
+    begun.lost(7, (100, 200))
+    begun.lost(8, (300,))
+    recorder.close()
+    begun.close()
+    assert read_lost(tmp_path).tolist() == [[7, 100], [7, 200], [8, 300]]
+    assert read_history(tmp_path).lost.tolist() == read_lost(tmp_path).tolist()
+    assert [read_history(tmp_path, part, 2).lost.tolist() for part in (0, 1)] == [[[8, 300]], [[7, 100], [7, 200]]]
+    assert list(read_history(tmp_path, 0, 2).counts.values()) == [1], "counted before the parts are divided"
+    (path,) = tmp_path.glob("lost-*.bin")
+    path.write_bytes(path.read_bytes()[:-3])  # a writer that was killed
+    assert read_lost(tmp_path).tolist() == [[7, 100], [7, 200]]
+    np.testing.assert_array_equal(read_lost(tmp_path / "nowhere"), np.empty((0, 2)))

@@ -1,0 +1,144 @@
+"""Locks that do not lock, as recipes: *a fake, under load → never SAFE*.
+
+The negative controls of the oracle. Each is offered by an entry point, as any recipe of another package is; none is a
+part of lockbench.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Self
+
+import gevent
+
+from bench.recipes.about import About
+from bench.recipes.plain import HELD, PlainRecipe, Refusal
+from bench.recipes.protocol import RecipeSettings
+from lockcore import Lease, Outcome
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+LATE_S = 0.001
+
+
+class _Fake(PlainRecipe):
+    """SET NX PX and a DEL without owner check, until a fake does otherwise."""
+
+    about = About(how="a fake for tests", flaw="does not lock", safe=True)
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """Connect, and count refusals from 1."""
+        recipe = super().connect(targets, settings)
+        recipe.refusals = count(1)
+        return recipe
+
+    refusals: count[int]
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Ask once."""
+        token, started_ns = self.new_token(), monotonic_ns()
+        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None and not self.refused(resource):
+            return HELD
+        return self.leased(resource, token, ttl_ms, started_ns)
+
+    def refused(self, resource: str) -> bool:
+        """The key is held; True to say yes all the same."""
+        return False
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Delete whatever is there."""
+        return self.delete(lease.resource)
+
+
+class AlwaysYes(_Fake):
+    """Says yes whatever the server says."""
+
+    def refused(self, resource: str) -> bool:
+        """Yes."""
+        return True
+
+
+class YesToEverySecond(_Fake):
+    """Says yes to every second attempt that was refused."""
+
+    def refused(self, resource: str) -> bool:
+        """Yes, no, yes, …"""
+        return next(self.refusals) % 2 == 1
+
+
+class LateRelease(_Fake):
+    """Releases, and once more a little later: what is then there is another's."""
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Delete now and later."""
+        gevent.spawn_later(LATE_S, self.delete, lease.resource)
+        return self.delete(lease.resource)
+
+
+class ForeignDelete(_Fake):
+    """Removes the holder's key when it is refused, and tries again."""
+
+    def refused(self, resource: str) -> bool:
+        """Delete what is in the way."""
+        if next(self.refusals) % 4 == 0:
+            self.delete(resource)
+        return False
+
+
+class Silent(_Fake):
+    """Says yes and never sends anything; a mutex of this process keeps its callers apart."""
+
+    held: set[str]
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """Connect, as one must."""
+        recipe = super().connect(targets, settings)
+        recipe.held = set()
+        return recipe
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Ask nobody."""
+        started_ns = monotonic_ns()
+        if resource in self.held:
+            return HELD
+        self.held.add(resource)
+        return self.leased(resource, self.new_token(), ttl_ms, started_ns)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Tell nobody."""
+        self.held.discard(lease.resource)
+        return Outcome.RELEASED
+
+
+class NeverReleases(_Fake):
+    """Says that it has released, and has not."""
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Do nothing."""
+        return Outcome.RELEASED
+
+
+class YesAfterTheEnd(_Fake):
+    """Says yes when its lease has ended already."""
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Ask once, and believe what is no longer true."""
+        result = super().attempt(resource, ttl_ms)
+        if isinstance(result, Lease):
+            result.valid_until_ns = result.granted_ns - NS_PER_MS
+        return result
+
+
+class NeverYes(_Fake):
+    """Grants nothing."""
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Ask, and say no."""
+        self.ask("EXISTS", self.key(resource))
+        return HELD
+
+
+class Honest(_Fake):
+    """The positive control: what the fakes are made of, and nothing more."""
