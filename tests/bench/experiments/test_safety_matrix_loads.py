@@ -25,12 +25,8 @@ from bench.topology.faults.kinds import read_faults
 
 
 def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Finished:
-<<<<<<< HEAD
     names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid", "contested_leases")
     counts = {"tested_leases": 150, **counts}
-=======
-    names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid", "tested_leases")
->>>>>>> 09c8082 (bench/safety: SAFE rests on tested leases, and on a history without holes; what nobody judges is exported as nothing)
     safety: dict[str, Any] = {"verdict": verdict, "reason": None, **dict.fromkeys(names, 0), **counts}
     faults = [{"kind": "stop", "skipped": skipped}]
     return Finished({"safety": safety, "faults": faults, "totals": {"acquired": 100}}, Path("here"), 0)
@@ -46,15 +42,11 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
         (finished("SAFE", client_overstays=2), PAUSES, True, AS_EXPECTED),
         (finished("SAFE"), PAUSES, True, NOT_KNOWN),  # nobody overslept: nothing was tried
         (finished("SAFE"), GAP, True, AS_EXPECTED),
-<<<<<<< HEAD
         (finished("UNKNOWN", client_overstays=2), PAUSES, True, NOT_KNOWN),
         (finished("SAFE", client_overstays=2, tested_leases=99), PAUSES, True, NOT_KNOWN),
         (finished("SAFE", skipped="the worker had ended"), GAP, True, NOT_KNOWN),
         (finished("VIOLATED", service_faults=1, skipped="the worker had ended"), GAP, True, VIOLATED),
-=======
-        (finished("UNKNOWN", client_overstays=2), PAUSES, True, NOT_SHOWN),
-        (finished("NOT TESTED", client_overstays=2), PAUSES, True, NOT_SHOWN),
->>>>>>> 09c8082 (bench/safety: SAFE rests on tested leases, and on a history without holes; what nobody judges is exported as nothing)
+        (finished("NOT TESTED", client_overstays=2, tested_leases=9), PAUSES, True, NOT_KNOWN),
         (finished("VIOLATED", service_faults=1), PAUSES, True, VIOLATED),
         (finished("VIOLATED", foreign_deletes=1), PAUSES, True, VIOLATED),
     ],

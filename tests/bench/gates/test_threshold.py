@@ -233,7 +233,7 @@ def test_of_an_invalid_run_no_limit_is_judged_broken_or_kept(result: Result, tex
 
 
 def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
-    result["safety"]["service_faults"] = 2
+    result["safety"]["violations"] = 2
     assert read_threshold("safety.violations == 0").judge(result, ["a worker died"])["status"] == "fail"
 
 
