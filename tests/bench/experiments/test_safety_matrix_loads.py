@@ -25,7 +25,7 @@ from bench.topology.faults.kinds import read_faults
 
 
 def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Finished:
-    names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid", "contested_leases")
+    names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid")
     counts = {"tested_leases": 150, **counts}
     safety: dict[str, Any] = {"verdict": verdict, "reason": None, **dict.fromkeys(names, 0), **counts}
     faults = [{"kind": "stop", "skipped": skipped}]
