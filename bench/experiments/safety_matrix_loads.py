@@ -158,7 +158,7 @@ def judge_load(finished: Finished, strain: Strain, *, safe: bool) -> Finding:
     """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
     result, safety = finished.result, finished.result["safety"]
     undone = [f"{fault['kind']}: {fault['skipped']}" for fault in result["faults"] if fault["skipped"]]
-    tested = safety.get("tested_leases", safety["contested_leases"])
+    tested = safety["tested_leases"]
     figures = {
         "service_faults": safety["service_faults"],
         "client_overstays": safety["client_overstays"],
