@@ -2,6 +2,7 @@
 
 Rules
 - A generator that is LATE, or not known to be in time (UNKNOWN), only lengthens latencies: its own delay is in each.
+- VALID says that of the p99: a timer too late for the very percentile of the limit puts that one in doubt, too.
 - So an upper limit that holds holds. One that is broken is not known, unless it is also broken with the generator's
   delay taken off, or by failed acquires, which no delay explains.
 - A lower limit on a latency is judged the other way round; `==` and `!=` are not known.
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.gates.metric import Metric
-from bench.measure.generator import IN_DOUBT
+from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, Histogram, bucket_indices
 from bench.measure.latency import PERCENTILES
 
@@ -33,13 +34,25 @@ Result = Mapping[str, Any]
 
 def one_sided_doubt(metric: Metric, operator: str, limit: float, result: Result, *, kept: bool) -> str:
     """Return why a limit on `metric`, `kept` or broken as measured, is not decided; nothing where it is."""
-    if metric.path[0] != "latency_s" or metric.unit != "s" or result["generator"]["verdict"] not in IN_DOUBT:
+    if metric.path[0] != "latency_s" or metric.unit != "s" or not (why := _delay(metric, result)):
         return ""
     if operator in ("<", "<="):
         decided = kept or metric.value(result) == inf or _is_broken_anyway(metric, limit, result)
     else:
         decided = operator in (">", ">=") and not kept
-    return "" if decided else f"the latency is an upper bound: {result['generator']['reason']}"
+    return "" if decided else f"the latency is an upper bound: {why}"
+
+
+def _delay(metric: Metric, result: Result) -> str:
+    """What the generator adds to this figure, in words; nothing when that is little."""
+    figure, value = metric.path[-1], metric.value(result)
+    if result["generator"]["verdict"] in IN_DOUBT:
+        return str(result["generator"]["reason"])
+    lateness = result.get("histograms", {}).get("timer_lateness")
+    if result["rate"]["offered_per_s"] is None or not lateness or figure not in PERCENTILES or value is None:
+        return ""
+    late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
+    return f"the timer was late by {late_s * 1e3:.3g} ms ({figure})" if late_s > LATENESS_SHARE * value else ""
 
 
 def _is_broken_anyway(metric: Metric, limit: float, result: Result) -> bool:

@@ -207,6 +207,22 @@ def test_a_late_generator_only_lengthens_so_the_other_side_is_judged(
         assert judged["reason"] == "the latency is an upper bound: its scheduler lagged by 3 ms"
 
 
+def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_one_in_doubt(result: Result) -> None:
+    late(result, verdict="VALID")
+    result["rate"]["offered_per_s"] = 300.0
+    result["latency_s"]["acquire_all"] |= {"p90": 0.004, "p99": 0.165}
+    lateness = np.concatenate([np.full(8_000, 1_000), np.full(2_000, 3_000_000)]).astype(np.int64)
+    result["histograms"]["timer_lateness"] = Histogram.of(lateness).encode()
+    judged = read_threshold("acquire.p90 < 3ms").judge(result)
+    assert (judged["status"], judged["reason"]) == (
+        "inconclusive", "the latency is an upper bound: the timer was late by 3 ms (p90)",
+    )  # fmt: skip
+    assert read_threshold("acquire.p90 < 5ms").judge(result)["status"] == "pass"
+    assert read_threshold("acquire.p99 < 50ms").judge(result)["status"] == "fail"  # 3 ms of 165 do not matter
+    result["rate"]["offered_per_s"] = None  # closed loop: the timer is in no latency
+    assert read_threshold("acquire.p90 < 3ms").judge(result)["status"] == "fail"
+
+
 def test_failed_acquires_break_a_limit_however_late_the_generator(result: Result) -> None:
     late(result)
     outage(result)
