@@ -58,6 +58,7 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
     recorder.close()
     course = SimpleNamespace(deaths=(), casualties=(), clock=(), interrupted=False, orderly=True)
     evidence = SimpleNamespace(
+        counters=(),
         scenario=load(options={"duration": "1s", "warmup": "0s"}), workdir=tmp_path, course=course,
         window=Window(second_ns, 2 * second_ns), timeline=SimpleNamespace(spans_ns=list), server_cpu_s=None,
     )  # fmt: skip
