@@ -97,6 +97,7 @@ def _answered(
         exact=exact,
         thresholds=thresholds,
         stopped=rounds.stopped,
+        interrupted=rounds.interrupted,
     )
     result = {
         "schema_version": SCHEMA_VERSION,

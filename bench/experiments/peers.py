@@ -28,6 +28,7 @@ from bench.experiments.peers_installed import Absent, Contestant, install
 from bench.experiments.speed import two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
+from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, conclude
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, find_server, found_servers
 
@@ -98,8 +99,8 @@ def run_peers(order: PeersOrder, say: Say) -> Done:
         "conditions": _conditions(order, server, cores),
         **_taking_part(found),
         **sections,
-        "bars": bars(cells, hot, stopped),
-        "verdict": {"status": "pass", "reasons": []},
+        "bars": (judged := bars(cells, hot, stopped)),
+        "verdict": judge_peers(judged, interrupted=interrupted),
     }
     return store(result, order.folder)
 
@@ -261,6 +262,21 @@ def bars(cells: Sequence[_Cell], hot: Sequence[_Cell], stopped: Sequence[_Cell])
         ]
     found.append(_stopped_bar(stopped))
     return [bar for bar in found if bar is not None]
+
+
+def judge_peers(judged: Sequence[Figures], *, interrupted: bool = False) -> Figures:
+    """The section `verdict`: a bar is certain when all rounds are on one side of it, and not known when they differ."""
+    sides = {bar["name"]: {_reaches(bar, bar[end]) for end in ("low", "high")} for bar in judged}
+    found = {
+        BARS_MISSED: [f"missed in every round: {name}" for name, side in sides.items() if side == {False}],
+        NOT_KNOWN: [f"reached in some rounds only: {name}" for name, side in sides.items() if len(side) > 1],
+        INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
+    }
+    return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found).to_json()
+
+
+def _reaches(bar: Figures, value: float) -> bool:
+    return bool(value >= bar["bar"] if bar["at_least"] else value < bar["bar"])
 
 
 def _is_ours(cell: _Cell) -> bool:

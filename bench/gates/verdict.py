@@ -1,10 +1,10 @@
 """The verdict of a comparison: *run entries, judged metrics, exact costs, thresholds → one word and its reasons*.
 
 Rules
-- Violated before invalid before fail before inconclusive: that one metric got worse, or one limit was broken, stays
-  proven when another one is unclear.
-- Without a finished pair, and with an INVALID run, nothing passes; nor do latencies of an open loop that was late, as
-  what the generator adds to both sides hides what differs between them.
+- The words and their order are those of `bench.measure.verdict`: a figure that certainly got worse stays bad beside an
+  unclear one, a limit that certainly fails beside one that cannot be answered.
+- With an INVALID run no figure of a run is judged: nothing passes, and only violations and counted costs fail.
+- Without a finished pair, or without a figure to judge, nothing passes.
 - A comparison is inconclusive only if none of its metrics says anything.
 - Pairs that were ordered and not run, as something stood in the way, leave it undecided.
 - `only_noise`: nothing but the spread of the figures left it undecided, so that a quieter machine or more pairs may
@@ -18,11 +18,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.gates.threshold import sentence, value_of
+from bench.gates.threshold import value_of
 from bench.measure.generator import IN_DOUBT
+from bench.measure.verdict import (
+    COMPARED,
+    FAIL,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    INVALID,
+    PASS,
+    VIOLATED,
+    Evidence,
+    conclude,
+)
 
 Entry = Mapping[str, Any]
-ORDER = ("violated", "invalid", "fail", "inconclusive")
+GOOD = {"gate": PASS, "compare": COMPARED}
 
 
 def judge_comparison(
@@ -34,30 +45,32 @@ def judge_comparison(
     exact: Entry | None = None,
     thresholds: Sequence[Entry] = (),
     stopped: str = "",
+    interrupted: bool = False,
 ) -> dict[str, Any]:
-    """Return the section `verdict`: `status` (pass, fail, inconclusive, invalid, violated), `reasons`, `only_noise`.
+    """Return the section `verdict`, with `only_noise`.
 
     `kind`: gate or compare; `metrics`: those that count, as `Judged.to_json` returns them; `stopped`: why not all pairs
-    were run.
+    were run; `interrupted`: by Ctrl-C.
     """
-    found = {
-        "violated": _first(runs, labels, "violated"),
-        "invalid": _first(runs, labels, "invalid"),
-        "inconclusive": [
-            *map(sentence, (one for one in thresholds if _is(one, "inconclusive"))),
-            *([f"not all pairs were run: {stopped}"] if stopped else []),
-        ],
-        "fail": [
-            *(_worse(entry) for entry in metrics if entry["verdict"] == "fail"),
-            *(exact or {}).get("failures", ()),
-            *map(sentence, (one for one in thresholds if _is(one, "fail"))),
-        ],
-    }
+    invalid = _first(runs, labels, "invalid")
+    worse = [_worse(entry) for entry in metrics if entry["verdict"] == "fail"]
+    worse += [f"{one['expression']} does not hold" for one in thresholds if _is(one, "fail")]
+    open_ones = [f"{one['expression']}: {one['reason']}" for one in thresholds if _is(one, "inconclusive")]
+    open_ones += [f"not all pairs were run: {stopped}"] if stopped else []
     undecided = _undecided(kind, runs, metrics)
-    status = next((name for name in ORDER if found[name]), "inconclusive" if undecided else "pass")
-    others = [reason for name in ORDER for reason in found[name]]
-    noise = bool(runs and undecided and not others) and all(entry["noisy"] for entry in metrics if _is_open(entry))
-    return {"status": status, "reasons": others + undecided, "only_noise": noise}
+    found = {
+        VIOLATED: _first(runs, labels, "violated"),
+        FAIL: [*([] if invalid else worse), *(exact or {}).get("failures", ())],
+        INTERRUPTED: ["not all pairs were run: interrupted"] if interrupted else [],
+        INVALID: invalid,
+        INCONCLUSIVE: [*open_ones, *undecided],
+    }
+    pairs = max((entry["pairs"] for entry in metrics), default=0)
+    evidence = [Evidence("figures judged", len(metrics)), Evidence("runs of each side with figures", pairs)]
+    verdict = conclude(GOOD[kind], evidence, found, thin=INCONCLUSIVE)
+    only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))
+    noise = bool(runs and undecided and only_these) and all(entry["noisy"] for entry in metrics if _is_open(entry))
+    return {**verdict.to_json(), "only_noise": noise}
 
 
 def combine_thresholds(runs: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -97,7 +97,8 @@ INCONCLUSIVE = Word(
     "not answered; the reasons say what it takes",
 )  # fmt: skip
 NOT_KNOWN = Word(
-    "NOT KNOWN", Kind.UNKNOWN, "inconclusive", 4, "a precondition did not come about, or too few rows could be judged",
+    "NOT KNOWN", Kind.UNKNOWN, "inconclusive", 4,
+    "a precondition did not come about, rounds disagree, or too few rows could be judged",
     "says nothing about the lock; repeat it on a quieter machine",
 )  # fmt: skip
 INTERRUPTED = Word(
@@ -141,8 +142,8 @@ CONFIRMED = Word(
     "that rate holds, the next one tried does not",
 )  # fmt: skip
 NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "the lowest rate tried missed the SLO", "no rate holds")
-BARS_REACHED = Word("BARS REACHED", Kind.GOOD, "pass", 0, "every bar was measured, in every round", "at least as good")
-BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "the interval of a bar lies beyond it", "worse than it is to be")
+BARS_REACHED = Word("BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached in every round", "at least as good")
+BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "a bar missed in every round", "worse than it is to be")
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
 WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result

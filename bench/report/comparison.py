@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.gates.metric import FOREVER_S
+from bench.measure.verdict import word_of as verdict_word
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit
 from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
+from bench.report.sheet import Part, Sheet
 from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay
 from bench.scenario.quantity import delay_text, duration_text
 
 Result = Mapping[str, Any]
-STYLES = {"pass": GOOD, "fail": BAD, "violated": BAD}
 HEAD = ("change", "interval", "noise", "shows", "verdict")
 VERDICT_COLUMN = 7
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
@@ -26,11 +26,10 @@ MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
 def summarise_comparison(result: Result, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
-    status = result["verdict"]["status"]
-    word = "COMPARED" if status == "pass" and result["kind"] == "compare" else status.upper()
+    word = verdict_word(result["kind"], result["verdict"])
     return Sheet(
-        verdict=word,
-        style=STYLES.get(status, DOUBTFUL),
+        verdict=word.text,
+        style=word.colour,
         headline=_headline(result),
         conditions=_conditions(result),
         parts=tuple(_parts(result)),

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import EnvironmentNotReadyError
+from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, milliseconds, percent, share
 from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, GOOD, Part, Sheet, part_markdown
+from bench.report.readme import put_between_marks
+from bench.report.sheet import Part, Sheet, part_markdown
 
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 IN_README = 5  # instances; the other tables stand in the result
 _CYCLES = (
     *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
@@ -32,9 +32,11 @@ def summarise_peers(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place`."""
     missed = [bar for bar in result["bars"] if not bar["reached"]]
     reached = len(result["bars"]) - len(missed)
-    verdict, style = ("BARS MISSED", BAD) if missed else ("BARS REACHED", GOOD)
+    word = word_of("peers", result["verdict"])
     headline = f"{reached} of {len(result['bars'])} bars reached"
-    return Sheet(verdict, style, headline, conditions(result), tuple(_parts(result)), tuple(_lines(result, place)))
+    return Sheet(
+        word.text, word.colour, headline, conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
+    )
 
 
 def peers_suite(result: Result) -> Suite:
@@ -80,16 +82,8 @@ def _of_five(rows: Sequence[Row]) -> list[Row]:
 
 
 def write_readme(path: Path, result: Result) -> None:
-    """Replace what stands between the markers in `path`. Raises EnvironmentNotReadyError when they are not there."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not end:
-            raise EnvironmentNotReadyError(f"{path} has no place for the table: write {BEGIN} and {END} into it")
-        path.write_text(f"{before}{BEGIN}\n{readme_section(result)}\n{END}{after}", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror})") from None
+    """Replace what stands between the marks in `path`. Raises EnvironmentNotReadyError when they are not there."""
+    put_between_marks(path, "peers", readme_section(result))
 
 
 def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:

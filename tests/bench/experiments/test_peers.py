@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments import peers_installed
 from bench.experiments.peers import _Cell as Cell
-from bench.experiments.peers import bars
+from bench.experiments.peers import bars, judge_peers
 from bench.experiments.peers_contest import Load, figures_of, rate_between
 from bench.experiments.peers_installed import PEERS, Absent, Contestant, Peer, install
-from bench.report.peers import BEGIN, END, summarise_peers, write_readme
+from bench.report.peers import summarise_peers, write_readme
 from bench.workloads.peers.driver import DRIVERS
 from bench.workloads.peers.locks import Lockcore, NotReleasedError
 from bench.workloads.peers.loops import run_threads
@@ -218,6 +217,9 @@ def result() -> dict[str, Any]:
     }  # fmt: skip
 
 
+BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+
+
 def test_the_readmes_table_is_renewed_between_its_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
@@ -238,9 +240,23 @@ def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
     assert readme.read_text(encoding="utf-8") == "nothing"
 
 
-def test_missed_bars_come_first() -> None:
-    missed = result()
-    missed["bars"][0]["reached"] = False
-    assert summarise_peers(missed).verdict == "BARS MISSED"
-    assert summarise_peers(result()).verdict == "BARS REACHED"
-    assert json.dumps(missed)
+def bar(low: float, high: float) -> dict[str, Any]:
+    return {"name": "a bar", "low": low, "high": high, "bar": 0.9, "at_least": True, "reached": True}
+
+
+@pytest.mark.parametrize(
+    ("bars", "word", "code"),
+    [
+        ([bar(0.95, 1.1)], "BARS REACHED", 0),
+        ([bar(0.8, 1.1)], "NOT KNOWN", 4),  # reached in some rounds: noise
+        ([bar(0.5, 0.7), bar(0.8, 1.1)], "BARS MISSED", 1),
+        ([], "NOT KNOWN", 4),
+    ],
+)
+def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(
+    bars: list[dict[str, Any]], word: str, code: int
+) -> None:
+    verdict = judge_peers(bars)
+    assert (verdict["word"], verdict["exit_code"]) == (word, code)
+    assert judge_peers(bars, interrupted=True)["exit_code"] == 130
+    assert summarise_peers({**result(), "verdict": verdict}).verdict == word

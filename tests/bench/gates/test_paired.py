@@ -149,6 +149,7 @@ def metric(verdict: str) -> dict[str, Any]:
         "reason": "why",
         "higher_is_better": True,
         "noisy": verdict == "inconclusive",
+        "pairs": 10,
     }
 
 
@@ -178,6 +179,8 @@ def whole(kind: str = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: A
             "fail",
         ),
         ({"metrics": ["pass"], "stopped": "no server"}, "inconclusive"),
+        ({"metrics": ["pass"], "interrupted": True}, "inconclusive"),
+        ({"metrics": []}, "inconclusive"),
         ({"kind": "compare", "metrics": ["different", "inconclusive"]}, "pass"),
         ({"kind": "compare", "metrics": ["inconclusive", "inconclusive"]}, "inconclusive"),
     ],
