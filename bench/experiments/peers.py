@@ -266,10 +266,10 @@ def bars(cells: Sequence[_Cell], hot: Sequence[_Cell], stopped: Sequence[_Cell])
 
 def judge_peers(judged: Sequence[Figures], *, interrupted: bool = False) -> Figures:
     """The section `verdict`: a bar is certain when all rounds are on one side of it, and not known when they differ."""
-    sides = {bar["name"]: {_reaches(bar, bar[end]) for end in ("low", "high")} for bar in judged}
+    sides = [(bar["name"], {_reaches(bar, bar[end]) for end in ("low", "high")}) for bar in judged]
     found = {
-        BARS_MISSED: [f"missed in every round: {name}" for name, side in sides.items() if side == {False}],
-        NOT_KNOWN: [f"reached in some rounds only: {name}" for name, side in sides.items() if len(side) > 1],
+        BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
+        NOT_KNOWN: [f"reached in some rounds only: {name}" for name, side in sides if len(side) > 1],
         INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
     }
     return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found).to_json()
