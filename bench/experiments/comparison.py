@@ -89,16 +89,11 @@ def _answered(
     exact: dict[str, Any] | None,
 ) -> Done:
     metrics, thresholds = list(_judged(question, rounds)), list(_thresholds(question, rounds))
+    judged = [entry for entry in metrics if entry["role"] == "judged"]
     verdict = judge_comparison(
-        question.kind,
-        rounds.runs,
-        [entry for entry in metrics if entry["role"] == "judged"],
-        labels=question.labels,
-        exact=exact,
-        thresholds=thresholds,
-        stopped=rounds.stopped,
-        interrupted=rounds.interrupted,
-    )
+        question.kind, rounds.runs, judged, labels=question.labels, exact=exact, thresholds=thresholds,
+        stopped=rounds.stopped, interrupted=rounds.interrupted,
+    )  # fmt: skip
     result = {
         "schema_version": SCHEMA_VERSION,
         "kind": question.kind,
