@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import curve_fit
 
 LEAST_POINTS = 8
 PAST_PEAK = 2
@@ -99,6 +98,8 @@ def _too_little(n: Floats, x: Floats) -> Refusal | None:
 
 
 def _fit(n: Floats, log_x: Floats) -> tuple[float, float, float] | None:
+    from scipy.optimize import curve_fit  # takes a second, and most who come here only ask for `throughput`
+
     def log_law(callers: Floats, log_one: float, contention: float, coherency: float) -> Floats:
         return np.log(throughput(callers, float(np.exp(log_one)), contention, coherency))
 

@@ -7,7 +7,6 @@ from math import comb, inf, log
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu, wilcoxon
 
 from bench.analysis.paired import (
     _depth,
@@ -51,6 +50,8 @@ def test_the_interval_is_as_deep_as_the_tables_say(pairs: int, depth: int) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_holds_what_the_test_does_not_reject(seed: int) -> None:
+    from scipy.stats import wilcoxon  # slow to import, and all workers collect
+
     values = np.random.default_rng(seed).normal(0.1, 0.1, 14)
     found = paired_shift(list(values), 0.95)
     for end, inside in ((found.low, +1e-9), (found.high, -1e-9)):
@@ -59,6 +60,8 @@ def test_the_interval_holds_what_the_test_does_not_reject(seed: int) -> None:
 
 
 def test_the_unpaired_interval_does_so_too() -> None:
+    from scipy.stats import mannwhitneyu  # slow to import, and all workers collect
+
     dice = np.random.default_rng(3)
     first, second = dice.normal(0, 0.1, 8), dice.normal(0.1, 0.1, 9)
     found = unpaired_shift(list(first), list(second), 0.95)

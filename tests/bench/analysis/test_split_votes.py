@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from scipy.stats import binomtest
 
 from bench.analysis.split_votes import (
     Attempt,
@@ -74,6 +73,8 @@ def test_an_attempts_own_outcome_shows_a_split_vote_at_even_n_only(instances: in
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (718, 2000), (0, 1), (1, 1)])
 def test_the_interval_is_wilsons(successes: int, trials: int) -> None:
+    from scipy.stats import binomtest  # slow to import, and all workers collect
+
     ours, theirs = wilson(successes, trials), binomtest(successes, trials).proportion_ci(method="wilson")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
     assert ours.rate == successes / trials

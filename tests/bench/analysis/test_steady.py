@@ -4,7 +4,6 @@ import random
 
 import numpy as np
 import pytest
-from scipy.stats import theilslopes
 
 from bench.analysis.steady import steady_state
 
@@ -31,6 +30,8 @@ def test_one_bad_tenth_is_no_trend():
 
 
 def test_the_slope_is_that_of_scipy():
+    from scipy.stats import theilslopes  # slow to import, and all workers collect
+
     counts = np.random.default_rng(5).integers(900, 1_100, 10)
     expected = theilslopes(counts)[0] * 9 / np.median(counts)
     assert steady_state(counts.tolist()).change_ratio == pytest.approx(expected)
