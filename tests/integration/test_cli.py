@@ -97,7 +97,7 @@ def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(lockb
 
 
 def test_a_server_that_is_none_is_refused(lockbench: Lockbench, tmp_path: Path) -> None:
-    assert "/no/such/server" in refused(lockbench("run", "--server", "/no/such/server"), 3)
+    assert "/no/such/server" in refused(lockbench("run", "--server", "/no/such/server"), 2)
     assert list(tmp_path.glob("results/*")) == [], "the empty result folder is gone"
 
 

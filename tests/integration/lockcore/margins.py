@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+import pytest
 
 from bench.experiments.safety_matrix_leases import PREFIX
+from bench.experiments.safety_matrix_row import SKIPPED, Case, Finding, Ground, look
+from bench.measure.expectation import NOT_KNOWN
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Redlock
 from lockcore.quorum import quorum_of
@@ -46,3 +51,11 @@ def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Deni
             break
         assert time.monotonic() < deadline, result
     return result
+
+
+def known(look_at: Callable[[Ground], Finding], ground: Ground) -> Finding:
+    """What a claim of the safety matrix shows; a skipped test where its preconditions did not come about here."""
+    finding = look(Case("claim", "redlock", "here", "confirmed", "", look_at), ground)
+    if finding.verdict in (NOT_KNOWN, SKIPPED):
+        pytest.skip(f"not known here: {finding.reason}")
+    return finding

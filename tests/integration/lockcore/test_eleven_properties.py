@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.safety_matrix_claims import looked
 from bench.experiments.safety_matrix_leases import PREFIX, connect, double_grant, extension, release_to_all, votes
 from bench.experiments.safety_matrix_row import Finding, Ground
 from bench.recipes.schedules.shown import Shown
@@ -30,7 +29,7 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease, Outcome, Redlock
 from tests.integration.lockcore.keys import keys_on
-from tests.integration.lockcore.margins import answered, locked_with_margin
+from tests.integration.lockcore.margins import answered, known, locked_with_margin
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40
@@ -93,7 +92,7 @@ def test_1_an_overlap_would_be_counted() -> None:
 
 
 def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant(ground: Ground) -> None:
-    figures = figures_of(looked(votes, ground))
+    figures = figures_of(known(votes, ground))
     assert figures["too_late"], "replies came late enough to try it"
     assert figures["granted_after_their_end"] == figures["granted_below_quorum"] == 0
 
@@ -189,7 +188,7 @@ def test_7_a_power_cut_that_is_waited_for_loses_nothing_whatever_was_synced(fsyn
 
 
 def test_8_an_extension_is_never_foreign_nor_after_the_end_nor_by_a_minority(ground: Ground) -> None:
-    figures = figures_of(looked(extension, ground))
+    figures = figures_of(known(extension, ground))
     assert figures.pop("extended_in_time") == 1
     assert set(figures.values()) == {0}
 
@@ -220,7 +219,7 @@ def test_10_a_minority_down_works_and_a_majority_down_fails_fast(instances: int,
 
 
 def test_11_late_commands_leave_no_vote_after_the_release(ground: Ground) -> None:
-    figures = figures_of(looked(release_to_all, ground))
+    figures = figures_of(known(release_to_all, ground))
     assert figures["late_votes"], "SETs were executed after their acquire was over"
     assert figures["orphan_votes"] == 0
 

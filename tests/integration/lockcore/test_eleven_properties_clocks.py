@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.safety_matrix_claims import looked
 from bench.experiments.safety_matrix_clocks import clock_drift, validity_drift
 from bench.experiments.safety_matrix_leases import connect, double_grant
-from bench.experiments.safety_matrix_row import SKIPPED, Ground
+from bench.experiments.safety_matrix_row import Ground
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site
@@ -22,7 +21,7 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore.clock import NS_PER_MS
 from lockcore.quorum import quorum_of
-from tests.integration.lockcore.margins import answered, locked_with_margin
+from tests.integration.lockcore.margins import answered, known, locked_with_margin
 
 pytestmark = pytest.mark.integration
 
@@ -86,9 +85,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does(ground: Ground) -> None:
-    within, beyond = looked(validity_drift, ground), looked(clock_drift, ground)
-    if within.verdict == SKIPPED:
-        pytest.skip(within.reason or "no shim")
+    within, beyond = known(validity_drift, ground), known(clock_drift, ground)
     overlaps = {name: value for name, value in within.figures.items() if name.startswith("overlap")}
     assert set(overlaps.values()) == {0}
     assert beyond.figures["overlap_ms_at_rate_0.9"] == 0
