@@ -84,7 +84,7 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
             "faults": evidence.timeline.section(),
             "thresholds": thresholds,
             "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
-            "verdict": judge_run(folded.values, safety, breaks, thresholds),
+            "verdict": judge_run(folded.values, safety, breaks, thresholds, interrupted=course.interrupted),
         }
     )
 

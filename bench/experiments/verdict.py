@@ -1,24 +1,25 @@
 """From figures to one word and one exit code: *sections of a result → verdict → exit code*.
 
 Rules
-- Violated before invalid before failed before inconclusive before pass; a service fault always violates.
 - Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
-- What certainly failed stays failed beside what is not known. UNKNOWN safety is a warning of a plain run.
+- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it is never green.
+- A run that Ctrl-C cut is not known, however well it began.
 
-Source: README's exit codes (130 > 2 > 3 > 5 > 1 > 4 > 0).
+Source: bench.measure.verdict, which has the words, their order and their exit codes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from bench.gates.threshold import sentence
-from bench.measure.verdict import TESTED_LEAST, Evidence
+from bench.measure import verdict as words
+from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict, conclude
 
-EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 4, "invalid": 4, "violated": 5}
-INTERRUPTED = 130
+INTERRUPTED = words.INTERRUPTED_CODE
+_JUDGED = ("fail", "inconclusive")
+_OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 
 
 def judge_run(
@@ -26,30 +27,32 @@ def judge_run(
     safety: Mapping[str, Any],
     deaths: Sequence[str],
     thresholds: Sequence[Mapping[str, Any]] = (),
+    *,
+    interrupted: bool = False,
 ) -> dict[str, Any]:
     """Return the section `verdict`: `status`, the `word` for it, its `evidence` and the sentences that explain it.
 
-    `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them.
+    `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them; `interrupted`: by Ctrl-C.
     """
-    violated = [str(safety["reason"])] if safety["verdict"] == "VIOLATED" else []
     invalid = invalidities(sections, deaths)
-    inconclusive = [] if invalid else _nothing_granted(sections)
-    inconclusive += [] if invalid else [sentence(one) for one in thresholds if one["status"] == "inconclusive"]
-    failed = [sentence(one) for one in thresholds if one["status"] == "fail"]
-    found = {"violated": violated, "invalid": invalid, "fail": failed, "inconclusive": inconclusive}
-    status = next((name for name, reasons in found.items() if reasons), "pass")
-    return {
-        "status": status,
-        "word": str(safety["verdict"]) if status == "pass" else status.upper(),
-        "exit_code": EXIT_CODES[status],
-        "evidence": [asdict(Evidence.none_in("tested leases", safety["tested_leases"], TESTED_LEAST))],
-        "reasons": [reason for reasons in found.values() for reason in reasons],
+    by_status = {status: [sentence(one) for one in thresholds if one["status"] == status] for status in _JUDGED}
+    found = {
+        words.VIOLATED: [str(safety["reason"])] if safety["verdict"] == "VIOLATED" else [],
+        words.FAIL: [] if invalid else by_status["fail"],
+        words.INVALID: invalid,
+        words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
+        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(sections), *by_status["inconclusive"]],
     }
+    evidence = (Evidence.none_in("tested leases", safety["tested_leases"], TESTED_LEAST),)
+    word = _OF_SAFETY.get(safety["verdict"], words.UNKNOWN)
+    if word is not words.SAFE and not any(found.values()):
+        return Verdict(word, word.exit_code, evidence, ()).to_json()
+    return conclude(words.SAFE, evidence, found, thin=words.NOT_TESTED).to_json()
 
 
 def exit_code(verdict: Mapping[str, Any], *, interrupted: bool) -> int:
     """Return the exit code of a run with this verdict."""
-    return INTERRUPTED if interrupted else int(verdict.get("exit_code", EXIT_CODES[verdict["status"]]))
+    return INTERRUPTED if interrupted else int(verdict["exit_code"])
 
 
 def invalidities(sections: Mapping[str, Any], deaths: Sequence[str]) -> list[str]:

@@ -105,10 +105,6 @@ INTERRUPTED = Word(
     "INTERRUPTED", Kind.UNKNOWN, "inconclusive", INTERRUPTED_CODE, "Ctrl-C, before anything certain was seen",
     "what was finished is in the result",
 )  # fmt: skip
-CUT_SHORT = Word(
-    "CUT SHORT", Kind.UNKNOWN, "inconclusive", 4, "the load ended before its time, and not by Ctrl-C",
-    "what was measured until then is in the result",
-)  # fmt: skip
 SAFE = Word(
     "SAFE", Kind.GOOD, "pass", 0, f"≥ {TESTED_LEAST} tested leases (held, and asked for meanwhile), 0 violations",
     "95 % sure: fewer than 3 ÷ tested leases are violated",
@@ -147,7 +143,7 @@ BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "a bar missed in every ro
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
 WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result
-    "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, CUT_SHORT, INTERRUPTED),
+    "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "compare": (COMPARED, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "capacity": (CONFIRMED, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),

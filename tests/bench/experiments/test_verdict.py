@@ -17,6 +17,8 @@ def verdict(
     safety: str = "SAFE",
     deaths: tuple[str, ...] = (),
     thresholds: tuple[str, ...] = (),
+    tested_leases: int = 100,
+    interrupted: bool = False,
 ) -> dict[str, Any]:
     sections = {
         "outcomes": {"acquired": acquired},
@@ -27,8 +29,14 @@ def verdict(
         {"expression": f"limit {status}", "status": status, "reason": "why" if status == "inconclusive" else None}
         for status in thresholds
     ]
-    figures = {"tested_leases": 100, "violations": 0, "upper_bound_95": 0.03}
-    return judge_run(sections, {"verdict": safety, "reason": "2 × service fault", **figures}, deaths, entries)
+    figures = {"tested_leases": tested_leases, "violations": 0, "upper_bound_95": 0.03}
+    return judge_run(
+        sections,
+        {"verdict": safety, "reason": "2 × service fault", **figures},
+        deaths,
+        entries,
+        interrupted=interrupted,
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,6 +64,16 @@ def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status:
     assert found["status"] == status
     assert exit_code(found, interrupted=False) == code
     assert exit_code(found, interrupted=True) == 130
+
+
+def test_a_run_that_was_interrupted_is_never_green_and_what_is_certain_stays() -> None:
+    assert (verdict(interrupted=True)["word"], verdict(interrupted=True)["exit_code"]) == ("INTERRUPTED", 130)
+    found = verdict(interrupted=True, safety="VIOLATED")
+    assert (found["word"], found["exit_code"]) == ("VIOLATED", 130)
+
+
+def test_safe_is_not_said_over_too_few_tested_leases() -> None:
+    assert verdict(tested_leases=99)["word"] == "NOT TESTED"
 
 
 def test_the_word_of_a_pass_is_that_of_safety_and_it_names_its_evidence() -> None:

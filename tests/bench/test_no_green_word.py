@@ -1,0 +1,210 @@
+"""No green word over nothing: each command's judge is fed nothing, a contradiction and noise; README has every word.
+
+What is green over evidence is shown beside it, so that a judge that never says a good word would be noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.analysis.capacity_search import Bracket, Seen
+from bench.analysis.capacity_verdict import agreed, judge_capacity, outrun
+from bench.analysis.fsync import rows_of
+from bench.analysis.fsync_findings import findings_of, judge_fsync
+from bench.analysis.planner import plan_page
+from bench.experiments.crash import judge_crash
+from bench.experiments.peers import judge_peers
+from bench.experiments.safety_matrix_row import find, judge_rows
+from bench.experiments.split_votes import judge_split_votes
+from bench.experiments.verdict import judge_run
+from bench.gates.verdict import judge_comparison
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN
+from bench.measure.result import schema
+from bench.measure.verdict import WORDS, Kind, word_of
+from bench.report.html.fsync_figures import _fastest as fastest
+from bench.report.readme import words_table
+from tests.doubles.fsync_visits import visit
+
+Verdict = dict[str, Any]
+README = Path(__file__).parents[2] / "README.md"
+SCHEMAS = {"split-votes": "split_votes", "compare": "comparison", "gate": "comparison", "run": "result"}
+CROSS_CHECK = {"status": "agrees", "reason": None}
+
+
+def row(verdict: str, **more: Any) -> dict[str, Any]:
+    return {
+        "recipe": "redlock", "fault": "votes", "expected": "confirmed", "seen": "?", "reason": None, "verdict": verdict,
+        "instances": 3, "policy": "always", "kind": "power-cut", "crashed": 1, "restart": "at-once", **more,
+    }  # fmt: skip
+
+
+def noisy_row() -> str:
+    """What a claim comes to for which nobody was granted a lease."""
+    return find(("confirmed", "refuted"), {}, {"somebody was granted": False}, holds=True).verdict
+
+
+def fsync(*visits: dict[str, Any], planned: int = 0) -> Verdict:
+    rows = rows_of(visits)
+    conditions = {"visits_planned": planned or len(visits), "visits_done": len(visits)}
+    return judge_fsync(findings_of(rows), rows, conditions, interrupted=False)
+
+
+def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str, ...] = ()) -> Verdict:
+    contention = {
+        "contenders": 5, "order": "parallel", "spread_s": 0.0, "double_grants": 0, "endings": {"unreachable": 0},
+        "contention_rounds": contention_rounds,
+    }  # fmt: skip
+    calibration = {"contenders": 5, "rounds": rounds, "misses": list(misses)}
+    sections = {"calibration": [calibration], "contention": [contention], "retries": []}
+    return judge_split_votes(sections, interrupted=False)
+
+
+def capacity(looks: list[tuple[float, Seen]], closed: tuple[tuple[int, float, bool], ...] = ()) -> Verdict:
+    bracket, doubts = agreed(Bracket(1000.0, 1020.0, 3, at_least=False), looks)
+    doubts += outrun(bracket, closed)
+    held = sum(rate == bracket.low and seen is Seen.HELD for rate, seen in looks)
+    status = "inconclusive" if doubts else "pass"
+    return judge_capacity([{"status": status, "reasons": doubts, "capacity": {"low": bracket.low, "held": held}}])
+
+
+def comparison(kind: str, words: tuple[str, ...], *statuses: str) -> Verdict:
+    metrics = [
+        {"metric": "rate", "verdict": word, "ratio": 1.0, "label": "b", "reason": "?", "noisy": True, "pairs": 10}
+        for word in words
+    ]
+    runs = [{"side": side % 2, "status": status, "reasons": ["?"]} for side, status in enumerate(statuses)]
+    return judge_comparison(kind, runs, metrics, labels=["a", "b"])
+
+
+def run(safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generator: str = "VALID") -> Verdict:
+    sections = {
+        "outcomes": {"acquired": acquired},
+        "rate": {"achieved_per_s": acquired},
+        "generator": {"verdict": generator, "reason": "?"},
+    }
+    return judge_run(sections, {"verdict": safety, "reason": "?", "tested_leases": tested}, ())
+
+
+def bar(low: float, high: float) -> dict[str, Any]:
+    return {"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True}
+
+
+CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
+GREEN: dict[str, Callable[[], Verdict]] = {
+    "run": run,
+    "safety": lambda: judge_rows([row(AS_EXPECTED)]),
+    "crash": lambda: judge_crash([], [row(AS_EXPECTED)], CROSS_CHECK),
+    "split-votes": lambda: split_votes(200),
+    "fsync": lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250)),
+    "capacity": lambda: capacity(CLEAN),
+    "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
+    "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
+    "peers": lambda: judge_peers([bar(1.1, 1.3)]),
+}
+NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a contradiction, noise
+    "run": (
+        lambda: run("NOT TESTED", tested=0, acquired=0),
+        lambda: run("SAFE", tested=5),  # a judge of safety that claims too much
+        lambda: run("UNKNOWN"),
+        lambda: run("VIOLATED", tested=0),
+        lambda: run(generator="INVALID"),
+    ),
+    "safety": (lambda: judge_rows([]), lambda: judge_rows([row("skipped")]), lambda: judge_rows([row(noisy_row())])),
+    "crash": (
+        lambda: judge_crash([], [], CROSS_CHECK),
+        lambda: judge_crash([], [row(AS_EXPECTED)], {"status": "differs", "reason": "?"}),
+        lambda: judge_crash([], [row(NOT_KNOWN)], CROSS_CHECK),
+    ),
+    "split-votes": (
+        lambda: judge_split_votes({"calibration": [], "contention": [], "retries": []}, interrupted=False),
+        lambda: split_votes(200, misses=("the rate is 0.9, expected 0.4",)),
+        lambda: split_votes(0),
+        lambda: split_votes(200, rounds=30),
+    ),
+    "fsync": (
+        fsync,
+        lambda: fsync(visit("none", 4000), visit("everysec", 5000), visit("always", 250)),
+        lambda: fsync(visit("none", 6000, cpu=0.99), visit("everysec", 5000, cpu=0.99), planned=2),
+        lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), planned=10),
+    ),
+    "capacity": (
+        lambda: judge_capacity([]),
+        lambda: capacity([*CLEAN, (1000.0, Seen.MISSED)]),
+        lambda: capacity(CLEAN, ((16, 17_536.0, True),)),
+        lambda: capacity([(1000.0, Seen.HELD), (1020.0, Seen.MISSED)]),
+    ),
+    "compare": (
+        lambda: comparison("compare", ()),
+        lambda: comparison("compare", ("same",), "pass", "invalid"),
+        lambda: comparison("compare", ("inconclusive",), "pass", "pass"),
+    ),
+    "gate": (
+        lambda: comparison("gate", ("pass",)),
+        lambda: comparison("gate", (), "pass", "pass"),
+        lambda: comparison("gate", ("pass",), "pass", "violated"),
+        lambda: comparison("gate", ("pass", "inconclusive"), "pass", "pass"),
+    ),
+    "peers": (
+        lambda: judge_peers([]),
+        lambda: judge_peers([bar(1.1, 1.3), bar(0.5, 0.6)]),
+        lambda: judge_peers([bar(0.9, 1.3)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("command", GREEN)
+def test_a_judge_says_its_good_word_over_evidence(command: str) -> None:
+    verdict = GREEN[command]()
+    assert (word_of(command, verdict).kind, verdict["exit_code"]) == (Kind.GOOD, 0), verdict
+    assert verdict["evidence"]
+    assert all(one["count"] >= one["least"] >= 1 for one in verdict["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("command", "judge"), [(name, judge) for name, judges in NEVER_GREEN.items() for judge in judges]
+)
+def test_no_judge_is_green_over_nothing_over_a_contradiction_or_over_noise(
+    command: str, judge: Callable[[], Verdict]
+) -> None:
+    verdict = judge()
+    assert word_of(command, verdict).kind is not Kind.GOOD, verdict
+    if verdict["word"] not in ("NOT TESTED", "UNKNOWN"):  # the figures of such a run hold
+        assert verdict["exit_code"] != 0
+        assert verdict["reasons"]
+
+
+def test_every_command_with_a_good_word_is_fed() -> None:
+    assert set(NEVER_GREEN) == set(GREEN) == set(WORDS)
+
+
+def test_no_policy_is_called_the_fastest_within_noise() -> None:
+    def option(policy: str, rate: float) -> dict[str, Any]:
+        named = {"instances": 1, "policy": policy, "restart": None, "generator_bound": False, "p99_s": None}
+        return {**named, "acquired_per_s": {"median": rate, "low": rate, "high": rate}}
+
+    assert fastest([option("none", 4900), option("everysec", 5000)]).startswith("No fastest one: ")
+    assert fastest([option("none", 9000), option("everysec", 5000)]).startswith("Fastest: ")
+
+
+def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
+    assert plan_page([], None, "f5")["advice"] == [
+        "no crash result beside these figures: run lockbench crash; speed alone chooses nothing"
+    ]
+
+
+@pytest.mark.parametrize("command", WORDS)
+def test_a_results_schema_knows_exactly_the_words_of_its_command(command: str) -> None:
+    kind = SCHEMAS.get(command, command)
+    known = schema(kind)["properties"]["verdict"]["properties"]["word"]["enum"]
+    of_kind = [word.text for name, words in WORDS.items() if SCHEMAS.get(name, name) == kind for word in words]
+    assert set(known) == set(of_kind)
+
+
+def test_readme_has_the_table_that_the_code_makes() -> None:
+    text = README.read_text(encoding="utf-8")
+    table = text.partition("<!-- words: begin -->\n")[2].partition("\n<!-- words: end -->")[0]
+    assert table == words_table(), "run: python -m bench.report.readme README.md"
