@@ -4,8 +4,9 @@ Rules: the engine lives in the I/O thread and is touched nowhere else. Callers l
 only if it sleeps), then sleep on a lock of their own; a caller that is interrupted there leaves word that it is gone,
 and one whose signal handler locks, too, has a second lock for that. The I/O thread itself (a `__del__` collected there,
 an observer) waits for nobody: it is refused before anything is sent. A lease is its caller's by his own reading of the
-clock, always the last thing done (call.py). At interpreter exit what is queued is still sent; the thread is a daemon
-and holds nothing up.
+clock, always the last thing done (call.py): ringing the bell lets go of the GIL, so it is rung before he reads, and the
+I/O thread looks out for the word he then leaves without a ring. At interpreter exit what is queued is still sent; the
+thread is a daemon and holds nothing up.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from lockcore.turns import Wanted
 T = TypeVar("T")
 JOIN_S = 0.5
 ALIVE_S = 1.0  # how often a sleeping caller looks whether the I/O thread still lives
+LOOK_NS = int(LOOK_S * NS_PER_S)
 MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
@@ -62,6 +64,7 @@ class ThreadDriver(Driver):
         self._numbers = count()
         self._tick_ns = FAR_FUTURE_NS
         self._closing: Closing | None = None
+        self._words, self._until_ns = 0, 0  # words that callers are about to leave; how long to look out for them
         self._own = threading.local()
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
         self._io = 0  # that thread's identity
@@ -100,10 +103,13 @@ class ThreadDriver(Driver):
         round_: SetRound | None = None
         try:
             round_ = won = self._carry(self._attempt(resource, ttl_ms, started_ns), undo=SetRound.abandon)
+            if won.watched:
+                self._post(self._expect)
             now_ns = monotonic_ns()
-            if won.outcome is Outcome.ACQUIRED and (lease := lease_of(won, now_ns)) is not None:
-                if won.watched:
-                    self._post(partial(won.decided, Outcome.ACQUIRED, now_ns))
+            lease = lease_of(won, now_ns) if won.outcome is Outcome.ACQUIRED else None
+            if won.watched:
+                self._leave(partial(won.decided, Outcome.ACQUIRED, now_ns) if lease else int)
+            if lease is not None:
                 return lease
             self.check_open()
             first = Acquire(self.engine, resource, won.terms, wait_ms, started_ns, self.random)
@@ -194,12 +200,13 @@ class ThreadDriver(Driver):
             is_over, value = call.over, call.take()
             if is_over:
                 return value
+            self._post(self._expect)
             now_ns = monotonic_ns()
-            if now_ns < value.until_ns:
+            is_his = now_ns < value.until_ns
+            self._leave(partial(call.taken if is_his else call.go_on, now_ns))
+            if is_his:
                 value.lease.granted_ns = now_ns
-                self._post(partial(call.taken, now_ns))
                 return value.lease
-            self._post(partial(call.go_on, now_ns))
 
     def _post(self, job: Callable[[], object]) -> None:
         self._inbox.append(job)
@@ -210,6 +217,10 @@ class ThreadDriver(Driver):
             except BaseException:
                 self._sleeping = True  # interrupted: somebody else must ring
                 raise
+
+    def _leave(self, word: Callable[[], object]) -> None:
+        """Behind `_expect`: without a ring."""
+        self._inbox.append(partial(self._hear, word))
 
     def _ring(self) -> None:
         os.eventfd_write(self._bell, 1)
@@ -235,6 +246,14 @@ class ThreadDriver(Driver):
         round_ = self.engine.release_round(lease, now_ns)
         yield round_
         return round_.outcome or Outcome.UNREACHABLE
+
+    def _expect(self) -> None:
+        self._words += 1
+        self._until_ns = monotonic_ns() + NS_PER_S  # interrupted, he leaves none: then seldom
+
+    def _hear(self, word: Callable[[], object]) -> None:
+        self._words -= 1
+        word()
 
     def _run(self) -> None:
         self._io = threading.get_ident()
@@ -262,10 +281,12 @@ class ThreadDriver(Driver):
             self.end_close(self._closing)
 
     def _sleep_s(self) -> float | None:
+        now_ns = monotonic_ns()
         due_ns = min(self._tick_ns, self._timers[0][0] if self._timers else FAR_FUTURE_NS)
-        if self._closing is not None:
-            return LOOK_S
-        return None if due_ns == FAR_FUTURE_NS else max(0, due_ns - monotonic_ns()) / NS_PER_S
+        if self._closing is not None or self._words:
+            is_near = self._closing is not None or now_ns < self._until_ns
+            due_ns = min(due_ns, now_ns + (LOOK_NS if is_near else 100 * LOOK_NS))
+        return None if due_ns == FAR_FUTURE_NS else max(0, due_ns - now_ns) / NS_PER_S
 
     def _event(self, descriptor: int, event: int) -> None:
         if descriptor == self._bell:

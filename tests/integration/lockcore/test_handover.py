@@ -41,8 +41,16 @@ class HeldUp:
 
 def held_up(lock: Any, at: int) -> HeldUp:
     """From now on this thread sleeps on that."""
-    sleeps_on = HeldUp(at)
+    sleeps_on, ring, here = HeldUp(at), lock._driver._ring, threading.get_ident()
+
+    def slow_ring() -> None:
+        """Whoever rings lets go of the GIL, and may wait long for it."""
+        ring()
+        if threading.get_ident() == here:
+            sleeps_on.ran_ns = time.monotonic_ns()
+
     lock._driver._own.spare = [sleeps_on]
+    lock._driver._ring = slow_ring
     return sleeps_on
 
 
