@@ -34,9 +34,11 @@ class Deadlines:
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
         """A batch was sent to all voters at `sent_ns`; `shortest_ns`: the shortest timeout in it."""
-        self._drop_answered()
+        batches = self._batches
+        while batches and not _is_open(batches[0][2][-1]):
+            batches.popleft()
         due_ns = _due_ns(sent_ns, rounds[0].started_ns, shortest_ns)
-        self._batches.append((due_ns, sent_ns, rounds))
+        batches.append((due_ns, sent_ns, rounds))
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch(self, round_: Round, sent_ns: int) -> None:
@@ -65,14 +67,11 @@ class Deadlines:
 
     def next_ns(self) -> int:
         """When a round may be due next, or FAR_FUTURE_NS."""
-        self._drop_answered()
-        self.due_ns = min([self._singles.next_ns, *[due_ns for due_ns, _, _ in self._batches]])
-        return self.due_ns
-
-    def _drop_answered(self) -> None:
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()
+        self.due_ns = min([self._singles.next_ns, *[due_ns for due_ns, _, _ in batches]])
+        return self.due_ns
 
 
 def _is_open(round_: Part) -> bool:
@@ -81,4 +80,5 @@ def _is_open(round_: Part) -> bool:
 
 
 def _due_ns(sent_ns: int, started_ns: int, timeout_ns: int) -> int:
-    return max(sent_ns + timeout_ns // GRACE, started_ns + timeout_ns)
+    timely_ns, due_ns = sent_ns + timeout_ns // GRACE, started_ns + timeout_ns
+    return due_ns if due_ns > timely_ns else timely_ns

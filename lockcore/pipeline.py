@@ -147,6 +147,7 @@ class Pipeline:
                 if b"_" in data:
                     data = resp2(data)
                     end = len(data)
+                at = self._predicted(oldest, data, 0)
             elif end <= LONGEST_ANSWER and (reply := exact_line(data, UNEXPECTED)) is not UNEXPECTED:
                 pending.popleft()  # one answer: who has few callers gets little else
                 self.awaited -= 1

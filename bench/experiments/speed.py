@@ -38,7 +38,8 @@ class Entry:
     """One row: a contestant, the server kind it runs on, and the row its ratio is taken against.
 
     `bar`: the ratio it must reach, None for none. `locust`: the events mode when it is a whole `lockbench run`.
-    `telemetry`: that run exports metrics and traces to a collector on the same cores.
+    `telemetry`: that run exports metrics and traces to a collector on the same cores. `waiting`: callers besides who
+    stand in line for one held resource all the time, and should cost nothing.
     """
 
     label: str
@@ -50,6 +51,7 @@ class Entry:
     bar: float | None = None
     locust: str | None = None
     telemetry: bool = False
+    waiting: int = 0
 
 
 WATCHED, UNWATCHED = "Locust, with telemetry", "Locust, fast events"
@@ -63,6 +65,8 @@ ENTRIES = (
     Entry(UNWATCHED, "", "plain", PLAIN, bar=0.65, locust="fast"),
     Entry(WATCHED, "", "plain", PLAIN, locust="fast", telemetry=True),
     Entry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
+    Entry("gevent, 10 in line", "gevent", "plain", PLAIN, waiting=10),
+    Entry("gevent, 5,000 in line", "gevent", "plain", PLAIN, waiting=5_000),
     Entry("lockcore gevent, merged", "gevent", "plain", PLAIN, merge=True),
     Entry(NATIVE, "replay", "native", PLAIN),
     Entry("lockcore gevent, native", "gevent", "native", PLAIN),
@@ -124,6 +128,7 @@ def _contest(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "callers": entry.callers,
         "merge": entry.merge,
+        "waiting": entry.waiting,
     }
     done = subprocess.run(
         [sys.executable, "-m", "bench.workloads.contestant"],

@@ -34,8 +34,8 @@ SAMPLE_EVERY = 16
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`pids`: of the servers; `seconds` of load after a tenth of it as warm-up; `callers` at once; `merge`:
-    releases."""
+    """`pids`: of the servers; `seconds` of load after a tenth of it as warm-up; `callers` at once; `merge`: releases;
+    `waiting`: callers besides, in line for a resource that is held (gevent only)."""
 
     name: str
     urls: Sequence[str]
@@ -43,6 +43,7 @@ class Order:
     seconds: float
     callers: int
     merge: bool = False
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,17 @@ def gevent_shell(order: Order) -> Figures:
         gevent.joinall(callers, raise_error=True)
         return sum(caller.value for caller in callers)
 
+    held = lock.acquire("held", TTL_MS)
+    if order.waiting:
+        lock.keep_alive(held)
+    wait_ms = 3_000 * order.seconds
+    besides = [gevent.spawn(lock.try_acquire, "held", TTL_MS, wait_ms) for _ in range(order.waiting)]
     load(order.seconds / 10)
     acquires_s.clear()
     meter = Meter(order.pids)
     figures = meter.figures(load(order.seconds), acquires_s)
+    gevent.killall(besides)
+    lock.release(held)
     lock.close()
     return figures
 
