@@ -24,10 +24,10 @@ def holes(
     said = {(int(note["worker"]), int(note["pid"])): note for note in notes}
     if len(said) < processes:
         yield f"{processes - len(said)} of {processes} workers left no word"
-    for who in sorted({*said, *recorded, *unfinished}):
+    for who in sorted({*said, *recorded, *(who for who, number in unfinished.items() if number)}):
         name, note = f"worker {who[0]} (pid {who[1]})", said.get(who)
         if note is None:
-            yield f"{name} recorded operations and left no word"
+            yield f"{name} left no word"
         elif note.get("phase") != "stopped":
             if f"(pid {who[1]})" not in known:
                 yield f"{name} did not report its end"

@@ -96,7 +96,7 @@ def _place_of(path: Path) -> Path:
     """Where a scenario stands: a file; else a ready one by its name, or as in a checkout, bench/scenarios/NAME.toml."""
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
-    return ready if by_name and not path.exists() and ready.exists() else path
+    return ready if by_name and not path.is_file() and ready.exists() else path
 
 
 def _flatten(document: Mapping[str, object], path: Path) -> Iterator[tuple[str, object]]:

@@ -223,9 +223,13 @@ def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(
 def test_a_ready_scenario_is_found_by_its_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load(Path("hot-key")) == load(Path("bench/scenarios/hot-key.toml")) != load()
+    Path("hot-key").mkdir()  # a folder of results, perhaps
+    assert load(Path("hot-key")) == load(Path("bench/scenarios/hot-key.toml"))
     Path("hot-key.toml").write_text("users = 3")
     assert load(Path("hot-key.toml")).users == 3, "one's own file comes first"
-    with pytest.raises(UsageError, match=r"ready ones: hot-key, .*zipf; `lockbench init` writes one of your own"):
+    with pytest.raises(
+        UsageError, match=r"ready ones: everyday, hot-key, .*zipf; `lockbench init` writes one of your own"
+    ):
         load(Path("elsewhere/hot-key.toml"))
 
 

@@ -37,11 +37,19 @@ def test_a_whole_history_has_no_holes() -> None:
         ({"notes": [note(A)], "recorded": {A: 5}}, ["1 of 2 workers left no word"]),
         (
             {"notes": [note(A)]},
-            ["1 of 2 workers left no word", "worker 1 (pid 12) recorded operations and left no word"],
+            ["1 of 2 workers left no word", "worker 1 (pid 12) left no word"],
         ),
         ({"notes": [note(A), note(B, phase="running")]}, ["worker 1 (pid 12) did not report its end"]),
         ({"recorded": {A: 5, B: 4}}, ["worker 1 (pid 12) recorded 5 operations, and 4 are there"]),
         ({"recorded": {A: 5}}, ["worker 1 (pid 12) recorded 5 operations, and 0 are there"]),
+        (
+            {"notes": [note(A)], "recorded": {A: 5}, "unfinished": {B: 1}},
+            [
+                "1 of 2 workers left no word",
+                "worker 1 (pid 12) left no word",
+                "1 operations of worker 1 (pid 12) were begun and never recorded",
+            ],
+        ),
         ({"unfinished": {B: 2}}, ["2 operations of worker 1 (pid 12) were begun and never recorded"]),
     ],
 )
