@@ -36,14 +36,11 @@ SYNCED_SHARE = 0.5
 
 def findings_of(rows: Sequence[Row]) -> list[Row]:
     """Every finding that the rows can say something about."""
-    return [
-        *_orders(rows),
-        *_always_slowest(rows),
-        *_group_commit(rows),
-        *_rewrites(rows),
-        *_waitaof(rows),
-        *_refusals(rows),
-    ]
+    orders = list(_orders(rows))
+    costs = [*_always_slowest(rows), *_group_commit(rows)]
+    if orders:  # then noise hides what a policy costs, too
+        costs = [{**one, "verdict": NOT_KNOWN} if one["verdict"] == NOT_SHOWN else one for one in costs]
+    return [*orders, *costs, *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
 
 
 def judge_fsync(findings: Sequence[Row], rows: Sequence[Row], conditions: Row, *, interrupted: bool) -> Row:

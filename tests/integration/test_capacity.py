@@ -49,7 +49,8 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     assert process.returncode == 130
     result = result_in(out)
     assert result["interrupted"]
-    assert [probe["seen"] for probe in result["points"][0]["probes"]] == ["held"]
+    assert [probe["rate_per_s"] for probe in result["points"][0]["probes"]] == [50.0]
+    assert result["verdict"]["word"] == "INTERRUPTED"
     assert "≥ 50 leases/s" in said
 
 

@@ -74,7 +74,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path) -> None:
     out, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 130
     assert "--resume" in err
-    assert out.startswith("CUT")
+    assert out.startswith("INTERRUPTED")
     kept = (folder / JOURNAL_NAME).read_text("utf-8")
     assert not (folder / "result.json").exists()
 
