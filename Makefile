@@ -78,11 +78,11 @@ lint: .venv/.dev
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
 bench: .venv/.run
-	$(PY) -m bench.cli.speed $(ARGS)
+	$(PY) -m bench.experiments.contest.bench_command $(ARGS)
 
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
 peers: .venv/.run
-	$(PY) -m bench.cli.peers --readme README.md $(ARGS)
+	$(PY) -m bench.experiments.contest.peers_command --readme README.md $(ARGS)
 
 # A coarse alarm over the pure parts, for this CPU model and Python; a lock is gated by `lockbench gate`.
 bench-gate: .venv/.dev

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.experiments.observe_panels import Span, read_boards, resolve
+from bench.experiments.observe.panels import Span, read_boards, resolve
 
 SOURCE = "lockbench-prometheus"
 SCRAPE_S = 5.0

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from bench.experiments.own_lock import OwnLoad
-    from bench.gates.paired import Judged
+    from bench.experiments.compare.judge import Judged
+    from bench.run.own_lock import OwnLoad
     from bench.topology.fleet import Fleet
 
 MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock_fleet and lock_benchmark work on"
@@ -110,7 +110,7 @@ class LockBenchmark:
         `allow_violations`: the test is not about whether it locks.
         """
         from bench.errors import BenchError
-        from bench.experiments.own_lock import OwnLoad, judge_thresholds
+        from bench.run.own_lock import OwnLoad, judge_thresholds
 
         __tracebackhide__ = True
         run = self._tested(lock, [self._measure(lock, OwnLoad(**load))], OwnLoad(**load))
@@ -144,7 +144,7 @@ class LockBenchmark:
         Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
         most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
         """
-        from bench.experiments.own_lock import OwnLoad
+        from bench.run.own_lock import OwnLoad
 
         __tracebackhide__ = True
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
@@ -175,8 +175,8 @@ class LockBenchmark:
 
     @staticmethod
     def _judged(runs: list[list[LockRun]], metrics: Sequence[str], tolerance: float) -> list[Judged]:
+        from bench.experiments.compare.judge import Sides, judge_gate
         from bench.gates.metric import find_metric
-        from bench.gates.paired import Sides, judge_gate
 
         found = [find_metric(name) for name in metrics]
         first, second = ([[metric.value(run.sections) for run in side] for metric in found] for side in runs)
@@ -205,7 +205,7 @@ class LockBenchmark:
         return LockRun({**worst.sections, "safety": probe.sections["safety"]})
 
     def _measure(self, lock: Any, load: OwnLoad) -> LockRun:
-        from bench.experiments.own_lock import measure_own_lock
+        from bench.run.own_lock import measure_own_lock
 
         self._renew()
         return LockRun(measure_own_lock(lock, load))

@@ -73,15 +73,15 @@ def _version() -> str:
 
 
 QUESTIONS = {
-    "capacity": "bench.cli.capacity",
-    "compare": "bench.cli.compare",
-    "crash": "bench.cli.crash",
-    "fsync": "bench.cli.fsync",
-    "gate": "bench.cli.gate",
-    "observe": "bench.cli.observe",
-    "planner": "bench.cli.fsync",
-    "safety": "bench.cli.safety",
-    "split-votes": "bench.cli.split_votes",
+    "capacity": "bench.experiments.capacity.command",
+    "compare": "bench.experiments.compare.command",
+    "crash": "bench.experiments.crash.command",
+    "fsync": "bench.experiments.fsync.command",
+    "gate": "bench.experiments.compare.gate",
+    "observe": "bench.experiments.observe.command",
+    "planner": "bench.experiments.fsync.command",
+    "safety": "bench.experiments.safety_matrix.command",
+    "split-votes": "bench.experiments.split_votes.command",
 }
 
 

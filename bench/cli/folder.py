@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.journal import is_unfinished
+from bench.run.journal import is_unfinished
 
 LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
 

@@ -18,15 +18,15 @@ from rich.console import Console
 
 from bench.cli.folder import result_folder
 from bench.cli.outputs import Outputs
+from bench.cli.progress_line import ProgressLine
 from bench.cli.report import place_of, report_beside
-from bench.experiments.interrupt import Interrupts
-from bench.experiments.run import Finished, Order, run_scenario
-from bench.experiments.verdict import INTERRUPTED
 from bench.report.junit import run_suite
 from bench.report.markdown import summary_markdown
-from bench.report.progress import ProgressLine
 from bench.report.summary import summarise
 from bench.report.terminal import print_summary
+from bench.run.interrupt import Interrupts
+from bench.run.run import Finished, Order, run_scenario
+from bench.run.verdict import INTERRUPTED
 from bench.scenario import Scenario
 from lockcore.mask import masked_command
 

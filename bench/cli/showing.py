@@ -16,9 +16,9 @@ from rich.console import Console
 
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of, report_beside
-from bench.experiments.done import Done
-from bench.experiments.interrupt import until_shown
 from bench.report.junit import Suite
+from bench.run.done import Done
+from bench.run.interrupt import until_shown
 
 
 @dataclass(frozen=True, slots=True)

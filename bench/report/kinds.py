@@ -24,14 +24,14 @@ _STYLES = {"pass": GOOD, "violated": BAD, "fail": BAD}
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
 _MOST_COLUMNS = 14
 SHEETS = {
-    "capacity": "bench.report.capacity:summarise_capacity",
-    "compare": "bench.report.comparison:summarise_comparison",
-    "crash": "bench.report.crash:crash_sheet",
-    "fsync": "bench.report.fsync:fsync_and_planner_sheet",
-    "gate": "bench.report.comparison:summarise_comparison",
-    "peers": "bench.report.peers:summarise_peers",
-    "safety": "bench.report.safety_matrix:safety_sheet",
-    "split-votes": "bench.report.split_votes:split_votes_sheet",
+    "capacity": "bench.experiments.capacity.words:summarise_capacity",
+    "compare": "bench.experiments.compare.words:summarise_comparison",
+    "crash": "bench.experiments.crash.words:crash_sheet",
+    "fsync": "bench.experiments.fsync.words:fsync_and_planner_sheet",
+    "gate": "bench.experiments.compare.words:summarise_comparison",
+    "peers": "bench.experiments.contest.words:summarise_peers",
+    "safety": "bench.experiments.safety_matrix.words:safety_sheet",
+    "split-votes": "bench.experiments.split_votes.words:split_votes_sheet",
 }
 
 

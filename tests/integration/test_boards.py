@@ -12,14 +12,14 @@ import jsonschema
 import numpy as np
 import pytest
 
-from bench.experiments.observe import PANELS_NAME, Observed, has_data, observe
-from bench.experiments.observe_panels import Span, ask_boards, read_boards, resolve
-from bench.experiments.observe_query import Prometheus
-from bench.experiments.observe_watch import SCRAPE_S, open_watch
-from bench.experiments.run import Order
+from bench.experiments.observe.experiment import PANELS_NAME, Observed, has_data, observe
+from bench.experiments.observe.page import panels_page
+from bench.experiments.observe.panels import Span, ask_boards, read_boards, resolve
+from bench.experiments.observe.query import Prometheus
+from bench.experiments.observe.watch import SCRAPE_S, open_watch
 from bench.measure.result import Result, schema
 from bench.report.html.page import render
-from bench.report.html.panels_page import panels_page
+from bench.run.run import Order
 from bench.scenario import load
 from bench.telemetry.buckets import Buckets
 from bench.telemetry.page import Page, open_page

@@ -18,8 +18,8 @@ import pytest
 
 from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.exact_costs import costs_of
-from bench.experiments.pairs import Side
+from bench.experiments.compare.exact_costs import costs_of
+from bench.experiments.compare.pairs import Side
 from bench.measure.result import schema
 from bench.scenario import load
 from tests.conftest import Ended

@@ -12,14 +12,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench.analysis.crash import Crash, Ledger
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments import crash as experiment
-from bench.experiments import crash_place
-from bench.experiments.crash import CrashOrder, run_crash
-from bench.experiments.crash_cross_check import compare, cross_check, judge
-from bench.experiments.crash_place import CrashPlace
-from bench.experiments.crash_plan import CrashPlan
+from bench.experiments.crash import crashing_fleet as crash_place
+from bench.experiments.crash import experiment
+from bench.experiments.crash.crashing_fleet import CrashPlace
+from bench.experiments.crash.cross_check import compare, cross_check, judge
+from bench.experiments.crash.experiment import CrashOrder, run_crash
+from bench.experiments.crash.judge import Crash, Ledger
+from bench.experiments.crash.plan import CrashPlan
 from bench.measure.result import read_result, schema
 from bench.topology.loop_disk import LoopDisk
 from bench.topology.server import find_server

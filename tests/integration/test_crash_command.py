@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.journal import JOURNAL_NAME, read_journal
+from bench.run.journal import JOURNAL_NAME, read_journal
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ import jsonschema
 import psutil
 import pytest
 
-from bench.experiments.faults import TOO_LATE
 from bench.measure.result import schema
+from bench.run.faults import TOO_LATE
 from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
 from tests.integration.locust_runs import all_end

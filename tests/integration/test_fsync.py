@@ -18,19 +18,19 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments import fsync_ground
-from bench.experiments.fsync_generator import Generator
-from bench.experiments.fsync_ground import Ground, OwnServers, has_waitaof
-from bench.experiments.fsync_plan import FsyncCell
-from bench.experiments.fsync_rewrite import fill, rewrite_now
-from bench.experiments.fsync_truth import waitaof_truth
-from bench.experiments.journal import JOURNAL_NAME
+from bench.experiments.fsync import cell_servers as fsync_ground
+from bench.experiments.fsync.cell_servers import Ground, OwnServers, has_waitaof
+from bench.experiments.fsync.generator import Generator
+from bench.experiments.fsync.load import Phase
+from bench.experiments.fsync.plan import FsyncCell
+from bench.experiments.fsync.rewrite import fill, rewrite_now
+from bench.experiments.fsync.waitaof import waitaof_truth
 from bench.measure.result import schema
+from bench.run.journal import JOURNAL_NAME
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.latency_events import LatencyMonitor
 from bench.topology.server import ServerBinary, find_server, found_servers
-from bench.workloads.durable_load import Phase
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,7 @@ def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, en
 def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
     try:
         children = psutil.Process(run.pid).children()
-        return [child for child in children if "bench.workloads.durable_process" in child.cmdline()]
+        return [child for child in children if "bench.experiments.fsync.load_process" in child.cmdline()]
     except psutil.Error:
         return []
 

@@ -16,7 +16,17 @@ pytestmark = pytest.mark.integration
 
 
 def run_peers(out: Path, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "bench.cli.peers", "--rounds", "1", "--seconds", "0.2", "--hot-seconds", "0.5"]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.experiments.contest.peers_command",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.2",
+        "--hot-seconds",
+        "0.5",
+    ]
     command += [
         "--only",
         "lockcore gevent",

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments import safety_matrix_clocks as clocks
-from bench.experiments.safety_matrix_row import SKIPPED, Ground, judge_rows
-from bench.experiments.safety_matrix_schedules import look_at
-from bench.experiments.verdict import exit_code
+from bench.experiments.safety_matrix import clocks
+from bench.experiments.safety_matrix.row import SKIPPED, Ground, judge_rows
+from bench.experiments.safety_matrix.schedules import look_at
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.instance import Instance
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules.stage import Stage
 from bench.recipes.schedules.table import SCHEDULES
+from bench.run.verdict import exit_code
 from bench.safety import judge as judge_module
 from bench.safety import rules
 from bench.topology.fleet import Fleet, start_fleet

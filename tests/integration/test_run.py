@@ -20,10 +20,10 @@ import psutil
 import pytest
 import redis
 
-from bench.experiments.conclude import conclude
-from bench.experiments.interrupt import Interrupts
-from bench.experiments.run import Order, run_scenario
 from bench.measure.result import schema
+from bench.run.conclude import conclude
+from bench.run.interrupt import Interrupts
+from bench.run.run import Order, run_scenario
 from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
 from tests.conftest import Ended
@@ -221,7 +221,7 @@ def test_ctrl_c_while_the_run_is_judged_keeps_it_whole_and_shows_in_the_exit_cod
         signal.raise_signal(signal.SIGINT)
         return conclude(*evidence, **identity)
 
-    monkeypatch.setattr("bench.experiments.run.conclude", interrupted)
+    monkeypatch.setattr("bench.run.run.conclude", interrupted)
     scenario = load(None, {"targets": list(fleet.urls), "users": "4", "duration": "1s", "warmup": "200ms"})
     order = Order(scenario, "judged", ["lockbench", "run"], tmp_path)
     with Interrupts() as interrupts:

@@ -19,11 +19,12 @@ import psutil
 import pytest
 
 from bench.cli.commands import execute
-from bench.experiments import safety_matrix, safety_matrix_loads
-from bench.experiments.safety_matrix import SafetyOrder, run_safety
-from bench.experiments.safety_matrix_loads import look_at_load
-from bench.experiments.safety_matrix_row import Case, Finding, Ground
-from bench.experiments.safety_matrix_schedules import look_at
+from bench.experiments.safety_matrix import experiment as safety_matrix
+from bench.experiments.safety_matrix import loads as safety_matrix_loads
+from bench.experiments.safety_matrix.experiment import SafetyOrder, run_safety
+from bench.experiments.safety_matrix.loads import look_at_load
+from bench.experiments.safety_matrix.row import Case, Finding, Ground
+from bench.experiments.safety_matrix.schedules import look_at
 from bench.measure.result import read_result, schema
 from bench.recipes.schedules.table import SCHEDULES
 from bench.topology.fleet import start_fleet

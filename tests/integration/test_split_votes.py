@@ -17,16 +17,16 @@ import psutil
 import pytest
 import redis
 
-from bench.analysis.split_votes import Ending, double_grants, ending_of, rounds_of
 from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments import split_votes
-from bench.experiments.split_votes_calibration import Driver, names_holders
-from bench.experiments.split_votes_crew import Crew
-from bench.experiments.split_votes_rows import calibration_row
+from bench.experiments.split_votes import experiment as split_votes
+from bench.experiments.split_votes.calibration import Driver, names_holders
+from bench.experiments.split_votes.contenders import Crew
+from bench.experiments.split_votes.judge import Ending, double_grants, ending_of, rounds_of
+from bench.experiments.split_votes.rows import calibration_row
+from bench.experiments.split_votes.trial import ORDERS, Block
 from bench.measure.result import schema
 from bench.topology.fleet import Fleet, start_fleet
-from bench.workloads.trial import ORDERS, Block
 from lockcore import Outcome, Vote
 
 pytestmark = pytest.mark.integration

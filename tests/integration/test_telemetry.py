@@ -322,8 +322,8 @@ def test_grpc_on_request(tmp_path: Path) -> None:
 def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
     code = (
         "import sys\n"
-        "import bench.experiments.run, bench.workloads.locustfile, bench.cli.run\n"
-        "from bench.experiments.telemetry import open_telemetry\n"
+        "import bench.run.run, bench.workloads.locustfile, bench.cli.run\n"
+        "from bench.run.telemetry import open_telemetry\n"
         "open_telemetry(None, '', None, None, {})\n"
         "print('\\n'.join(sys.modules))\n"
     )

@@ -1,7 +1,7 @@
 """Pictures of rates with their intervals: *split votes, crashes → one row per case*.
 
 Rules: the rate, its 95 % interval and what theory says (a ring) are those of the result. Source:
-bench.experiments.split_votes, bench.analysis.crash.
+bench.experiments.split_votes.experiment, bench.experiments.crash.judge.
 """
 
 from __future__ import annotations

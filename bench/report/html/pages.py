@@ -13,18 +13,18 @@ from typing import Any
 from bench.errors import UsageError
 from bench.report.html.figure import Page
 from bench.report.html.page import REPORT_NAME, write_page
-from bench.report.html.run_page import run_page
+from bench.report.html.run.page import run_page
 from bench.report.html.several_page import several_page
 from bench.report.html.sheet_page import sheet_page
 from bench.report.kinds import found_for, kind_of, sheet_of
 
 Result = Mapping[str, Any]
 FIGURES = {
-    "capacity": "bench.report.html.capacity_figures:capacity_figures",
-    "compare": "bench.report.html.comparison_figures:comparison_figures",
+    "capacity": "bench.experiments.capacity.figures:capacity_figures",
+    "compare": "bench.experiments.compare.figures:comparison_figures",
     "crash": "bench.report.html.odds_figures:crash_figures",
-    "fsync": "bench.report.html.fsync_figures:fsync_figures",
-    "gate": "bench.report.html.comparison_figures:comparison_figures",
+    "fsync": "bench.experiments.fsync.figures:fsync_figures",
+    "gate": "bench.experiments.compare.figures:comparison_figures",
     "split-votes": "bench.report.html.odds_figures:split_votes_figures",
 }
 

@@ -14,8 +14,8 @@ from bench.report.figures import MISSING, count, latency, percent
 from bench.report.html.facts import scenario_facts
 from bench.report.html.figure import Cell, Column, Data, Figure, Key, Page, Section, Table
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, plot
-from bench.report.html.run_course import has_course
-from bench.report.html.run_latency import curve_axes, curve_lines, curve_of, curve_rows
+from bench.report.html.run.course import has_course
+from bench.report.html.run.latency import curve_axes, curve_lines, curve_of, curve_rows
 from bench.report.html.scale import exact, linear, number_tick, percentiles
 from bench.report.summary import summarise
 

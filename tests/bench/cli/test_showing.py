@@ -15,10 +15,10 @@ from bench.cli import showing
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of
 from bench.cli.run import RunOutput, run_and_print
-from bench.experiments.done import Done
-from bench.experiments.interrupt import Interrupts, until_shown
-from bench.experiments.run import Finished
 from bench.report.junit import Suite
+from bench.run.done import Done
+from bench.run.interrupt import Interrupts, until_shown
+from bench.run.run import Finished
 from bench.scenario import load
 
 SAMPLE = Path(__file__).parents[1] / "report" / "sample.json"

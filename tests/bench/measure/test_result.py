@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.verdict import judge_run
 from bench.measure import environment, result
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import RECORD_DTYPE, History
 from bench.measure.result import RESULT_KEYS, assemble, read_result, schema, write_result
+from bench.run.verdict import judge_run
 from bench.safety.judge import judge
 
 MS = 1_000_000

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.servers import Servers
-from bench.experiments.verdict import judge_run
 from bench.report.markdown import summary_markdown
 from bench.report.summary import Summary, summarise
 from bench.report.terminal import summary_text
+from bench.run.servers import Servers
+from bench.run.verdict import judge_run
 from bench.safety.report import not_tested
 from bench.topology.disk import SyncLatency
 from bench.topology.faults.site import Site

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.experiments.safety_matrix_leases import PREFIX
-from bench.experiments.safety_matrix_row import SKIPPED, Case, Finding, Ground, look
+from bench.experiments.safety_matrix.leases import PREFIX
+from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, look
 from bench.measure.expectation import NOT_KNOWN
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Redlock

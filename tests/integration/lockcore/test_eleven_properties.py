@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.safety_matrix_leases import PREFIX, connect, double_grant, extension, release_to_all, votes
-from bench.experiments.safety_matrix_row import Finding, Ground
+from bench.experiments.safety_matrix.leases import PREFIX, connect, double_grant, extension, release_to_all, votes
+from bench.experiments.safety_matrix.row import Finding, Ground
 from bench.recipes.schedules.shown import Shown
 from bench.recipes.schedules.stage import SHORT_MS
 from bench.recipes.schedules.table import SCHEDULES, play

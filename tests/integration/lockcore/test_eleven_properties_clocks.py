@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.safety_matrix_clocks import clock_drift, validity_drift
-from bench.experiments.safety_matrix_leases import connect, double_grant
-from bench.experiments.safety_matrix_row import Ground
+from bench.experiments.safety_matrix.clocks import clock_drift, validity_drift
+from bench.experiments.safety_matrix.leases import connect, double_grant
+from bench.experiments.safety_matrix.row import Ground
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments.verdict import judge_run
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.result import assemble
+from bench.run.verdict import judge_run
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
 

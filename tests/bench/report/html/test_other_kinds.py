@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from bench.report.html.capacity_figures import capacity_figures
-from bench.report.html.comparison_figures import comparison_figures
-from bench.report.html.fsync_figures import fsync_figures
+from bench.experiments.capacity.figures import capacity_figures
+from bench.experiments.compare.figures import comparison_figures
+from bench.experiments.fsync.figures import fsync_figures
 from bench.report.html.odds_figures import crash_figures, split_votes_figures
 
 

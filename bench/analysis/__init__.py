@@ -1,1 +1,0 @@
-"""Pure statistics over results. See README.md of this folder."""

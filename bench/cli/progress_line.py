@@ -1,0 +1,153 @@
+"""The lines that show a run is alive: *Progress → a few lines on stderr*.
+
+Rules: on a terminal three lines redrawn in place, of which nothing is ever cut off: what does not fit goes on below;
+elsewhere a plain line every few seconds, so that a log stays readable; quiet says nothing. No arithmetic: what is shown
+was computed by bench.run.progress.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from bench.report.figures import count, latency, percent
+from bench.run.progress import Progress
+
+PLAIN_EVERY_S = 5.0
+_BAR_WIDTH = 16
+_GAP = "  "
+
+
+class ProgressLine:
+    """Shows each Progress it is called with; a context manager, because redrawn lines must be given back."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to show."""
+        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._quiet = quiet
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._redraws else None
+        self._shown_at: tuple[str, float] | None = None
+
+    @property
+    def _redraws(self) -> bool:
+        return self._console.is_terminal and not self._quiet
+
+    def __enter__(self) -> Self:
+        """Take the lines."""
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the lines back, whatever happened."""
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress`; off a terminal only when the phase changes or a few seconds have passed."""
+        if self._quiet:
+            return
+        if self._live:
+            self._live.update(progress_block(progress, self._console.width), refresh=True)
+        elif self._is_due(progress):
+            print(progress_line(progress), file=self._console.file, flush=True)
+
+    def _is_due(self, progress: Progress) -> bool:
+        last = self._shown_at
+        if last is not None and last[0] == progress.phase and progress.elapsed_s - last[1] < PLAIN_EVERY_S:
+            return False
+        self._shown_at = (progress.phase, progress.elapsed_s)
+        return True
+
+
+def progress_line(progress: Progress) -> str:
+    """Return everything in one line, as long as it gets."""
+    return _GAP.join(item.plain for items in _lines(progress) for item in items)
+
+
+def progress_block(progress: Progress, width: int) -> Text:
+    """Return the same for a terminal of `width` columns: a bar and time, latency and outcomes, health and trouble."""
+    time, *rest = _lines(progress)
+    lines = [line for items in ([_bar(progress), *time], *rest) for line in _filled(items, width)]
+    return Text("\n").join(lines)
+
+
+def _filled(items: list[Text], width: int) -> Iterator[Text]:
+    """The items side by side, on as many lines as they need; no item is parted if it fits a line of its own."""
+    line = Text()
+    for item in items:
+        if line and line.cell_len + len(_GAP) + item.cell_len > width:
+            yield line
+            line = Text()
+        line = Text(_GAP).join([line, item]) if line else item
+    if line:
+        yield line
+
+
+def _lines(progress: Progress) -> list[list[Text]]:
+    """What there is to say, by line."""
+    if progress.phase == "starting":
+        return [[Text("starting users", "dim")]]
+    phase = (progress.phase, "bold" if progress.phase == "measuring" else "dim")
+    return [
+        [
+            Text.assemble(phase, f" {progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left"),
+            Text(f"{count(progress.acquires_per_s)} acquires/s", "bold"),
+        ],
+        [Text(f"p50 {latency(progress.p50_s)}"), Text(f"p99 {latency(progress.p99_s)}"), *_outcomes(progress)],
+        [*_safety(progress), *_faults(progress), *_generator(progress), *_troubles(progress)],
+    ]
+
+
+def _outcomes(progress: Progress) -> Iterator[Text]:
+    for name, number in progress.outcomes.items():
+        if name != "none":
+            yield Text(f"{name.replace('_', ' ')} {count(number)}", "" if name == "acquired" else "yellow")
+
+
+def _safety(progress: Progress) -> Iterator[Text]:
+    """What the live oracle knows: violations at once, SAFE never before the end."""
+    safety = progress.safety
+    if safety.violations:
+        seen = ", ".join(f"{count(number)} × {kind.replace('_', ' ')}" for kind, number in safety.violations.items())
+        yield Text(f"VIOLATED {seen}", "bold red")
+    elif safety.verdict == "UNKNOWN":
+        yield Text("safety not known before the end", "yellow")
+    elif safety.leases:
+        yield Text("0 violations", "green")
+
+
+def _faults(progress: Progress) -> Iterator[Text]:
+    for fault in progress.faults:
+        yield Text(f"fault {fault}", "yellow")
+
+
+def _generator(progress: Progress) -> Iterator[Text]:
+    if progress.cpu_ratio is not None:
+        yield Text(f"generator CPU {percent(progress.cpu_ratio, 0)}", "dim")
+    if progress.lag_p99_s is not None:
+        yield Text(f"lag p99 {latency(progress.lag_p99_s)}", "dim")
+    if progress.late_starts:
+        yield Text(f"late starts {count(progress.late_starts)}", "yellow")
+
+
+def _troubles(progress: Progress) -> Iterator[Text]:
+    for trouble in progress.troubles:
+        text = Text(f"#{trouble.index} {trouble.state}", "red" if trouble.state != "voting" else "yellow")
+        if trouble.errors:
+            text.append(f" {count(trouble.errors)} errors", style="yellow")
+        yield text
+
+
+def _bar(progress: Progress) -> Text:
+    whole = progress.elapsed_s + progress.remaining_s
+    done = round(_BAR_WIDTH * progress.elapsed_s / whole) if whole else _BAR_WIDTH
+    return Text("━" * done + "╌" * (_BAR_WIDTH - done), "cyan")

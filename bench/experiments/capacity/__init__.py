@@ -1,0 +1,1 @@
+"""How much can this fleet take? *scenario, SLO → probes → an answer with its bound*."""

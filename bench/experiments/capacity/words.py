@@ -1,0 +1,241 @@
+"""What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*.
+
+Rules: the answer first, in words; nothing is computed here, a number is only scaled to its unit. Fits 100 columns.
+Source: the sections of bench.experiments.capacity.experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench.measure.verdict import word_of
+from bench.report.figures import MISSING, count, latency, milliseconds, percent
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Part, Sheet
+from bench.scenario.model import Delay, Skew
+from bench.scenario.quantity import delay_text, duration_text, skew_text
+
+Result = Mapping[str, Any]
+
+_PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")
+_INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
+_CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
+_TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
+
+
+def summarise_capacity(result: Result, place: str = "") -> Sheet:
+    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
+    word = word_of("capacity", result["verdict"])
+    verdict, style = word.text, word.colour
+    points = result["points"]
+    if len(points) == 1 and not points[0]["variables"]:
+        return Sheet(
+            verdict, style, answer(points[0], result), _conditions(result), tuple(_parts(points[0])),
+            tuple(_lines(points[0], result, place)),
+        )  # fmt: skip
+    headline = f"{len(points)} points, {' and '.join(result['slo'])}"
+    return Sheet(verdict, style, headline, _conditions(result), (_sweep(points),), tuple(_sweep_lines(result, place)))
+
+
+def capacity_suite(result: Result) -> Suite:
+    """One JUnit case per point."""
+    cases = [
+        Case(" ".join(point["variables"].values()) or "capacity", point["status"], answer(point, result))
+        for point in result["points"]
+    ]
+    return Suite("capacity", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
+
+
+def answer(point: Mapping[str, Any], result: Result) -> str:
+    """The planning question answered in one sentence."""
+    scenario, limit = point["scenario"], point["next_limit"]
+    load = [f"N={scenario['instances']}"]
+    load += ["own targets"] if scenario["targets"] else [f"fsync {scenario['fsync']}"]
+    skew = skew_text(Skew(**scenario["skew"]))
+    load.append(f"{count(scenario['resources'])} keys{'' if skew == 'uniform' else f' {skew}'}")
+    hold = delay_text(Delay(**scenario["hold"])).removeprefix("fixed:")
+    load.append("no hold" if hold == "0" else f"{hold} hold")
+    found = f"{_bracket(point)} at {' and '.join(result['slo'])}"
+    return f"{', '.join(load)}: {found}; next limit: {limit['name'] or 'none found'}"
+
+
+def _bracket(point: Mapping[str, Any]) -> str:
+    capacity = point["capacity"]
+    if not point["probes"]:
+        return "no probe was finished"
+    if capacity["low"] is None:
+        return "no rate"
+    if capacity["at_least"] or capacity["high"] is None:
+        return f"≥ {rate_text(capacity['low'])} leases/s"
+    return f"{rate_text(capacity['low'])}–{rate_text(capacity['high'])} leases/s"
+
+
+def rate_text(rate: float | None) -> str:
+    """Three significant digits: a bracket is 5 % wide."""
+    return MISSING if rate is None else count(float(f"{rate:.3g}"))
+
+
+def _conditions(result: Result) -> str:
+    environment = result["environment"]
+    scenario, fleet = result["points"][0]["scenario"], result["points"][0]["fleet"] or {}
+    server = fleet.get("server")
+    parts = [
+        *(["cut short"] if result["interrupted"] else []),
+        scenario["recipe"],
+        f"probes of {duration_text(scenario['duration_ms'])}, {scenario['arrivals']} arrivals",
+        *([f"{server['name']} {server['version']}"] if server else []),
+        f"{environment['usable_cores']} cores{' shared with the servers' if fleet.get('started') else ''}",
+        f"seed {result['seed']}",
+        f"{result['duration_s']:.0f} s",
+    ]
+    return " · ".join(parts)
+
+
+def _lines(point: Mapping[str, Any], result: Result, place: str) -> Iterator[tuple[str, str]]:
+    for reason in result["verdict"]["reasons"]:
+        yield "because", reason
+    capacity, attained, knee = point["capacity"], point["attainment"], point["knee"]
+    held = capacity.get("held", capacity["confirmed"] + 1)
+    probed = capacity.get("probed", held)  # a result from before all probes counted
+    missed = "nothing above was tried" if capacity["high"] is None else f"{rate_text(capacity['high'])}/s did not hold"
+    yield "bracket", f"{rate_text(capacity['low'])}/s held in {held} of {probed} probes; {missed}"
+    if attained:
+        yield "attained", f"{_attained(attained)} of {count(attained['operations'])} acquires within {_limit(attained)}"
+    if knee:
+        acquire = knee["acquire_s"]
+        times = f"p50 {latency(acquire['p50'])}, p99 {latency(acquire['p99'])}"
+        yield "knee", f"{rate_text(knee['rate_per_s'])}/s: most throughput per latency ({times})"
+    if point["headroom"]:
+        yield "headroom", _headroom(point)
+    limit = point["next_limit"]
+    yield "next limit", f"{limit['name']}: {limit['text']}" if limit["name"] else limit["text"]
+    yield from (("used", f"{use['name']}: {use['text']}") for use in _others(limit))
+    yield "scaling", _law(point)
+    yield from _ending(result, place)
+
+
+def _others(limit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    known = [use for use in limit["uses"] if use["ratio"] is not None and use["name"] != limit["name"]]
+    return sorted(known, key=lambda use: -float(use["ratio"]))
+
+
+def _attained(attained: Mapping[str, Any]) -> str:
+    if attained["rate"] is None:
+        return MISSING
+    low, high = percent(attained["low"], 2), percent(attained["high"], 2)
+    return f"{percent(attained['rate'], 2)} (95 % sure: {low} to {high})"
+
+
+def _limit(attained: Mapping[str, Any]) -> str:
+    return latency(attained["limit_s"])
+
+
+def _headroom(point: Mapping[str, Any]) -> str:
+    headroom = point["headroom"]
+    target, ratio = f"{count(headroom['target_rate_per_s'])}/s", headroom["ratio"]
+    if ratio is None:
+        return f"none at {target}: no rate holds"
+    least, doubt = ("at least ", "not known to be") if point["capacity"]["at_least"] else ("", "not")
+    return f"{least}{ratio * 100:+.0f} % at {target}" + ("" if headroom["kept"] else f": the SLO is {doubt} kept there")
+
+
+def _law(point: Mapping[str, Any]) -> str:
+    law = point["law"]
+    if law is None:
+        return f"no law fitted: {point['no_law']}" if point["no_law"] else "not measured (--callers)"
+    peak, rate = law["peak_callers"], law["peak_rate"]
+    return (
+        f"peak of {rate_text(rate['value'])} leases/s ({rate_text(rate['low'])}–{rate_text(rate['high'])}) at "
+        f"{peak['value']:.0f} callers ({peak['low']:.0f}–{peak['high']:.0f}); contention {_small(law['contention'])}, "
+        f"coherency {_small(law['coherency'])}; misses the points by {percent(law['misfit'])}"
+    )
+
+
+def _small(estimate: Mapping[str, Any]) -> str:
+    return f"{estimate['value']:.2g} ({estimate['low']:.2g}–{estimate['high']:.2g})"
+
+
+def _ending(result: Result, place: str) -> Iterator[tuple[str, str]]:
+    for warning in result["warnings"]:
+        yield "warning", warning
+    if place:
+        yield "result", place
+
+
+def _parts(point: Mapping[str, Any]) -> Iterator[Part]:
+    yield Part(
+        "probes", "open loop, from the intended start", _PROBES, tuple(map(_probe, point["probes"])), frozenset({0, 8})
+    )
+    if point["instances"]:
+        rows = tuple(map(_instance, point["instances"]))
+        yield Part("instances", "at the largest rate that held", _INSTANCES, rows)
+    if len(point["callers"]) > 1:  # one alone was the pilot
+        yield Part("callers", "closed loop", _CALLERS, tuple(map(_caller, point["callers"])), frozenset())
+
+
+def _probe(probe: Mapping[str, Any]) -> tuple[str, ...]:
+    attained, acquire = probe["attainment"], probe["acquire_s"]
+    return (
+        probe["step"],
+        count(round(probe["rate_per_s"])),
+        count(round(probe["completed_per_s"])),
+        milliseconds(acquire["p50"]),
+        milliseconds(acquire["p99"]),
+        percent(attained["rate"], 2) if attained else MISSING,
+        count(probe["users"]),
+        percent(probe["generator"]["cpu_ratio"], 0),
+        probe["seen"],
+    )
+
+
+def _instance(instance: Mapping[str, Any]) -> tuple[str, ...]:
+    cpu = instance["cpu_us_per_command"]
+    return (
+        f"#{instance['index']} {instance['address']}",
+        percent(instance["cpu_ratio"], 0),
+        MISSING if cpu is None else f"{cpu:.1f}",
+        milliseconds(instance["reply_p50_s"]),
+        milliseconds(instance["reply_p99_s"]),
+        count(instance["delayed_fsyncs"]),
+    )
+
+
+def _caller(point: Mapping[str, Any]) -> tuple[str, ...]:
+    acquire = point["acquire_s"]
+    return (
+        count(point["users"]),
+        count(round(point["achieved_per_s"] or 0)),
+        milliseconds(acquire["p50"]),
+        milliseconds(acquire["p99"]),
+        percent(point["generator_cpu_ratio"], 0),
+    )
+
+
+def _sweep(points: list[Mapping[str, Any]]) -> Part:
+    names = tuple(points[0]["variables"])
+    rows = tuple((*point["variables"].values(), *_sweep_row(point)) for point in points)
+    words = frozenset({*range(len(names)), len(names) + len(_TABLE) - 1})
+    return Part("capacity", "", (*names, *_TABLE), rows, words)
+
+
+def _sweep_row(point: Mapping[str, Any]) -> tuple[str, ...]:
+    attained, knee, capacity = point["attainment"], point["knee"], point["capacity"]
+    held = [probe for probe in point["probes"] if probe["rate_per_s"] == capacity["low"] and probe["seen"] == "held"]
+    return (
+        _bracket(point).removesuffix(" leases/s"),
+        milliseconds(held[-1]["acquire_s"]["p99"]) if held else MISSING,
+        percent(attained["rate"], 2) if attained else MISSING,
+        rate_text(knee["rate_per_s"]) if knee else MISSING,
+        point["next_limit"]["name"] or "none found",
+    )
+
+
+def _sweep_lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
+    for reason in result["verdict"]["reasons"]:
+        yield "because", reason
+    for point in result["points"]:
+        yield " ".join(f"{name}={value}" for name, value in point["variables"].items()), answer(point, result)
+        if point["headroom"]:
+            yield "headroom", _headroom(point)
+    yield from _ending(result, place)

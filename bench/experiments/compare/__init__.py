@@ -1,0 +1,1 @@
+"""Is B worse than A? *sides → interleaved pairs → PASS, FAIL or not known; `compare` and `gate`*."""

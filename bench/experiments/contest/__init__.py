@@ -1,0 +1,1 @@
+"""How fast is the core, beside the ceiling and beside others? `make bench`, `make peers`."""

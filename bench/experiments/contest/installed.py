@@ -1,0 +1,175 @@
+"""Other libraries, each in its own environment: *a cache folder → contestants that can run, and why others cannot*.
+
+Rules: exact versions; one virtual environment per Python library, one folder for Node, one built program for Go; what
+is there already is used again; what cannot be installed is a reason, never an end. Source: each library's package.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+DRIVERS = Path(__file__).with_name("clients")
+INSTALL_S = 600.0
+EVERY_N = (1, 3, 5)
+REDIS = "redis[hiredis]==8.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A contestant. `home`: its folder in the cache, "" = ours; `kind`: lockcore, python, node or go; `packages`: what
+    is installed; `instances`: the N it can lock on."""
+
+    name: str
+    kind: str
+    home: str = ""
+    packages: tuple[str, ...] = ()
+    instances: tuple[int, ...] = EVERY_N
+
+
+PEERS = (
+    Peer("lockcore gevent", "lockcore"),
+    Peer("lockcore asyncio", "lockcore"),
+    Peer("lockcore uvloop", "lockcore"),
+    Peer("lockcore threads", "lockcore"),
+    Peer("redis-py Lock", "python", "redis-py", (REDIS,), (1,)),
+    Peer("redis.asyncio Lock", "python", "redis-py", (REDIS,), (1,)),
+    Peer("python-redis-lock", "python", "python-redis-lock", ("python-redis-lock==4.0.1", REDIS), (1,)),
+    Peer("redlock-py", "python", "redlock-py", ("redlock-py==1.0.8", REDIS)),
+    Peer("pottery", "python", "pottery", ("pottery==3.0.1", REDIS)),
+    Peer("pottery asyncio", "python", "pottery", ("pottery==3.0.1", REDIS)),
+    Peer("aioredlock", "python", "aioredlock", ("aioredlock==0.7.3", "hiredis==3.5.0", "setuptools<81")),
+    Peer("node-redlock 4", "node", "node", ("redlock 4.2.0", "ioredis 5.4.1")),
+    Peer("node-redlock 5", "node", "node", ("redlock 5.0.0-beta.2", "ioredis 5.4.1")),
+    Peer("redsync redigo", "go", "go", ("redsync 4.13.0", "redigo 1.9.2")),
+    Peer("redsync go-redis", "go", "go", ("redsync 4.13.0", "go-redis 9.7.0")),
+    Peer("redsync rueidis", "go", "go", ("redsync 4.13.0", "rueidis 1.0.69")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A peer that can run: `command` takes an order on stdin; `environment` on top of ours."""
+
+    peer: Peer
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A peer that cannot run here, and why."""
+
+    peer: Peer
+    reason: str
+
+
+class _NotInstalledError(Exception):
+    """Why a peer's environment is not there."""
+
+
+def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> list[Contestant | Absent]:
+    """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or absent with a reason."""
+    failures: dict[str, str] = {}
+    found: list[Contestant | Absent] = []
+    for peer in chosen(wanted):
+        if peer.home and peer.home not in failures:
+            try:
+                _install(peer, cache / peer.home, say)
+            except _NotInstalledError as error:
+                failures[peer.home] = str(error)
+        reason = failures.get(peer.home, "") or _missing_here(peer)
+        found.append(Absent(peer, reason) if reason else _contestant(peer, cache / peer.home))
+    return found
+
+
+def chosen(wanted: Sequence[str]) -> Iterator[Peer]:
+    """The peers whose name contains one of `wanted`; all, if none is named."""
+    return (peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted))
+
+
+def _missing_here(peer: Peer) -> str:
+    if peer.name == "lockcore uvloop":
+        try:
+            import uvloop  # noqa: F401
+        except ImportError:
+            return "uvloop is not installed"
+    return ""
+
+
+def _contestant(peer: Peer, home: Path) -> Contestant:
+    if peer.kind == "node":
+        return Contestant(peer, ("node", str(DRIVERS / "node" / "driver.mjs")), {"LOCKBENCH_NODE": str(home)})
+    if peer.kind == "go":
+        return Contestant(peer, (str(home / "driver"),))
+    python = str(home / "bin" / "python") if peer.home else sys.executable
+    return Contestant(peer, (python, "-m", "bench.experiments.contest.clients.driver"), {"PYTHONPATH": str(ROOT)})
+
+
+def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
+    """Make `home` unless it is there as wanted. Raises _NotInstalledError."""
+    stamp, recipe = home / ".installed", _recipe(peer)
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
+        return
+    say(f"installing: {peer.home} ({', '.join(peer.packages)})")
+    shutil.rmtree(home, ignore_errors=True)
+    {"python": _install_python, "node": _install_node, "go": _install_go}[peer.kind](peer, home)
+    stamp.write_text(recipe, encoding="utf-8")
+
+
+def _recipe(peer: Peer) -> str:
+    """What `home` is made from: another text, and it is made anew."""
+    sources = {"node": ["node/package.json"], "go": ["go/go.mod", "go/main.go"]}.get(peer.kind, [])
+    return "\n".join([sys.version, *peer.packages[: 0 if sources else None], *map(_text, sources)])
+
+
+def _text(source: str) -> str:
+    return (DRIVERS / source).read_text(encoding="utf-8")
+
+
+def _install_python(peer: Peer, home: Path) -> None:
+    _call([sys.executable, "-m", "venv", str(home)])
+    pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    _call([*pip, *peer.packages])
+
+
+def _install_node(_peer: Peer, home: Path) -> None:
+    _require("node", "npm")
+    home.mkdir(parents=True)
+    shutil.copy(DRIVERS / "node" / "package.json", home)
+    _call(["npm", "install", "--silent", "--no-audit", "--no-fund"], home)
+
+
+def _install_go(_peer: Peer, home: Path) -> None:
+    _require("go")
+    home.mkdir(parents=True)
+    for source in (DRIVERS / "go").iterdir():
+        shutil.copy(source, home)
+    _call(["go", "build", "-o", "driver", "."], home)
+
+
+def _require(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            raise _NotInstalledError(f"{program} is not installed")
+
+
+def _call(command: Sequence[str], folder: Path | None = None) -> None:
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    try:
+        subprocess.run(
+            command, cwd=folder, env=environment, check=True, capture_output=True, text=True, timeout=INSTALL_S
+        )
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in (error.stderr or error.stdout).splitlines() if line.strip()]
+        raise _NotInstalledError(
+            f"{Path(command[0]).name} failed: {(lines or ['it said nothing'])[-1][:200]}"
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _NotInstalledError(f"{Path(command[0]).name} did not run ({type(error).__name__})") from None

@@ -1,0 +1,176 @@
+"""Where crashes happen: *N, AOF policy → a fleet under the shim, ended and brought back by order*.
+
+Rules: every server has the shim, which notes appends and syncs; a power cut keeps what the ledger calls durable, the
+worst case. What an instance still knows is asked of the server itself, or read from its append-only file as a server
+would: whole commands only. All of it blocks and is for one thread at a time. Source: topology/faults/power_cut.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import hiredis
+from redis import Redis, RedisError
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.crash.judge import Crash, Ledger
+from bench.topology.faults.injection import Need
+from bench.topology.faults.power_cut import cut_power
+from bench.topology.faults.site import Site
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.server import ServerBinary
+from bench.topology.shim.control import Control
+from lockcore.clock import NS_PER_S, monotonic_ns
+
+NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
+_ANSWER_S = 10.0
+
+
+class CrashPlace:
+    """One fleet of `instances` servers with this AOF policy, for whoever holds it alone. Open it first.
+
+    `without_shim`: why its servers have no shim in them, or None.
+    """
+
+    def __init__(self, instances: int, policy: str, server: ServerBinary) -> None:
+        self.instances, self.policy = instances, policy
+        self._server = server
+        self._site: Site | None = None
+        self._fleet: Fleet | None = None
+        self._dead: list[KeptPort] = []
+        self.without_shim: str | None = None
+
+    def open(self) -> None:
+        """Start it. Raises BenchError."""
+        self._site = Site(frozenset({Need.SHIM}))
+        self._fleet = start_fleet(
+            self.instances,
+            self.policy,
+            server=self._server,
+            environment=self._site.environment,
+            config=NO_REWRITE,
+        )
+        self._site.attach(self._fleet)
+        self._dead = keep_ports(self.instances)
+        self.without_shim = self._site.why_not(0, frozenset({Need.SHIM}))
+        if self.without_shim is None:
+            for index in range(self.instances):
+                self._control(index).note_writes()
+
+    def close(self) -> None:
+        """End it; more than once is fine."""
+        for ending in (self._fleet, self._site):
+            if ending is not None:
+                ending.close()
+        for port in self._dead:
+            port.release()
+
+    def is_of(self, crash: Crash) -> bool:
+        """Whether this crash can happen here."""
+        return (self.instances, self.policy) == (crash.instances, crash.policy)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The servers."""
+        assert self._fleet is not None
+        return self._fleet
+
+    def urls(self, voters: Iterable[int]) -> list[str]:
+        """One URL per instance; where one is no voter, of a port on which nobody listens."""
+        wanted, urls = set(voters), self.fleet.urls
+        return [
+            urls[index] if index in wanted else f"redis://{HOST}:{self._dead[index].number}"
+            for index in range(self.instances)
+        ]
+
+    def slow_syncs(self, delay_s: float) -> None:
+        """Let every sync of every instance take so much longer from now on."""
+        for index in range(self.instances):
+            self._control(index).set_sync_delay(round(delay_s * NS_PER_S))
+
+    def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
+        """End the victims, one right after the other; when (ns) each was told to."""
+        told_ns = {}
+        for index in victims:
+            told_ns[index] = monotonic_ns()
+            self.fleet.kill(index, signal.SIGTERM if kind == "shutdown" else signal.SIGKILL)
+        return told_ns
+
+    def examine(self, crash: Crash, ended_ns: Mapping[int, int], torn: random.Random) -> list[Ledger]:
+        """Read the ledgers of the dead, cutting their files if the power went."""
+        if self.without_shim is not None:
+            return []
+        return [self._examine(index, ended_ns[index], crash, torn) for index in ended_ns]
+
+    def _examine(self, index: int, ended_ns: int, crash: Crash, torn: random.Random) -> Ledger:
+        control, instance = self._control(index), self.fleet.instances[index]
+        known = [control.synced(path) for path in append_only_files(instance.folder)]
+        lost_bytes = 0
+        if crash.cuts_power:
+            cuts = cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
+            lost_bytes = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
+        written_ns = max((file.written_ns for file in known), default=0)
+        return Ledger(
+            index,
+            in_flight=sum(file.in_flight for file in known),
+            synced_after_write=any(file.synced_ns > file.written_ns > 0 for file in known),
+            since_write_s=max(0, ended_ns - written_ns) / NS_PER_S if written_ns else None,
+            cut_bytes=lost_bytes,
+        )
+
+    def bring_back(self, victims: Iterable[int]) -> None:
+        """Start the victims again on what they kept; each answers by then."""
+        self.fleet.restart(*victims)
+
+    def known_to(self, index: int, keys: Sequence[str]) -> set[str]:
+        """Which of `keys` this living instance knows. Raises EnvironmentNotReadyError."""
+        if not keys:
+            return set()
+        try:
+            with contextlib.closing(Redis.from_url(self.fleet.urls[index], socket_timeout=_ANSWER_S)) as server:
+                values = server.mget(keys)
+        except RedisError as error:
+            raise EnvironmentNotReadyError(f"instance {index} did not answer after its restart: {error}") from error
+        return {key for key, value in zip(keys, values, strict=True) if value is not None}
+
+    def kept_by(self, index: int, keys: Iterable[str]) -> set[str]:
+        """Which of `keys` stand in the append-only file of this dead instance."""
+        files = append_only_files(self.fleet.instances[index].folder)
+        kept = keys_in(path.read_bytes() for path in files)
+        return {key for key in keys if key in kept}
+
+    def _control(self, index: int) -> Control:
+        assert self._site is not None
+        return self._site.control(index)
+
+
+def append_only_files(folder: Path) -> list[Path]:
+    """The increments of an instance's append-only file, in order of name."""
+    return sorted(path for path in folder.rglob("*.aof") if ".base." not in path.name)
+
+
+def keys_in(contents: Iterable[bytes]) -> set[str]:
+    """The keys that are set when these append-only files are read like a server does: a command cut short is none."""
+    keys: set[str] = set()
+    for content in contents:
+        reader = hiredis.Reader()
+        reader.feed(content)
+        while isinstance(command := _next(reader), list):
+            name = command[0].upper()
+            if name == b"SET":
+                keys.add(command[1].decode())
+            elif name in (b"DEL", b"UNLINK"):
+                keys.difference_update(key.decode() for key in command[1:])
+    return keys
+
+
+def _next(reader: hiredis.Reader) -> object:
+    try:
+        return reader.gets()
+    except hiredis.ProtocolError:
+        return False

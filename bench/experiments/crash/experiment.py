@@ -1,0 +1,219 @@
+"""What each AOF policy loses at a crash: *a plan of crashes → cut after cut on many small fleets → a judged result*.
+
+    plan → cuts (group by group, many fleets at once) → a piece each in the journal → groups, cells, verdict → result
+
+Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
+was cut short goes on where it stopped, on the same server only; what cannot be done here is skipped with its reason.
+At Ctrl-C everything of ours ends and finished groups are told. Source: bench.experiments.crash.judge.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.experiments.crash.crashing_fleet import CrashPlace
+from bench.experiments.crash.cross_check import DIFFERS, SKIPPED, cross_check
+from bench.experiments.crash.judge import Crash, CutFacts, cells, cut_facts, group, impossible
+from bench.experiments.crash.plan import TTL_MS, CrashPlan, needs_shim, skipped_of
+from bench.experiments.crash.pool import Sitting
+from bench.experiments.crash.telemetry import export_crashes
+from bench.measure.environment import describe_environment
+from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
+from bench.measure.result import SCHEMA_VERSION, Result
+from bench.run.done import Done, store
+from bench.run.interrupt import Interrupts
+from bench.run.journal import Journal, is_unfinished
+from bench.run.verdict import INTERRUPTED
+from bench.topology.disk import fdatasync_latency
+from bench.topology.server import ServerBinary, find_server
+
+Show = Callable[[str], None]
+UNFINISHED = "interrupted: groups of cuts that are not finished are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashOrder:
+    """A plan and where its result belongs. `folder`: exists, empty or with a matrix that was cut short; `command`: as
+    typed; `server`: the program to start, None = look for one."""
+
+    plan: CrashPlan
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+
+
+def run_crash(order: CrashOrder, show: Show) -> Done:
+    """Do what is missing of `order`, showing progress; the result is written when all of it is there.
+
+    Raises BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first cut was over.
+    """
+    started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    server = find_server(order.server)
+    with Interrupts() as interrupts:
+        interrupts.raising = False
+        without_shim = _without_shim(server)
+        plan, skipped = doable(order.plan, without_shim)
+        with _journal(order, server) as journal:
+            sitting = Sitting(plan, order.run_id, server, journal, show)
+            sitting.work(lambda: interrupts.count > 0)
+            cuts = [cut_facts(piece) for piece in journal.pieces]
+        if interrupts.count and not cuts:
+            raise KeyboardInterrupt
+        finished = finished_groups(plan, cuts)
+        checked = cross_check(server, without_shim or _unchecked(plan, cut=interrupts.count > 0), show)
+        interrupted = interrupts.count > 0
+        sections = sections_of(finished, skipped, checked, sitting.failures, interrupted=interrupted)
+        result: Result = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "crash",
+            "id": order.run_id,
+            "command": list(order.command),
+            "seed": plan.seed,
+            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+            "duration_s": time.monotonic() - started_s,
+            "interrupted": interrupted,
+            "environment": describe_environment(),
+            "fleet": {"started": True, "server": asdict(server), "fdatasync_s": _disk()},
+            "conditions": _conditions(plan, cuts),
+            **sections,
+        }
+    result["warnings"] += export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
+    if interrupted:
+        again = f"lockbench crash --resume {order.folder}{' and the same --server' if order.server else ''}"
+        return Done(result, None, INTERRUPTED, f"cut short; go on with {again}")
+    return store(result, order.folder)
+
+
+def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[dict[str, Any]]]:
+    """The plan as far as it can be done, and what is skipped, with reasons; `without_shim`: why there is none."""
+    skipped = skipped_of(plan.crashes)
+    if without_shim is None:
+        return plan, skipped
+    left_out = [crash for crash in plan.crashes if needs_shim(crash)]
+    for policy, kind in dict.fromkeys((crash.policy, crash.kind) for crash in left_out):
+        of_them = sorted({crash.instances for crash in left_out if (crash.policy, crash.kind) == (policy, kind)})
+        skipped.append({"policy": policy, "kind": kind, "instances": of_them, "reason": without_shim})
+    return replace(plan, crashes=tuple(crash for crash in plan.crashes if not needs_shim(crash))), skipped
+
+
+def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutFacts]]:
+    """The cuts of every group that has all of them, in the order of the plan."""
+    by_crash: dict[Crash, list[CutFacts]] = {crash: [] for crash in plan.crashes}
+    for cut in cuts:
+        if cut.crash in by_crash:
+            by_crash[cut.crash].append(cut)
+    return [found for found in by_crash.values() if len(found) >= plan.cuts]
+
+
+def sections_of(
+    finished: Sequence[Sequence[CutFacts]],
+    skipped: Sequence[dict[str, Any]],
+    checked: dict[str, Any],
+    failures: Sequence[str],
+    *,
+    interrupted: bool = False,
+) -> dict[str, Any]:
+    """Everything that is concluded from the cuts, as sections of the result."""
+    rows = [row for cuts in finished for row in cells(cuts)]
+    groups = [group(cuts) for cuts in finished]
+    undone: dict[str, list[str]] = {}
+    for one in skipped:
+        if impossible(one["policy"], one["kind"]) is None:
+            undone.setdefault(one["reason"], []).append(f"{one['policy']} × {one['kind']}")
+    warnings = [f"skipped, as {reason}: {', '.join(names)}" for reason, names in undone.items()]
+    if checked["status"] == SKIPPED and checked["reason"] not in undone:
+        warnings.append(f"the shim was not checked against a file system: {checked['reason']}")
+    return {
+        "groups": groups,
+        "rows": rows,
+        "skipped": list(skipped),
+        "cross_check": checked,
+        "counts": dict(Counter(row["verdict"] for row in rows)),
+        "warnings": [*warnings, *failures],
+        "verdict": judge_crash(groups, rows, checked, failures, interrupted=interrupted),
+    }
+
+
+def judge_crash(
+    groups: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]],
+    checked: dict[str, Any],
+    failures: Sequence[str] = (),
+    *,
+    interrupted: bool = False,
+) -> dict[str, Any]:
+    """The section `verdict`: of all groups and rows, of the shim's cross-check, and of what could not be done."""
+    judged = [(row["verdict"], _sentence(row)) for row in [*groups, *rows]]
+    if checked["status"] == DIFFERS:
+        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked['reason']}"))
+    judged += [(NOT_KNOWN, failure) for failure in failures]
+    if not rows:
+        judged.append((NOT_KNOWN, "no group of cuts was finished"))
+    return conclude_rows(
+        judged, tested="groups and rows as expected", interrupted=UNFINISHED if interrupted else ""
+    ).to_json()
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    where = f"N={row['instances']}, {row['policy']}, {row['kind']} of {row['crashed']}, {row['restart']}"
+    if "margin" in row:
+        where += f", margin {row['margin']}{', abstaining' if row['abstention'] else ''}"
+    return f"{where}: {row['reason']}"
+
+
+def _without_shim(server: ServerBinary) -> str | None:
+    """Start one server to see whether it takes the shim; why not, or None."""
+    place = CrashPlace(1, "none", server)
+    try:
+        place.open()
+        return place.without_shim
+    finally:
+        place.close()
+
+
+def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:
+    """Why the shim need not be checked, or None."""
+    if cut:
+        return "the matrix was cut short"
+    return None if any(crash.cuts_power for crash in plan.crashes) else "no power was cut"
+
+
+@contextmanager
+def _journal(order: CrashOrder, server: ServerBinary) -> Iterator[Journal]:
+    """The plan's journal, begun or gone on with; one that holds nothing is not left behind."""
+    plan = {**order.plan.to_json(), "server": server.sha256}
+    gone_on = is_unfinished(order.folder)
+    with Journal.go_on(order.folder, plan, cut_facts) if gone_on else Journal.begin(order.folder, plan) as journal:
+        try:
+            yield journal
+        finally:
+            if not journal.pieces:
+                journal.path.unlink(missing_ok=True)
+
+
+def _disk() -> dict[str, Any]:
+    return asdict(fdatasync_latency(Path(tempfile.gettempdir())))
+
+
+def _conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> dict[str, Any]:
+    return {
+        "quick": plan.quick,
+        "ttl_ms": TTL_MS,
+        "cuts_per_cell": plan.cuts,
+        "locks_per_s": plan.locks_per_s,
+        "instances": sorted({crash.instances for crash in plan.crashes}),
+        "concurrent": plan.concurrent,
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "planned_cuts": len(plan.orders),
+        "finished_cuts": sum(cut.crash in plan.crashes for cut in cuts),
+    }

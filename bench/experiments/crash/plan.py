@@ -1,0 +1,139 @@
+"""Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot be*.
+
+Rules: one group of cuts serves every vote margin and both kinds of second client, so a cell is a group × margin ×
+abstention. Quick looks at N = 3 in depth and at the main crashes of the other N. Source: README, "What crashes cost".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from bench.errors import UsageError
+from bench.experiments.crash.judge import KINDS, POLICIES, RESTARTS, Crash, impossible
+from lockcore.quorum import quorum_of
+
+TTL_MS = 2000
+QUICK_CUTS, FULL_CUTS = 20, 40
+DEPTH = 3  # the N that quick looks at in depth
+CYCLE_S = 1.0  # everysec syncs once in it: a load lasts so much longer than `SETTLE_S`, at random
+SETTLE_S = 1.1
+SLOW_SYNC_S, SLOW_ALWAYS_S = 1.5, 0.2  # `always` waits for it in every acquire, which may take a quarter of the TTL
+AFTER_S = 2.4  # from the end of the instances to that of the last lease, with restarts and questions
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPlan:
+    """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `concurrent`: fleets at once."""
+
+    crashes: tuple[Crash, ...]
+    cuts: int
+    locks_per_s: int
+    concurrent: int
+    seed: int
+    quick: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """What a journal must agree in to be gone on from; `concurrent` changes how fast it goes, not what is found."""
+        plan = {"experiment": "crash", **asdict(self), "ttl_ms": TTL_MS}
+        del plan["concurrent"]
+        return plan
+
+    @classmethod
+    def from_json(cls, begun: Mapping[str, Any], concurrent: int) -> Self:
+        """The plan of a journal. Raises UsageError when it is one of another experiment."""
+        if begun.get("experiment") != "crash":
+            raise UsageError("the journal there is not one of lockbench crash; give the folder of a cut crash matrix")
+        try:
+            crashes = tuple(Crash(**crash) for crash in begun["crashes"])
+            counts = int(begun["cuts"]), int(begun["locks_per_s"])
+            if not all(crash.margins and seconds_of(crash) for crash in crashes) or not crashes or min(counts) < 1:
+                raise ValueError
+            return cls(crashes, *counts, concurrent, begun["seed"], begun["quick"])
+        except (KeyError, TypeError, ValueError):
+            raise UsageError("the plan in the journal there cannot be read; begin anew without --resume") from None
+
+    @property
+    def orders(self) -> list[tuple[int, Crash, int]]:
+        """Every cut: the number of its group, the crash, its own number; group after group."""
+        return [(place, crash, number) for place, crash in enumerate(self.crashes) for number in range(self.cuts)]
+
+
+def load_range_s(crash: Crash) -> tuple[float, float]:
+    """Between which times (s) the load before a cut lasts, so that the cut falls anywhere between two syncs."""
+    cycle_s = SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S
+    return SETTLE_S, SETTLE_S + cycle_s
+
+
+def sync_delay_s(crash: Crash) -> float:
+    """How much longer every sync takes under this kind of crash."""
+    if crash.kind != "kill-slow-fsync":
+        return 0.0
+    return SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
+
+
+def lanes_of(crash: Crash) -> float:
+    """How many fleets of `DEPTH` instances it is worth: a large one takes the place of several."""
+    return max(1.0, crash.instances / DEPTH)
+
+
+def seconds_of(crash: Crash) -> float:
+    """About how long one cut takes one lane."""
+    return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
+
+
+def needs_shim(crash: Crash) -> bool:
+    """Whether it can only be done, or judged, with the fault shim in the servers."""
+    return crash.cuts_power or crash.kind == "kill-slow-fsync" or (crash.policy, crash.kind) == ("everysec", "kill")
+
+
+def full_crashes(instances: Sequence[int]) -> list[Crash]:
+    """Every possible crash: one, a quorum, or all instances at once, back at once or delayed."""
+    return [
+        Crash(count, policy, kind, crashed, restart)
+        for count in instances
+        for policy in POLICIES
+        for kind in KINDS
+        if impossible(policy, kind) is None
+        for crashed in sorted({1, quorum_of(count), count})
+        for restart in RESTARTS
+    ]
+
+
+def quick_crashes(instances: Sequence[int]) -> list[Crash]:
+    """Every policy and kind once at the N in depth, there also a quorum and delayed; the main ones elsewhere."""
+    depth = DEPTH if DEPTH in instances else instances[0]
+    return [crash for crash in full_crashes(instances) if _is_quick(crash, depth)]
+
+
+_MAIN = {
+    ("none", "kill"),
+    ("no", "power-cut"),
+    ("everysec", "kill"),
+    ("everysec", "power-cut"),
+    ("always", "power-cut"),
+}
+_DELAYED = {("none", "kill"), ("everysec", "power-cut")}
+
+
+def _is_quick(crash: Crash, depth: int) -> bool:
+    pair, in_depth = (crash.policy, crash.kind), crash.instances == depth
+    if crash.crashed == 1:
+        if crash.restart == "delayed":
+            return pair in (_MAIN if in_depth else _DELAYED)
+        return in_depth or pair in _MAIN
+    of_a_quorum = in_depth and crash.crashed == quorum_of(crash.instances)
+    return of_a_quorum and pair in (_DELAYED if crash.restart == "delayed" else _MAIN)
+
+
+def skipped_of(crashes: Sequence[Crash]) -> list[dict[str, Any]]:
+    """The policies and kinds among these crashes that do not go together, each with its reason."""
+    instances = sorted({crash.instances for crash in crashes})
+    policies, kinds = {crash.policy for crash in crashes}, {crash.kind for crash in crashes}
+    return [
+        {"policy": policy, "kind": kind, "instances": instances, "reason": reason}
+        for policy in POLICIES
+        for kind in KINDS
+        if policy in policies and kind in kinds and (reason := impossible(policy, kind)) is not None
+    ]

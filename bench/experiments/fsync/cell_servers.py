@@ -1,0 +1,231 @@
+"""What a cell of `lockbench fsync` is measured on: *cell → servers with that policy on that disk*.
+
+    our own    a fresh fleet per visit, the shim in every server: it counts fsyncs, and adds latency to them
+    the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
+
+Rules: a fleet's files lie on the disk that is asked about; automatic rewrites are off. On the user's servers an
+append-only file is neither switched on nor off, no latency is added, fsyncs cannot be counted. Source: topology.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.experiments.fsync.plan import FsyncCell
+from bench.topology.borrowed_setting import BorrowedSetting
+from bench.topology.disk import SyncLatency, fdatasync_latency
+from bench.topology.fleet import require_descriptors, start_fleet
+from bench.topology.guard import Guard
+from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
+from bench.topology.server import ServerBinary
+from bench.topology.shim.control import Control
+from bench.topology.shim.preload import IGNORED, Preload
+
+NS_PER_MS = 1_000_000
+MONITOR_MS = 1
+_CONFIG = ("--latency-monitor-threshold", str(MONITOR_MS), "--auto-aof-rewrite-percentage", "0")
+_MAXCLIENTS = 100  # beyond the load's own
+_WAITAOF_SINCE = {"redis": (7, 2), "valkey": (7, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Servers that stand. `controls`: the shim of each, `server_folders`: its files, both empty where there is no
+    shim; `folder`: for our logs."""
+
+    urls: tuple[str, ...]
+    own: bool
+    folder: Path
+    disk: SyncLatency | None
+    controls: tuple[Control, ...] = ()
+    server_folders: tuple[Path, ...] = ()
+
+    @property
+    def syncs(self) -> int | None:
+        """fsyncs and fdatasyncs of all servers so far; None where they cannot be counted."""
+        return sum(control.syncs for control in self.controls) if self.controls else None
+
+
+class OwnServers:
+    """Fleets of our own, one per visit, with their files in `disk` (None: the system's temporary folder)."""
+
+    def __init__(self, server: ServerBinary, disk: Path | None) -> None:
+        self.server, self._disk = server, disk
+        self._no_shim = _why_no_shim(server)
+
+    def why_not(self, cell: FsyncCell) -> str | None:
+        """Why this cell cannot be measured here, or None."""
+        if cell.injected_ms and self._no_shim:
+            return f"no latency can be added to an fsync: {self._no_shim}"
+        if cell.policy == "waitaof" and not has_waitaof(self.server.name, self.server.version):
+            return f"{self.server.name} {self.server.version} has no WAITAOF (7.2 and later have)"
+        return None
+
+    @contextmanager
+    def ground(self, cell: FsyncCell) -> Iterator[Ground]:
+        """Servers for one visit. Raises EnvironmentNotReadyError when they cannot be had."""
+        require_descriptors(cell.instances, cell.clients)
+        config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
+        if cell.rewrite == "on-no-sync":
+            config += ["--no-appendfsync-on-rewrite", "yes"]
+        with ExitStack() as stack:
+            shim = None if self._no_shim else Preload()
+            if shim is not None:
+                stack.callback(shim.close)
+            fleet = stack.enter_context(
+                start_fleet(
+                    cell.instances,
+                    cell.server_policy,
+                    server=self.server,
+                    base_folder=self._disk,
+                    config=config,
+                    environment=shim.environment if shim else None,
+                )
+            )
+            controls = tuple(shim.controls[instance.index] for instance in fleet.instances) if shim else ()
+            for control in controls:
+                control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
+            disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
+            folders = tuple(instance.folder for instance in fleet.instances)
+            yield Ground(fleet.urls, True, fleet.folder, disk, controls, folders)
+
+    def warnings(self) -> list[str]:
+        """What qualifies every figure, because of these servers."""
+        return [f"fsyncs are not counted: {self._no_shim}"] if self._no_shim else []
+
+    def describe(self) -> dict[str, Any]:
+        """Who serves, for the section `fleet`."""
+        return {"started": True, "server": asdict(self.server), "instances": None}
+
+    def identity(self) -> str:
+        """What must be the same when a cut matrix goes on."""
+        return f"{self.server.name} {self.server.version} {self.server.sha256} {self._disk or ''}"
+
+    def sweep(self, names: Sequence[str]) -> None:
+        """Nothing to do: the fleet is gone with its keys."""
+
+    def close(self) -> None:
+        """Nothing is borrowed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+class UserServers:
+    """The user's own servers. A context manager: at its end their `appendfsync` is what it was."""
+
+    def __init__(self, urls: Sequence[str], policies: Sequence[str], *, allow_config: bool) -> None:
+        """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
+        self.urls = tuple(urls)
+        self.facts = inspect(self.urls, allow_missing=True)
+        require_reachable(self.facts, "start them, or leave them out")
+        require_independent(self.facts)
+        wanted = {_server_policy(policy) for policy in policies if not self._impossible(policy)}
+        present = {fact.fsync for fact in self.facts}
+        self._borrowed: BorrowedSetting | None = None
+        if wanted and (len(wanted) > 1 or wanted != present):
+            if not allow_config:
+                raise UsageError(
+                    f"these servers run with {_listed(present)}, and measuring {_listed(wanted)} sets appendfsync on "
+                    "them: allow it with --allow-config (it is put back), or ask for --policy as it is"
+                )
+            self._borrowed = BorrowedSetting(self.urls, "appendfsync")
+
+    def why_not(self, cell: FsyncCell) -> str | None:
+        """Why this cell cannot be measured on these servers, or None."""
+        return self._impossible(cell.policy)
+
+    @contextmanager
+    def ground(self, cell: FsyncCell) -> Iterator[Ground]:
+        """The first of the servers, with the policy of `cell`. What the load left is unlinked by name."""
+        require_descriptors(cell.instances, cell.clients)
+        if self._borrowed is not None and cell.policy != "none":
+            self._borrowed.set(cell.server_policy)
+        with closing(Guard(Path(tempfile.gettempdir()), "lockbench-fsync-")) as guard:
+            yield Ground(self.urls[: cell.instances], False, guard.folder, None)
+
+    def identity(self) -> str:
+        """What must be the same when a cut matrix goes on."""
+        return ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
+
+    def sweep(self, names: Sequence[str]) -> None:
+        """Unlink keys that a cut load may have left."""
+        leaked_keys(self.urls, names)
+
+    def warnings(self) -> list[str]:
+        """What qualifies every figure, because of these servers."""
+        unsynced = [fact.address for fact in self.facts if fact.no_fsync_on_rewrite]
+        if not unsynced:
+            return []
+        return [
+            f"no-appendfsync-on-rewrite is on at {', '.join(unsynced)}: while the AOF is rewritten always syncs nothing"
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """Who serves, for the section `fleet`."""
+        return {"started": False, "server": None, "instances": [asdict(fact) for fact in self.facts]}
+
+    def close(self) -> None:
+        """Put the setting back. Raises EnvironmentNotReadyError naming a server where that failed."""
+        if self._borrowed is not None:
+            borrowed, self._borrowed = self._borrowed, None
+            borrowed.give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Put the setting back. Raises what was wrong with that behind what was wrong before."""
+        try:
+            self.close()
+        except EnvironmentNotReadyError as trouble:
+            if isinstance(error, BenchError):
+                raise EnvironmentNotReadyError(f"{error}; {trouble}") from error
+            raise
+
+    def _impossible(self, policy: str) -> str | None:
+        without = [fact.address for fact in self.facts if fact.fsync == "none"]
+        if policy == "none" and len(without) < len(self.facts):
+            return "an append-only file is not switched off on servers that are not ours"
+        if policy != "none" and without:
+            return f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours"
+        old = [fact for fact in self.facts if not has_waitaof(fact.server or "", fact.version or "0")]
+        if policy == "waitaof" and old:
+            return f"{old[0].server} {old[0].version} has no WAITAOF (7.2 and later have)"
+        return None
+
+
+Servers = OwnServers | UserServers
+
+
+def has_waitaof(name: str, version: str) -> bool:
+    """Whether a server of this name and version has WAITAOF."""
+    parts = version.split(".")
+    since = _WAITAOF_SINCE.get(name)
+    return since is not None and tuple(int(part) for part in parts[:2] if part.isdecimal()) >= since
+
+
+def _server_policy(policy: str) -> str:
+    return "everysec" if policy == "waitaof" else policy
+
+
+def _listed(policies: set[str] | set[str | None]) -> str:
+    return ", ".join(sorted(policy or "a policy they do not tell" for policy in policies))
+
+
+def _why_no_shim(server: ServerBinary) -> str | None:
+    """Why the shim cannot be in this server (no compiler, LD_PRELOAD ignored), or None: tried on a throw-away one."""
+    try:
+        with closing(Preload()) as shim, start_fleet(1, "none", server=server, environment=shim.environment) as fleet:
+            return None if shim.controls[0].loaded_in(fleet.instances[0].pid) else IGNORED
+    except EnvironmentNotReadyError as error:
+        return str(error)

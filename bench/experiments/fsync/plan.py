@@ -1,0 +1,147 @@
+"""Which cells `lockbench fsync` measures, and in which order: *lists of values → cells → visits*.
+
+    policy      none · no · everysec · always · waitaof (acquire waits for WAITAOF, under everysec)
+    clients     connections per instance              pipeline   callers that share one connection
+    injected    what the shim adds to every fsync (ms); 0 = the disk as it is
+    rewrite     off · on: BGREWRITEAOF in the middle · on-no-sync: the same under no-appendfsync-on-rewrite
+
+Rules: pure. A repeat visits every cell once, in an order of its own that the seed decides: what is compared (one N and
+shape) is visited in a row, shuffled, so that what else the machine does hits all policies alike.
+Source: README, "Choosing an fsync policy".
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import Any, Self
+
+from bench.errors import UsageError
+from bench.experiments.fsync.load import WAITAOF
+
+POLICIES = ("none", "no", "everysec", "always", WAITAOF)
+REWRITES = ("off", "on", "on-no-sync")
+RATES = (0.5, 0.8)  # of the maximum found, in open loop
+OVERHEAD_S = 0.9  # per visit: servers, connections, questions
+CONNECT_S = 0.0006  # per client and instance
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FsyncCell:
+    """One point of the matrix."""
+
+    policy: str
+    instances: int
+    clients: int
+    pipeline: int
+    injected_ms: float
+    rewrite: str
+
+    @property
+    def server_policy(self) -> str:
+        """The durability the servers run with."""
+        return "everysec" if self.policy == WAITAOF else self.policy
+
+    @property
+    def callers(self) -> int:
+        """At once."""
+        return self.clients * self.pipeline
+
+    def __str__(self) -> str:
+        disk = f"+{self.injected_ms:g} ms" if self.injected_ms else "raw disk"
+        rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
+        return f"N={self.instances} {self.policy} {self.clients}×{self.pipeline}, {disk}{rewrite}"
+
+
+@dataclass(frozen=True, slots=True)
+class FsyncPlan:
+    """The matrix and how long each of its loads lasts (s, each after `warmup_s`).
+
+    `budget_s`: of one sitting; no visit but a cell's first begins when it would end later; None = all visits.
+    """
+
+    cells: tuple[FsyncCell, ...]
+    repeats: int
+    warmup_s: float
+    seconds: float
+    open_seconds: float
+    seed: int
+    quick: bool
+    budget_s: float | None = None
+
+    def visits(self) -> list[tuple[int, FsyncCell]]:
+        """Repeat and cell, in the order of measuring."""
+        found = []
+        for repeat in range(self.repeats):
+            dice = Random(f"{self.seed} fsync {repeat}")
+            blocks: dict[tuple[int, int, int], list[FsyncCell]] = {}
+            for cell in dice.sample(self.cells, len(self.cells)):
+                blocks.setdefault((cell.instances, cell.clients, cell.pipeline), []).append(cell)
+            found += [(repeat, cell) for block in blocks.values() for cell in block]
+        return found
+
+    def visit_s(self, cell: FsyncCell) -> float:
+        """About how long one visit takes."""
+        loads_s = self.seconds + len(RATES) * self.open_seconds + (1 + len(RATES)) * self.warmup_s
+        return loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
+
+    def total_s(self) -> float:
+        """About how long all visits take."""
+        return self.repeats * sum(map(self.visit_s, self.cells))
+
+    def to_json(self) -> dict[str, Any]:
+        """What must be the same when a cut matrix goes on."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The plan in the journal of a matrix that was cut. Raises UsageError when it is that of another experiment."""
+        try:
+            wanted = {name: fields[name] for name in cls.__slots__ if name != "cells"}
+            plan = cls(cells=tuple(FsyncCell(**cell) for cell in fields["cells"]), **wanted)
+            plan.visits()
+            plan.total_s()
+            return plan
+        except (KeyError, TypeError, ValueError):
+            raise UsageError("the matrix that was cut there is none of lockbench fsync; name one of those") from None
+
+
+def product_cells(
+    policies: Iterable[str],
+    instances: Iterable[int],
+    shapes: Iterable[Shape],
+    injected_ms: Iterable[float],
+    rewrites: Iterable[str] = ("off",),
+) -> Iterator[FsyncCell]:
+    """All combinations that make sense: without an append-only file there is no fsync to delay and no rewrite."""
+    counts, shapes, delays_ms, rewrites = list(instances), list(shapes), list(injected_ms), list(rewrites)
+    for policy in policies:
+        aof = policy != "none"
+        for count, (clients, pipeline) in itertools.product(counts, shapes):
+            for delay_ms, rewrite in itertools.product(delays_ms if aof else [0.0], rewrites if aof else ["off"]):
+                yield FsyncCell(policy, count, clients, pipeline, delay_ms, rewrite)
+
+
+def full_cells(policies: Iterable[str]) -> tuple[FsyncCell, ...]:
+    """The whole matrix: hours."""
+    policies = list(policies)
+    clients = (1, 16, 256)
+    shapes = [(count, pipeline) for count in clients for pipeline in (1, 16)]
+    rewritten = [policy for policy in policies if policy in ("no", "everysec", "always")]
+    everything = product_cells(policies, (1, 3, 5), shapes, (0.0, 0.5, 2.0, 10.0))
+    rewrites = product_cells(rewritten, (1, 3, 5), [(16, 16)], (0.0, 0.5, 2.0, 10.0), REWRITES[1:])
+    return tuple(dict.fromkeys([*everything, *rewrites]))
+
+
+def quick_cells(policies: Iterable[str]) -> tuple[FsyncCell, ...]:
+    """A glance: the extremes at N=1, the planner's N = 1, 3, 5 in the middle, rewrites where they matter most."""
+    policies = list(policies)
+    rewritten = [policy for policy in policies if policy in ("everysec", "always")]
+    extremes = product_cells(policies, (1,), [(1, 1), (256, 16)], (0.0, 2.0))
+    planner = product_cells(policies, (1, 3, 5), [(16, 4)], (2.0,))
+    rewrites = product_cells(rewritten, (1,), [(16, 4)], (2.0,), REWRITES[1:])
+    return tuple(dict.fromkeys([*extremes, *planner, *rewrites]))

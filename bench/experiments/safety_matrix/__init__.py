@@ -1,0 +1,1 @@
+"""Which way of locking holds? *recipes × schedules, claims → each row judged*."""

@@ -1,0 +1,165 @@
+"""The safety matrix: *recipes, claims → each row looked at, judged, written*.
+
+    schedule   recipe × deterministic course of events     bench.recipes.schedules
+    load       recipe × short load under pauses and faults  the oracle over every operation
+    claim      what is claimed of Redlock and persistence   a figure each
+
+Rules: own servers on loopback; deterministic rows first. A signal ends it at once: the row it cuts is dropped, the rows
+before it are kept, judged and written, and nothing else stays. Source: README, "Does it work?".
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UsageError
+from bench.experiments.safety_matrix.claims import claim_cases
+from bench.experiments.safety_matrix.loads import load_cases
+from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows, look
+from bench.experiments.safety_matrix.schedules import schedule_cases
+from bench.measure.environment import describe_environment
+from bench.measure.result import SCHEMA_VERSION, Result
+from bench.recipes.registry import RECIPES, WITHDRAWN
+from bench.run.done import Done, store
+from bench.run.interrupt import Interrupts
+from bench.scenario.quantity import nearest
+from bench.topology.fleet import start_fleet
+from bench.topology.server import find_server
+
+INSTANCES = 3
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyOrder:
+    """Which rows to look at, and where the result belongs. `recipes`, `claims`: both empty = all of both.
+
+    `command`: as typed; `folder`: can be made; `server`: the program to start, None = look for one.
+    """
+
+    recipes: tuple[str, ...]
+    claims: tuple[str, ...]
+    quick: bool
+    seed: int
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+
+
+def all_cases() -> list[Case]:
+    """Every row there is, deterministic ones first."""
+    withdrawn = (_withdrawn(name, why) for name, why in WITHDRAWN.items())
+    return [*schedule_cases(), *withdrawn, *load_cases(), *claim_cases()]
+
+
+def _withdrawn(name: str, why: str) -> Case:
+    return Case("schedule", name, "none", "nothing", why, lambda _ground: cannot(SKIPPED, why))
+
+
+def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[Case]:
+    """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
+    cases = all_cases()
+    require_names("recipe", recipes, (*RECIPES, *WITHDRAWN))
+    require_names("claim", claims, dict.fromkeys(case.fault for case in cases if case.part == "claim"))
+    if not recipes and not claims:
+        return cases
+    return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
+
+
+def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
+    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close to, else all."""
+    known = list(names)
+    for name in wanted:
+        if name not in known:
+            meant = nearest(name, known) or f"; the {noun}s are {', '.join(known)}"
+            raise UsageError(f"there is no {noun} {name!r}{meant}")
+
+
+def run_safety(order: SafetyOrder, show: Show) -> Done:
+    """Look at all rows of `order`, showing progress; the result is written by then, if it can be.
+
+    Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut before the first row's end.
+    """
+    started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    cases = choose_cases(order.recipes, order.claims)
+    with Interrupts() as interrupts:
+        rows, server = _rows(cases, order, show, interrupts)
+        if interrupts.count and not rows:
+            raise KeyboardInterrupt
+        result: Result = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "safety",
+            "id": order.run_id,
+            "command": list(order.command),
+            "seed": order.seed,
+            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+            "duration_s": time.monotonic() - started_s,
+            "interrupted": len(rows) < len(cases),
+            "environment": describe_environment(),
+            "fleet": {"started": True, "server": server},
+            "conditions": {
+                "quick": order.quick,
+                "recipes": list(order.recipes),
+                "claims": list(order.claims),
+                "usable_cores": len(os.sched_getaffinity(0)),
+            },
+            "rows": rows,
+            "counts": dict(Counter(row["verdict"] for row in rows)),
+            "warnings": _warnings(rows, len(cases)),
+            "verdict": judge_rows(rows, len(cases)),
+        }
+        return store(result, order.folder)
+
+
+def _rows(
+    cases: Sequence[Case], order: SafetyOrder, show: Show, interrupts: Interrupts
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Look at the cases, one after the other, until a signal: their rows, and which server it was."""
+    rows: list[dict[str, Any]] = []
+    with (
+        start_fleet(INSTANCES, "none", server=find_server(order.server)) as fleet,
+        tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
+    ):
+        ground = Ground(
+            fleet,
+            order.seed,
+            order.quick,
+            order.server,
+            Path(scratch),
+            order.run_id,
+            is_over=lambda: bool(interrupts.count),
+        )
+        try:
+            for number, case in enumerate(cases, 1):
+                rows.append(_look(case, ground, show, f"row {number} of {len(cases)}"))
+                if interrupts.count:
+                    break  # whoever was told has swallowed it
+        except KeyboardInterrupt:
+            pass  # the row that was cut is no row
+        finally:
+            interrupts.raising = False  # everything is over but the writing
+        return rows, asdict(fleet.server)
+
+
+def _look(case: Case, ground: Ground, show: Show, number: str) -> dict[str, Any]:
+    show(f"{case.part}: {number}, {case.recipe}, {case.fault}")
+    began_s = time.monotonic()
+    return {**case.row(look(case, ground)), "took_s": time.monotonic() - began_s}
+
+
+def _warnings(rows: Sequence[dict[str, Any]], wanted: int) -> list[str]:
+    """What was not looked at, and why: never silently."""
+    cut = [f"interrupted after {len(rows)} of {wanted} rows: the others were not looked at"]
+    unseen = [row for row in rows if row["verdict"] in (SKIPPED, ELSEWHERE)]
+    told = [f"{row['recipe']}, {row['fault']}: {row['verdict']}: {row['reason']}" for row in unseen]
+    return [*(cut if len(rows) < wanted else []), *told]

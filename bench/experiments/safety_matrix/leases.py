@@ -1,0 +1,258 @@
+"""Claims about leases: *a course of events on lockcore's Redlock → figures, confirmed or refuted*.
+
+    votes        granted on N/2+1 only, and never when the validity has run out
+    release      sent to all, whether or not a vote was believed granted
+    extension    on a quorum only, before the lease's own end only, so often and no more
+    partition    a holder that is cut off costs its TTL
+
+Rules: two leases at once are a violation whatever was claimed. Source: README's table of claims; the Redlock text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis import Redis
+
+from bench.experiments.safety_matrix.row import Figures, Finding, Ground, find
+from bench.measure.expectation import Preconditions
+from bench.recipes.schedules.pace import Pace
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.ports import HOST
+from bench.topology.proxy import Proxies, Shape
+from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.quorum import outcome_of, quorum_of
+
+PREFIX = "lockbench:claim:"
+INSTANCES = 3
+_LOOK_S = 0.002
+_PATIENCE_NS = 5 * NS_PER_S
+_SHORT_TTLS_MS = (6, 12, 24, 48)
+_BACK_MS = 5_000  # an instance that was stopped has a backlog to answer before it votes again
+
+
+def connect(urls: Sequence[str], **settings: Any) -> Redlock:
+    """A client of its own; it trusts every server unless `settings` say otherwise."""
+    told = {"key_prefix": PREFIX, "rejoin": "trust", "retry": RetryPolicy("full-jitter", 2.0, 100_000), **settings}
+    return Redlock.connect(urls, shell="threads", **told)  # noqa: S604 - this shell is a way of waiting
+
+
+def confirmed(
+    holds: bool, figures: Figures, needs: Preconditions, *, broken: float | None = 0, reason: str | None = None
+) -> Finding:
+    """The finding of a claim that `holds` or does not, if what it `needs` came about; `broken`: how often exclusion."""
+    return find(("confirmed", "refuted"), figures, needs, holds=holds, broken=bool(broken), reason=reason)
+
+
+def double_grant(first: Lease, second: Lease | Denied) -> bool:
+    """Whether `second`, got while the holder of `first` had not given back, was granted while `first` was valid."""
+    return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
+
+
+def sleep_until(due_ns: int) -> None:
+    """Return at this monotonic time."""
+    time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
+
+
+def votes(ground: Ground) -> Finding:
+    """All vote tables by count; then TTLs so short that replies, late by chance, come after the validity has ended.
+
+    A busy machine grants none of the shortest: then the next longer one is tried.
+    """
+    below, tables = 0, 0
+    for instances in range(1, 6):
+        for table in itertools.product(range(5), repeat=instances):
+            granted, refused = table.count(0), table.count(1)
+            won = outcome_of(granted, refused, quorum_of(instances)) is Outcome.ACQUIRED
+            tables, below = tables + 1, below + (won and granted < instances // 2 + 1)
+    granted = late = invalid = 0
+    with _behind_proxies() as (fleet, proxies, urls):
+        for index in range(len(fleet.urls)):
+            proxies.shape(index, Shape(delay_ns=200_000, jitter_ns=1_500_000, slow=("from",)))
+        for ttl_ms in _SHORT_TTLS_MS:
+            with connect(urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
+                results = [
+                    lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300 if ground.quick else 3000)
+                ]
+            leases = [result for result in results if isinstance(result, Lease)]
+            granted += len(leases)
+            late += sum(result.outcome is Outcome.TOO_LATE for result in results)
+            invalid += sum(lease.granted_ns >= lease.valid_until_ns for lease in leases)
+            if granted and late:
+                break
+    figures: dict[str, float | None] = {
+        "vote_tables": tables,
+        "granted_below_quorum": below,
+        "granted": granted,
+        "too_late": late,
+        "granted_after_their_end": invalid,
+    }
+    return confirmed(True, figures, came_about(granted, late), broken=below + invalid)
+
+
+def came_about(granted: int, late: int) -> dict[str, bool]:
+    """What the claim about votes rests on: a rule that was never asked says nothing."""
+    return {"somebody was granted": granted > 0, "somebody came too late": late > 0}
+
+
+def release_to_all(ground: Ground) -> Finding:
+    """A minority, then a majority stands still; acquire, give back (or give up); it goes on: which votes stay?"""
+    orphans = cast = 0
+    rounds = 2 if ground.quick else 10
+    with start_fleet(INSTANCES, "none") as fleet, connect(fleet.urls, instance_timeout_ms=20.0) as lock:
+        for number, still in itertools.product(range(rounds), ((2,), (1, 2))):
+            late, left = _given_back_over(fleet, still, lock, f"o{number}-{len(still)}")
+            cast, orphans = cast + late, orphans + left
+    needs = {"an instance granted late": cast > 0}
+    return confirmed(not orphans, {"late_votes": cast, "orphan_votes": orphans}, needs)
+
+
+def _given_back_over(fleet: Fleet, still: Sequence[int], lock: Redlock, resource: str) -> tuple[int, int]:
+    """Acquire and give back while the instances `still` stand: SETs they executed later, votes that stayed."""
+    before = _sets(fleet, still)
+    for index in still:
+        fleet.stop(index)
+    result = lock.try_acquire(resource, 10_000)
+    if isinstance(result, Lease):
+        lock.try_release(result)
+    for index in still:
+        fleet.cont(index)
+    _until(lambda: _sets(fleet, still) >= before + len(still))
+    _until(lambda: not _left(fleet, resource))
+    return _sets(fleet, still) - before, _left(fleet, resource)
+
+
+def extension(_ground: Ground) -> Finding:
+    """A holder oversleeps its lease, then extends: while its keys still live, and when another holds the lock.
+
+    With a drift factor of a half a lease ends long before its keys do.
+    """
+    with (
+        start_fleet(INSTANCES, "none") as fleet,
+        connect(fleet.urls, drift_factor=0.5) as first,
+        connect(fleet.urls, retry=RetryPolicy("full-jitter", 2.0, 100_000, retry_unreachable=True)) as second,
+    ):
+        lease = second.acquire("i", 400)
+        in_time = _extended(second, lease)
+        answered = in_time or monotonic_ns() < lease.valid_until_ns
+        held = first.acquire("e", 500)
+        sleep_until(held.valid_until_ns + 5 * NS_PER_MS)
+        after = _extended(first, held)
+        other = second.acquire("e", 2000, 1000)
+        before_ms = _ends_in_ms(fleet, "e")
+        foreign = _extended(first, held) + (_ends_in_ms(fleet, "e") > before_ms)
+        second.release(other)
+        lease = second.acquire("m", 400)
+        for index in (1, 2):
+            fleet.stop(index)
+        asked_ns = monotonic_ns()
+        minority = _extended(second, lease)
+        for index in (1, 2):
+            fleet.cont(index)
+        unlimited, renewals = _kept_beyond(second)
+    never = {
+        "extended_after_their_end": after,
+        "foreign_extensions": foreign,
+        "extended_by_a_minority": minority,
+        "extended_beyond_their_number": unlimited,
+    }
+    needs = {
+        "an extension was answered before the lease's end": bool(answered),
+        "a minority was asked before the lease's end": asked_ns < lease.valid_until_ns,
+        "a lease was kept alive by its two extensions": renewals == 2,
+    }
+    return confirmed(bool(in_time), {"extended_in_time": in_time, **never}, needs, broken=sum(never.values()))
+
+
+def partition(_ground: Ground) -> Finding:
+    """The holder is cut off before it can give back; another waits. Blocked time, in TTLs."""
+    ttl_ms = 500
+    with (
+        _behind_proxies() as (fleet, proxies, urls),
+        connect(urls) as holder,
+        connect(fleet.urls) as waiting,
+        Pace() as pace,
+    ):
+        lease = holder.acquire("p", ttl_ms)
+        for index in range(INSTANCES):
+            proxies.shape(index, Shape(held=("to", "from")))
+        cut_ns = monotonic_ns()
+        holder.try_release(lease)
+        granted = waiting.acquire("p", ttl_ms, 4 * ttl_ms)
+        holder.close(0.0)
+    blocked = (granted.granted_ns - cut_ns) / NS_PER_MS / ttl_ms
+    figures: dict[str, float | None] = {"blocked_ms": blocked * ttl_ms, "blocked_per_ttl": blocked}
+    needs = {"the holder was cut off within its lease": cut_ns < lease.valid_until_ns, **pace.kept(ttl_ms / 10)}
+    return confirmed(0.5 < blocked < 1.5, figures, needs, broken=int(double_grant(lease, granted)))
+
+
+class _behind_proxies:  # noqa: N801 - reads as a verb where it is used
+    """A fleet and proxies before it: entered, they are (fleet, proxies, the proxies' URLs)."""
+
+    def __enter__(self) -> tuple[Fleet, Proxies, tuple[str, ...]]:
+        self._fleet = start_fleet(INSTANCES, "none")
+        try:
+            self._proxies = Proxies([instance.port for instance in self._fleet.instances])
+        except BaseException:
+            self._fleet.close()
+            raise
+        return self._fleet, self._proxies, tuple(f"redis://{HOST}:{port}" for port in self._proxies.ports)
+
+    def __exit__(self, *_raised: object) -> None:
+        self._proxies.close()
+        self._fleet.close()
+
+
+def _extended(lock: Redlock, lease: Lease) -> int:
+    return int(isinstance(lock.try_extend(lease), Lease))
+
+
+def _kept_beyond(lock: Redlock) -> tuple[int, int]:
+    """Whether a lease kept alive is still there long after its two extensions, and how many of them it got.
+
+    A busy machine may execute the last one late, so the lock is asked for until it is free, or for seconds.
+    """
+    lease = lock.acquire("k", 150, _BACK_MS)
+    keeper = lock.keep_alive(lease, every_ms=50, extensions=2)
+    sleep_until(lease.granted_ns + 600 * NS_PER_MS)
+    free = lock.try_acquire("k", 150, wait_ms=_BACK_MS)
+    keeper.stop()
+    return int(free.outcome is Outcome.CONTENDED), keeper.renewals
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    """Return when it is so, or after seconds: less than a lease of ten would end by itself."""
+    deadline_ns = monotonic_ns() + _PATIENCE_NS
+    while not reached() and monotonic_ns() < deadline_ns:
+        time.sleep(_LOOK_S)
+
+
+def _left(fleet: Fleet, resource: str) -> int:
+    """The votes for `resource` that are there."""
+    return sum(_exists(url, resource) for url in fleet.urls)
+
+
+def _sets(fleet: Fleet, instances: Sequence[int]) -> int:
+    """How many SETs these instances have executed."""
+    calls = 0
+    for index in instances:
+        with Redis.from_url(fleet.urls[index]) as server:
+            statistics: Any = server.info("commandstats")
+        calls += int(statistics.get("cmdstat_set", {"calls": 0})["calls"])
+    return calls
+
+
+def _ends_in_ms(fleet: Fleet, resource: str) -> int:
+    with Redis.from_url(fleet.urls[0]) as server:
+        answer: Any = server.pttl(PREFIX + resource)
+    return int(answer)
+
+
+def _exists(url: str, resource: str) -> int:
+    with Redis.from_url(url) as server:
+        answer: Any = server.exists(PREFIX + resource)
+    return int(answer)

@@ -1,0 +1,187 @@
+"""The stress rows of the safety matrix: *recipe × pauses and faults → a short load, every operation judged*.
+
+Rules: eight callers in one or two processes want one resource; a lock that is safe must keep exclusion under whatever
+pauses and faults it meets, and the flawed must be seen to fail under the same. A row whose faults this machine cannot
+do is skipped with the reason. Source: bench.run.run; README's table of recipes, "shown by".
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, cannot, find
+from bench.measure.verdict import TESTED_LEAST
+from bench.recipes.registry import find_recipe
+from bench.run.interrupt import Interrupts
+from bench.run.run import Finished, Order, run_scenario
+from bench.scenario import Scenario, load
+from bench.scenario.model import Fault
+
+QUICK_MS, FULL_MS = 3000.0, 12_000.0
+INTERRUPTED = 130
+OVERSLEEP = "after-grant:150ms:0.08"
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """What a load meets: stretched pause points, and faults as (kind, target, at ms, for ms).
+
+    `processes` share the callers; `options` of the scenario besides. `sweep`: milder pauses, loaded before it one by
+    one for their figure alone.
+    """
+
+    name: str
+    about: str
+    pauses: tuple[str, ...] = ()
+    faults: tuple[tuple[str, str, float, float | None], ...] = ()
+    processes: int = 1
+    options: Mapping[str, object] | None = None
+    sweep: tuple[str, ...] = ()
+
+
+PAUSES = Strain("pauses", "8 % of the holders stall for 150 ms, TTL 60 ms", (OVERSLEEP,))
+GAP = Strain(
+    "gap",
+    "10 % of the releases stall for 100 ms (20, 60 ms) between GET and DEL; hold 10 ms, TTL 60 ms",
+    ("after-get:100ms:0.1",),
+    sweep=("after-get:20ms:0.1", "after-get:60ms:0.1"),
+)
+READ_GAP = Strain("read-gap", "10 ms between reading the lock and writing it", ("after-get:10ms:0.2",))
+STOPPED = Strain(
+    "stopped-clients",
+    "load processes stopped for 150 ms, in turn, TTL 60 ms",
+    faults=tuple(("stop", f"worker:{number % 2}", 200.0 * number + 100, 150.0) for number in range(11)),
+    processes=2,
+)
+FLUSHED = Strain(
+    "flushed-scripts",
+    "SCRIPT FLUSH five times, and the pauses",
+    (OVERSLEEP,),
+    tuple(("script-flush", "instance:0", 300.0 * number + 100, None) for number in range(5)),
+)
+UNSTABLE = Strain(
+    "minority-faults",
+    "one of three instances after another stopped, killed, cut off; and the pauses",
+    (OVERSLEEP,),
+    (
+        ("stop", "instance:0", 100, 250),
+        ("client-kill", "instance:1", 600, None),
+        ("kill", "instance:2", 900, 150),
+        ("stop", "instance:1", 1500, 200),
+    ),
+    processes=2,
+    options={"rejoin": "trust-first", "max_ttl": "500ms"},
+)
+ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
+    (PAUSES, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
+    (GAP, ("set-nx-get-del",)),
+    (READ_GAP, ("get-set",)),
+    (STOPPED, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
+    (FLUSHED, ("set-nx-lua",)),
+    (UNSTABLE, ("redlock", "redlock-sequential", "redlock-random-order")),
+)
+_OVERSTAYED = ("pauses", "stopped-clients", "flushed-scripts")  # a strain that must be felt, or it proves nothing
+
+
+def load_cases() -> Iterator[Case]:
+    """The loads, by strain."""
+    for strain, recipes in ROWS:
+        for recipe in recipes:
+            expected = "safe" if find_recipe(recipe).about.safe else "violated"
+            yield Case("load", recipe, strain.name, expected, strain.about, partial(look_at_load, strain, recipe))
+
+
+def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -> Scenario:
+    """The load of one row. The strain's faults are repeated until the end."""
+    about = find_recipe(recipe).about
+    scenario = load(
+        None,
+        {
+            "recipe": recipe,
+            "instances": str(3 if about.most is None else about.usual),
+            "fsync": "none",
+            "users": "8",
+            "processes": str(strain.processes),
+            "resources": "1",
+            "ttl": "60ms",
+            "hold": "fixed:10ms",
+            "wait": "1s",
+            "warmup": "100ms",
+            "duration": f"{duration_ms:g}ms",
+            "seed": str(seed),
+            "pause": list(strain.pauses),
+            **(strain.options or {}),
+        },
+    )
+    faults = tuple(
+        Fault(kind, at_ms + again * QUICK_MS, for_ms, (target,), "fixed", {})
+        for again in range(int(duration_ms // QUICK_MS))
+        for kind, target, at_ms, for_ms in strain.faults
+    )
+    return replace(scenario, faults=faults)
+
+
+def look_at_load(strain: Strain, recipe: str, ground: Ground) -> Finding:
+    """Load `recipe` under `strain`; what this machine cannot do is skipped. Raises KeyboardInterrupt when cut short."""
+    swept: dict[str, float | None] = {}
+    tried = ground.memory.setdefault(strain.name, Counter())
+    duration_ms = (QUICK_MS if ground.quick else FULL_MS) * 2 ** tried[recipe]  # too little was tested: longer
+    tried[recipe] += 1
+    for pause in strain.sweep:
+        milder = _load_once(replace(strain, pauses=(pause,)), recipe, duration_ms, ground)
+        swept[f"service_faults_at_{pause.split(':')[1]}"] = milder.figures.get("service_faults")
+    finding = _load_once(strain, recipe, duration_ms, ground)
+    return replace(finding, figures={**finding.figures, **swept})
+
+
+def _load_once(strain: Strain, recipe: str, duration_ms: float, ground: Ground) -> Finding:
+    scenario = scenario_of(strain, recipe, seed=ground.seed, duration_ms=duration_ms)
+    with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
+        order = Order(scenario, ground.run_id, [], Path(folder), ground.server)
+        try:
+            with Interrupts() as interrupts:
+                finished = run_scenario(order, interrupts, lambda _progress: None)
+        except (EnvironmentNotReadyError, UsageError) as error:  # known beforehand; what else goes wrong says nothing
+            return cannot(SKIPPED, str(error))
+    if finished.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return judge_load(finished, strain, safe=find_recipe(recipe).about.safe)
+
+
+def judge_load(finished: Finished, strain: Strain, *, safe: bool) -> Finding:
+    """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
+    result, safety = finished.result, finished.result["safety"]
+    undone = [f"{fault['kind']}: {fault['skipped']}" for fault in result["faults"] if fault["skipped"]]
+    tested = safety["tested_leases"]
+    figures = {
+        "service_faults": safety["service_faults"],
+        "client_overstays": safety["client_overstays"],
+        "foreign_deletes": safety["foreign_deletes"],
+        "granted_after_their_end": safety["granted_invalid"],
+        "leases": result["totals"]["acquired"],
+        "tested": tested,
+    }
+    needs = {
+        f"every fault took place{''.join(f' ({one})' for one in undone[:1])}": not undone,
+        f"at least {TESTED_LEAST} leases were tested": tested >= TESTED_LEAST,
+        "the history is whole": safety["verdict"] != "UNKNOWN",
+    }
+    if strain.name in _OVERSTAYED:
+        needs["a holder worked past its lease"] = bool(safety["client_overstays"] or safety["service_faults"])
+    violated = safety["verdict"] == "VIOLATED"
+    holds = safety["verdict"] == "SAFE" if safe else bool(safety["service_faults"])
+    return find(
+        ("safe", "violated") if safe else ("violated", "safe"),
+        figures,
+        {} if holds and not safe else needs,  # a fault that is seen needs nothing more
+        holds=holds,
+        broken=safe and violated,
+        reason=safety["reason"],
+        safety=safety,
+    )

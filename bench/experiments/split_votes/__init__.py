@@ -1,0 +1,1 @@
+"""How often does nobody win? *N, K, spreads → rates with intervals*."""

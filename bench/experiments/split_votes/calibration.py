@@ -1,0 +1,141 @@
+"""Votes shared out by pure chance: *one driver, K contenders, N instances → rounds of a simultaneous start*.
+
+Rules: a round's K · N SETs leave one by one in one uniformly shuffled order over (contender, instance), on one
+connection per instance, which keeps that order; nothing is released before all have answered. So each instance falls
+to each contender with the chance 1/K, which is what the closed form assumes, and every vote is certain. Where the
+server has SET NX GET, a refusal names the holder, and an attempt alone can tell a split vote from a held lock.
+Source: bench.experiments.split_votes.judge, which judges these rounds as it judges those of real contenders.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from random import Random
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.split_votes.judge import Attempt, Ballot
+from bench.experiments.split_votes.trial import TTL_MS
+from lockcore import Outcome, Vote
+from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.errors import ProtocolError
+from lockcore.quorum import outcome_of, quorum_of
+from lockcore.resp import Replies, ReplyError, request
+
+REPLY_S = 5.0
+FIRST_WITH_NX_GET = (7, 0)
+NAMES = "calibration-"
+
+
+def names_holders(version: str) -> bool:
+    """Whether a server of this version tells a refused SET NX GET who holds the key (Redis 7.0; any Valkey)."""
+    numbers = version.split(".")[:2]
+    return tuple(int(number) if number.isdigit() else 0 for number in numbers) >= FIRST_WITH_NX_GET
+
+
+class Driver:
+    """One connection per instance. A context manager."""
+
+    def __init__(self, urls: Sequence[str], key_prefix: str, *, named: bool) -> None:
+        """Connect. `named`: ask for the holder's name with each SET."""
+        self._stack = ExitStack()
+        self._prefix, self._named = key_prefix, named
+        try:
+            self._lines = [_Line(url, self._stack) for url in urls]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def key(self, contenders: int, number: int) -> str:
+        """The key of a round, prefix included."""
+        return f"{self._prefix}{NAMES}{contenders}-{number}"
+
+    def round(self, contenders: int, number: int, dice: Random) -> list[Attempt]:
+        """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
+        key, lines = self.key(contenders, number), self._lines
+        extra = (b"GET",) if self._named else ()
+        start_ns = monotonic_ns()
+        commands = [
+            request(b"SET", key.encode(), b"contender-%d" % seat, b"NX", b"PX", b"%d" % TTL_MS, *extra)
+            for seat in range(contenders)
+        ]
+        turns = [(seat, line) for seat in range(contenders) for line in lines]
+        dice.shuffle(turns)
+        for seat, line in turns:
+            line.send(seat, commands[seat])
+        ballots = [line.ballots(self._named) for line in lines]
+        decided_ns = monotonic_ns()
+        delete = request(b"DEL", key.encode())
+        for line in lines:
+            line.send(0, delete)
+        for line in lines:
+            line.replies()
+        columns = [tuple(votes[seat] for votes in ballots) for seat in range(contenders)]
+        return [_attempt(seat, start_ns, decided_ns, column) for seat, column in enumerate(columns)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._stack.close()
+
+
+def _attempt(seat: int, started_ns: int, decided_ns: int, ballots: tuple[Ballot, ...]) -> Attempt:
+    votes = [ballot.vote for ballot in ballots]
+    outcome = outcome_of(votes.count(Vote.GRANTED), votes.count(Vote.REFUSED), quorum_of(len(votes)))
+    until_ns = started_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
+    return Attempt(seat, started_ns, decided_ns, outcome, ballots, until_ns)
+
+
+class _Line:
+    """The connection to one instance, and who is on it in which order."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        address = urlsplit(url)
+        self._address = f"{address.hostname}:{address.port}"
+        try:
+            sock = socket.create_connection((address.hostname, address.port or 6379), timeout=REPLY_S)
+        except OSError as error:
+            raise EnvironmentNotReadyError(f"{self._address} cannot be reached ({error.strerror}); start it") from error
+        self._socket = stack.enter_context(sock)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = Replies()
+        self._sent: list[tuple[int, int]] = []  # seat, when (ns)
+
+    def send(self, seat: int, command: bytes) -> None:
+        """Send one command for a contender, now."""
+        self._sent.append((seat, monotonic_ns()))
+        self._socket.sendall(command)
+
+    def replies(self) -> list[tuple[int, int, Any]]:
+        """The replies to all that was sent since the last call: seat, when it was sent (ns), reply."""
+        sent, self._sent = self._sent, []
+        replies: list[Any] = []
+        try:
+            while len(replies) < len(sent):
+                data = self._socket.recv(65_536)
+                if not data:
+                    raise EnvironmentNotReadyError(f"{self._address} closed the connection in the middle of a round")
+                replies += self._reader.all(data)
+        except (OSError, ProtocolError) as error:
+            raise EnvironmentNotReadyError(f"{self._address} did not answer a round: {error}") from error
+        return [(*who, reply) for who, reply in zip(sent, replies, strict=True)]
+
+    def ballots(self, named: bool) -> dict[int, Ballot]:
+        """The votes of a round by contender."""
+        answers = self.replies()
+        replied_ns = monotonic_ns()
+        return {seat: _ballot(reply, sent_ns, replied_ns, named) for seat, sent_ns, reply in answers}
+
+
+def _ballot(reply: object, sent_ns: int, replied_ns: int, named: bool) -> Ballot:
+    """With GET the reply is who held the key before (nil: nobody, so it is ours); without, OK or nil."""
+    if isinstance(reply, ReplyError):
+        return Ballot(Vote.ERRORED, sent_ns, replied_ns)
+    if reply is None or reply == b"OK":
+        granted = (reply is None) == named
+        return Ballot(Vote.GRANTED if granted else Vote.REFUSED, sent_ns, replied_ns)
+    return Ballot(Vote.REFUSED, sent_ns, replied_ns, holder=str(reply, "utf-8", "replace"))  # type: ignore[call-overload]

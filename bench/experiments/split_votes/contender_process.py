@@ -1,0 +1,306 @@
+"""One contender of `lockbench split-votes`, alone in its process: *orders on stdin → its attempts on stdout*.
+
+    parallel     lockcore's Redlock on gevent: all instances at once
+    sequential   the recipe redlock-sequential: one after the other
+    random       the recipe redlock-random-order: the same, each attempt in an order of its own
+
+Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that everybody stops when
+somebody has won. The winner holds until all others have stopped, so that a trial has one grant. Nothing is asked of
+the clock between an attempt's start and its end but by the lock itself. When the parent goes, so does this process.
+A lost attempt's clean-up left with what lockcore sent next (a time never too late), and was answered by the time that
+nothing was pending any more (never too early).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import gevent
+
+from bench.experiments.split_votes.judge import Attempt, Ballot
+from bench.experiments.split_votes.starting_gate import STOP, StartingGate
+from bench.experiments.split_votes.trial import TTL_MS, Block, Enrolment, resource_of, row_of
+from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.protocol import RecipeSettings
+from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
+from bench.workloads.orphan import die_with_parent
+from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Settings, Vote
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.quorum import quorum_of
+from lockcore.shells.greenlet import GreenletDriver
+from lockcore.shells.target import Target, target_of
+
+TIMEOUT_MS = 2000.0  # a crew may be larger than the machine: a reply that waits for a core is not lost
+SPIN_NS = 150_000  # before its time a contender stops sleeping
+LOOK_S = 0.0002
+
+
+class Voter(Protocol):
+    """A lock of which every vote is known."""
+
+    def acquire(self, resource: str) -> Lease | Denied:
+        """One attempt."""
+
+    def attempt(self, seat: int) -> Attempt:
+        """That attempt as it went, once all its replies are there."""
+
+    def release(self, lease: Lease, attempt: Attempt) -> Attempt:
+        """Give the lease back; the attempt with the times of that."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class WatchedDriver(GreenletDriver):
+    """lockcore's own driver, which also keeps when it sent something (ns, each before it left)."""
+
+    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+        self.sent_ns: list[int] = []
+        super().__init__(targets, settings)
+
+    def flush(self) -> None:
+        """See Driver.flush."""
+        if self.engine.dirty:
+            self.sent_ns.append(monotonic_ns())
+        super().flush()
+
+
+class ParallelVoter:
+    """lockcore's Redlock; an Observer of itself."""
+
+    def __init__(self, enrolment: Enrolment) -> None:
+        self._records: list[AttemptRecord] = []
+        settings = Settings(
+            key_prefix=enrolment.key_prefix,
+            max_ttl_ms=TTL_MS,
+            instance_timeout_ms=TIMEOUT_MS,
+            lag_cap=LagCap(age_ms=TIMEOUT_MS),
+            rejoin="trust",
+            retry=RetryPolicy("none"),
+            observer=self,
+        )
+        targets = [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in enrolment.urls]
+        driver = WatchedDriver.connect(targets, settings)
+        assert isinstance(driver, WatchedDriver)
+        self._driver, self._lock = driver, Redlock(driver)
+        self.close = self._lock.close
+
+    def observe(self, record: AttemptRecord) -> None:
+        """See Observer."""
+        self._records.append(record)
+
+    def acquire(self, resource: str) -> Lease | Denied:
+        """See Voter."""
+        self._records.clear()
+        self._driver.sent_ns.clear()
+        return self._lock.try_acquire(resource, TTL_MS)
+
+    def attempt(self, seat: int) -> Attempt:
+        """See Voter."""
+        drained_ns = self._drained()
+        record = self._records[0]
+        won = record.outcome is Outcome.ACQUIRED
+        given_back = (0, 0) if won else (cleaned_ns(record, self._driver.sent_ns), drained_ns)
+        ballots = [
+            Ballot(vote, sent_ns, replied_ns, *(given_back if sent_ns else (0, 0)))
+            for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
+        ]
+        until_ns = record.decided_ns + record.validity_ns if won else 0
+        return Attempt(seat, record.started_ns, record.decided_ns, record.outcome, tuple(ballots), until_ns)
+
+    def release(self, lease: Lease, attempt: Attempt) -> Attempt:
+        """See Voter."""
+        sent_ns = monotonic_ns()
+        self._lock.try_release(lease)
+        drained_ns = self._drained()
+        ballots = (replace(one, release_sent_ns=sent_ns, release_replied_ns=drained_ns) for one in attempt.ballots)
+        return replace(attempt, ballots=tuple(ballots))
+
+    def _drained(self) -> int:
+        """Wait until everything is answered; when that was so (ns)."""
+        while not self._records or any(status.pending for status in self._lock.instances):
+            gevent.sleep(LOOK_S)
+        return monotonic_ns()
+
+
+def cleaned_ns(record: AttemptRecord, sent_ns: Sequence[int]) -> int:
+    """When (ns) a lost attempt's clean-up left: with the first of what was sent, `sent_ns`, once it was lost."""
+    lost = lost_ns(record)
+    return min((at for at in sent_ns if at >= lost), default=lost)
+
+
+def lost_ns(record: AttemptRecord) -> int:
+    """When (ns) a lost attempt knew that it was: so many instances had not granted that no quorum was left."""
+    spare = len(record.votes) - quorum_of(len(record.votes))
+    others = [at for vote, at in zip(record.votes, record.replied_ns, strict=True) if vote is not Vote.GRANTED]
+    known = sorted(at or record.closed_ns for at in others)
+    return known[spare] if len(known) > spare else record.decided_ns  # TOO_LATE: won, and not in time
+
+
+class TimedInstance(Instance):
+    """An instance that keeps the ballot of the present attempt."""
+
+    ballot = Ballot(Vote.ABSENT)
+
+    def ask(self, *command: Any) -> Any:
+        """See Instance.ask."""
+        asked_ns = monotonic_ns()
+        if command[0] != "SET":
+            reply = super().ask(*command)
+            sent_ns = self.ballot.release_sent_ns or asked_ns
+            self.ballot = replace(self.ballot, release_sent_ns=sent_ns, release_replied_ns=monotonic_ns())
+            return reply
+        self.ballot = Ballot(Vote.SILENT, asked_ns)
+        try:
+            reply = super().ask(*command)
+        except DEFINITE:
+            self.ballot = Ballot(Vote.ERRORED, asked_ns, monotonic_ns())
+            raise
+        self.ballot = Ballot(Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns())
+        return reply
+
+
+class SequentialVoter:
+    """One of the two recipes that ask one instance after the other."""
+
+    def __init__(self, enrolment: Enrolment, recipe: type[RedlockSequential]) -> None:
+        settings = RecipeSettings(
+            key_prefix=enrolment.key_prefix,
+            max_ttl_ms=TTL_MS,
+            instance_timeout_ms=TIMEOUT_MS,
+            retry=RetryPolicy("none"),
+            seed=enrolment.seed,
+            process=enrolment.seat,
+        )
+        self._servers = [TimedInstance(index, url, settings) for index, url in enumerate(enrolment.urls)]
+        self._lock = recipe(self._servers, settings)
+        self._result: Lease | Denied
+        self._span_ns = (0, 0)
+        self.close = self._lock.close
+
+    def acquire(self, resource: str) -> Lease | Denied:
+        """See Voter."""
+        started_ns = monotonic_ns()
+        self._result = self._lock.acquire(resource, TTL_MS, 0)
+        self._span_ns = started_ns, monotonic_ns()
+        return self._result
+
+    def attempt(self, seat: int) -> Attempt:
+        """See Voter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
+        result, (started_ns, ended_ns) = self._result, self._span_ns
+        if isinstance(result, Lease):
+            return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, self._ballots(), result.valid_until_ns)
+        decided_ns = max((server.ballot.replied_ns for server in self._servers), default=0) or ended_ns
+        return Attempt(seat, started_ns, decided_ns, result.outcome, self._ballots())
+
+    def release(self, lease: Lease, attempt: Attempt) -> Attempt:
+        """See Voter."""
+        self._lock.release(lease)
+        return replace(attempt, ballots=self._ballots())
+
+    def _ballots(self) -> tuple[Ballot, ...]:
+        return tuple(server.ballot for server in self._servers)
+
+
+class Contender:
+    """One seat of the crew."""
+
+    def __init__(self, enrolment: Enrolment, gate: StartingGate) -> None:
+        self._seat, self._gate = enrolment.seat, gate
+        self._dice = Random(f"{enrolment.seed} {enrolment.seat} contender")
+        self._voters: dict[str, Voter] = {
+            "parallel": ParallelVoter(enrolment),
+            "sequential": SequentialVoter(enrolment, RedlockSequential),
+            "random": SequentialVoter(enrolment, RedlockRandomOrder),
+        }
+        self._start_ns = 0
+
+    def run(self, block: Block) -> list[list[Any]]:
+        """Take part in all trials of a block; every attempt as a row."""
+        rows: list[list[Any]] = []
+        gate, seat = self._gate, self._seat
+        self._start_ns = gate.start_ns
+        for trial in block.trials:
+            gate.ready(seat, trial)
+            self._look_until(lambda: gate.start_ns != self._start_ns)
+            self._start_ns = gate.start_ns
+            if self._start_ns == STOP:
+                break
+            lease, attempts = self._try_for(block, trial)
+            gate.finish(seat, trial)
+            if lease is not None:
+                self._look_until(lambda trial=trial: gate.are_finished(block.contenders, trial))  # type: ignore[misc]
+                attempts[-1] = self._voters[block.order].release(lease, attempts[-1])
+            rows += [row_of(trial, attempt) for attempt in attempts]
+        return rows
+
+    def _try_for(self, block: Block, trial: int) -> tuple[Lease | None, list[Attempt]]:
+        """Attempt after attempt, until somebody has won or the policy or the patience is at its end."""
+        voter, gate, resource = self._voters[block.order], self._gate, resource_of(trial)
+        policy = RetryPolicy(block.policy, block.window_ms)  # type: ignore[arg-type]  # checked by RetryPolicy
+        deadline_ns = self._start_ns + int(block.patience_ms * NS_PER_MS)
+        _sleep_until(self._start_ns + int(self._dice.uniform(0, block.spread_ms) * NS_PER_MS))
+        attempts: list[Attempt] = []
+        while True:
+            result = voter.acquire(resource)
+            if isinstance(result, Lease):
+                gate.win(trial)
+            attempts.append(voter.attempt(self._seat))
+            if isinstance(result, Lease):
+                return result, attempts
+            start_ns = policy.next_start_ns(
+                result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._dice.random()
+            )
+            if start_ns is None or not self._rest(start_ns, trial):
+                return None, attempts
+
+    def _rest(self, until_ns: int, trial: int) -> bool:
+        """Wait for the next attempt; False when there is no need for it."""
+        while not self._gate.is_won(trial) and self._gate.start_ns != STOP:
+            left_ns = until_ns - monotonic_ns()
+            if left_ns <= 0:
+                return True
+            gevent.sleep(min(LOOK_S, left_ns / NS_PER_S))
+        return False
+
+    def _look_until(self, seen: Callable[[], bool]) -> None:
+        while not seen() and self._gate.start_ns != STOP:
+            time.sleep(LOOK_S)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for voter in self._voters.values():
+            voter.close()
+
+
+def _sleep_until(due_ns: int) -> None:
+    """Return at `due_ns`: asleep until shortly before, then awake."""
+    while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:
+        time.sleep(left_ns / NS_PER_S)
+    while monotonic_ns() < due_ns:
+        pass
+
+
+def main(lines: Sequence[str] | Any = sys.stdin) -> None:
+    """Enrol by the first line of stdin, say so, then answer every further line, a Block, with the attempts made."""
+    enrolment = Enrolment(**json.loads(next(iter(lines))))
+    die_with_parent(enrolment.parent_pid)
+    gate = StartingGate(Path(enrolment.gate), enrolment.seats)
+    contender = Contender(enrolment, gate)
+    print(json.dumps("enrolled"), flush=True)  # noqa: T201 - the parent reads it
+    try:
+        for line in lines:
+            print(json.dumps(contender.run(Block(**json.loads(line)))), flush=True)  # noqa: T201
+    finally:
+        contender.close()
+
+
+if __name__ == "__main__":
+    main()

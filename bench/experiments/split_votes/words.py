@@ -1,0 +1,272 @@
+"""What `lockbench split-votes` says: *its result → tables and sentences, on a terminal or as Markdown*.
+
+Rules: verdict first; nothing is computed here; exact and probable figures are named as such wherever they stand. Fits
+80 columns. Source: the sections of bench.experiments.split_votes.experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.measure.verdict import word_of
+from bench.report.figures import MISSING, count, milliseconds
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Part as TablePart
+from bench.report.sheet import Sheet
+from bench.scenario.quantity import duration_text
+
+Result = Mapping[str, Any]
+
+_CALIBRATION = (
+    *("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "probable,\nby outcome", "probable,\nby holders"),
+)
+_CONTENTION = (
+    *("K", "order", "spread\nms", "apart\np50 ms", "rounds", "nobody won,\n95 %", "split votes,\nexact, 95 %"),
+    *("prob-\nable", "closed\nform", "took\np50 ms"),
+)
+_RETRIES = (
+    *("K", "order", "retry", "first\np50 ms", "grant\np99", "\nmax", "all lost,\nof trials", "dead\np50 ms"),
+    *("per\nrounds", "grant\ntries", "\nall"),
+)
+_ROOMY = 100  # columns
+_LEFT = {"order", "retry", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One table: what it shows, its head (lines of a cell are parted by newlines) and its rows."""
+
+    name: str
+    about: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitVotesSummary:
+    """A result in words. `lines`: labelled sentences; those labelled "because" or "warning" want attention."""
+
+    verdict: str
+    style: str
+    headline: str
+    conditions: str
+    parts: tuple[Part, ...]
+    lines: tuple[tuple[str, str], ...]
+
+
+def split_votes_sheet(result: Result, place: str = "") -> Sheet:
+    """Return `result`, stored at `place`, as a sheet."""
+    told = summarise_split_votes(result, place)
+    parts = tuple(
+        TablePart(part.name, part.about, part.head, part.rows, frozenset({1, 2} if "order" in part.head else {0}))
+        for part in told.parts
+    )
+    return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
+
+
+def summarise_split_votes(result: Result, place: str = "") -> SplitVotesSummary:
+    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
+    word = word_of("split-votes", result["verdict"])
+    return SplitVotesSummary(
+        word.text,
+        word.colour,
+        _headline(result),
+        _conditions(result),
+        tuple(_parts(result)),
+        tuple(_lines(result, place)),
+    )
+
+
+def _headline(result: Result) -> str:
+    if not result["contention"]:
+        return "calibration only, then interrupted"
+    most = max(row["contenders"] for row in result["contention"])
+    rows = [row for row in result["contention"] if row["contenders"] == most]
+    first = [row for row in rows if row["spread_s"] == rows[0]["spread_s"]]
+    shown = " · ".join(f"{row['order']} {_rate(row['nobody_won_rate'])}" for row in first)
+    cut = "interrupted · " if result["interrupted"] else ""
+    return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0]['closed_form']:.2f}"
+
+
+def _conditions(result: Result) -> str:
+    conditions, server = result["conditions"], result["fleet"]["server"]
+    return " · ".join(
+        (
+            f"N={conditions['instances']}",
+            f"{server['name']} {server['version']}, in memory",
+            f"{conditions['usable_cores']} cores shared by contenders and servers",
+            f"seed {result['seed']}",
+            f"{result['duration_s']:.0f} s",
+        )
+    )
+
+
+def _parts(result: Result) -> Iterator[Part]:
+    calibration = tuple(map(_calibration, result["calibration"]))
+    about = "one driver sends each round's K·N SETs in one shuffled order"
+    yield Part("calibration", about, _CALIBRATION, calibration)
+    if result["contention"]:
+        trials = max(row["trials"] for row in result["contention"])
+        about = f"K processes released together, one attempt each, {count(trials)} trials per row"
+        yield Part("contention", about, _CONTENTION, tuple(map(_contention, result["contention"])))
+    if result["retries"]:
+        about = "the same, again and again until somebody wins"
+        yield Part("retries", about, _RETRIES, tuple(map(_retry, result["retries"])))
+
+
+def _calibration(row: Mapping[str, Any]) -> tuple[str, ...]:
+    by_outcome, by_holders = row["probable_by_outcome"], row["probable_by_holders"]
+    return (
+        str(row["contenders"]),
+        count(row["rounds"]),
+        _interval(row["split_rate"], digits=3),
+        f"{row['closed_form']:.3f}",
+        "as expected" if row["as_expected"] else "NOT AS EXPECTED",
+        f"{_rate(by_outcome, 3)} of {by_outcome['expected']:.3f}",
+        _rate(by_holders, 3) if by_holders else MISSING,
+    )
+
+
+def _contention(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(row["contenders"]),
+        row["order"],
+        f"{row['spread_s'] * 1000:g}",
+        milliseconds(row["start_skew_s"]["p50"]),
+        count(row["contention_rounds"]),
+        _interval(row["nobody_won_rate"]),
+        _interval(row["split_rate"]),
+        _rate(row["probable_by_outcome"]),
+        f"{row['closed_form']:.2f}",
+        milliseconds(row["attempt_s"]["p50"]),
+    )
+
+
+def _retry(row: Mapping[str, Any]) -> tuple[str, ...]:
+    first, retry = row["first_grant_s"], row["retry"]
+    return (
+        str(row["contenders"]),
+        row["order"],
+        f"{retry['policy']} {duration_text(retry['window_ms'])}",
+        *(milliseconds(first[name]) for name in ("p50", "p99", "max")),
+        f"{row['first_attempts_lost']}/{row['trials']}",
+        milliseconds(row["dead_time_s"]["p50"]),
+        *(_mean(row[name]) for name in ("rounds_per_grant", "winners_attempt", "attempts_per_grant")),
+    )
+
+
+def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
+    for reason in result["verdict"]["reasons"]:
+        yield "because", reason
+    yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder"
+    yield "spread", "starts are spread over so much; apart: from the first start to the last; took: an attempt"
+    yield (
+        "exact",
+        (
+            "split votes proven by all contenders' records: a moment when nobody had won and nobody still could; "
+            "at least so many, at most those that nobody won"
+        ),
+    )
+    yield "probable", _probable(result)
+    yield (
+        "closed form",
+        "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; beside contention no tolerance",
+    )
+    if result["retries"]:
+        yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
+        yield "per grant", "contention rounds; tries of the winner; attempts of all contenders"
+    yield "keys left", _leaks(result["leaks"])
+    for warning in result["warnings"]:
+        yield "warning", warning
+    if place:
+        yield "result", place
+
+
+def _probable(result: Result) -> str:
+    text = "an attempt alone ended as SPLIT_VOTE"
+    if result["conditions"]["instances"] % 2:
+        text += "; at odd N, all answering, a quorum refuses every loser: CONTENDED"
+    holders = "the holders named by refusals (SET NX GET) tell it apart"
+    missing = "this server has no SET NX GET, which would name the holders"
+    return f"{text}; {holders if result['calibration'][0]['probable_by_holders'] else missing}"
+
+
+def _leaks(leaks: Sequence[Mapping[str, Any]]) -> str:
+    unknown = sum(leak["found"] is None for leak in leaks)
+    text = count(sum(leak["found"] or 0 for leak in leaks))
+    return text if not unknown else f"{text}; {unknown} instances could not be asked"
+
+
+def _rate(interval: Mapping[str, Any], digits: int = 2) -> str:
+    return MISSING if interval["rate"] is None else f"{interval['rate']:.{digits}f}"
+
+
+def _interval(interval: Mapping[str, Any], digits: int = 2) -> str:
+    if interval["rate"] is None:
+        return MISSING
+    low, high = (f"{interval[name]:.{digits}f}".removeprefix("0") for name in ("low", "high"))
+    return f"{interval['rate']:.{digits}f} {low}–{high}"
+
+
+def _mean(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.{1 if value < 99.95 else 0}f}"
+
+
+def split_votes_suite(result: Result) -> Suite:
+    """The calibration of each K and the verdict as a whole, as JUnit cases."""
+    cases = [
+        Case(
+            f"calibration K={row['contenders']}",
+            "pass" if row["as_expected"] else "inconclusive",
+            f"split-vote rate {_rate(row['split_rate'], 3)}, closed form {row['closed_form']:.3f}",
+        )
+        for row in result["calibration"]
+    ]
+    verdict = result["verdict"]
+    whole = Case("split votes", verdict["status"], "; ".join(verdict["reasons"]) or _headline(result))
+    return Suite("split-votes", result["started_at"], result["duration_s"], [*cases, whole], {"id": result["id"]})
+
+
+# -- the two shapes --------------------------------------------------------------------------------------------------
+
+
+def print_split_votes(summary: SplitVotesSummary, console: Console) -> None:
+    """Print `summary` on `console`."""
+    console.print(Text.assemble((f"{summary.verdict}   ", f"bold {summary.style}"), (summary.headline, "bold")))
+    console.print(Text(summary.conditions, style="dim"))
+    for part in summary.parts:
+        console.print(Text.assemble("\n", (part.name, "bold"), (f"   {part.about}", "dim")))
+        gap = 2 if console.width >= _ROOMY else 1
+        table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+        for head in part.head:
+            table.add_column(head, justify="left" if head in _LEFT else "right", no_wrap=True)
+        for row in part.rows:
+            table.add_row(*row)
+        console.print(table)
+    facts = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for label, text in summary.lines:
+        facts.add_row(
+            label, Text(text, style=summary.style if label == "because" else "yellow" if label == "warning" else "")
+        )
+    console.print()
+    console.print(facts)
+
+
+def split_votes_markdown(summary: SplitVotesSummary) -> str:
+    """Return `summary` as a Markdown document."""
+    parts = [f"## {summary.verdict}: {summary.headline}", summary.conditions]
+    for part in summary.parts:
+        head = [" ".join(cell.replace("-\n", "").split()) for cell in part.head]
+        rule = ["---" if cell in _LEFT else "---:" for cell in part.head]
+        rows = [head, rule, *map(list, part.rows)]
+        parts += [f"### {part.name}: {part.about}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    parts.append("\n".join(f"- **{label}**: {text}" for label, text in summary.lines))
+    return "\n\n".join(parts) + "\n"

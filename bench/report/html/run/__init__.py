@@ -1,0 +1,1 @@
+"""The page of one run: *result → figures of latency, course, instances, safety*."""

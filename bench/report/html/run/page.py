@@ -1,0 +1,97 @@
+"""The page of one run: *result.json → verdict, figures, tables, in the order people ask*.
+
+Rules: verdict and reasons first, then how fast, how it went over time, whether it was safe, the instances, the
+conditions. Words and figures are those of the terminal's summary. Source: bench.report.summary.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from bench.report.html.facts import fact_text, scenario_facts
+from bench.report.html.faults import fault_rows
+from bench.report.html.figure import Figure, Page, Section, Table
+from bench.report.html.run.course import course_figures
+from bench.report.html.run.instances import instance_figures, instances_finding
+from bench.report.html.run.latency import percentile_figure
+from bench.report.html.run.safety import examples_table, holders_figure, safety_finding
+from bench.report.summary import BAD, GOOD, TABLE_HEAD, WARNING, Summary, summarise
+
+Result = Mapping[str, Any]
+_PAIR, _WORDS = frozenset({0, 1}), frozenset({0, 1, 4})
+STYLES = {GOOD: "good", WARNING: "warning", BAD: "bad"}
+
+
+def run_page(result: Result, place: str = "") -> Page:
+    """Return the page of a run whose result stands at `place`."""
+    summary = summarise(result, place)
+    sections = [_speed(result, summary), *_course(result), _safety(result), _instances(result), _conditions(result)]
+    return Page(
+        title=f"{summary.verdict} · {result['scenario']['recipe']} · {result['started_at'][:16].replace('T', ' ')}",
+        verdict=summary.verdict,
+        style=STYLES[summary.style],
+        headline=summary.headline.replace("   ", " · "),
+        conditions=summary.conditions,
+        facts=tuple((line.label, line.text, STYLES.get(line.style, "")) for line in summary.lines),
+        sections=tuple(section for section in sections if section.figures or section.tables),
+        repeat=shlex.join(result["command"]),
+    )
+
+
+def _speed(result: Result, summary: Summary) -> Section:
+    rows = tuple((f"{row.name.strip()}{f' ({row.note})' if row.note else ''}", *row.cells) for row in summary.rows)
+    head = ("ms", *TABLE_HEAD)
+    about = "From HDR histograms; – means fewer than ten samples beyond it"
+    table = Table("How long it took", about, head, rows, name="latency")
+    curve = percentile_figure(result)
+    return Section("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
+
+
+def _course(result: Result) -> list[Section]:
+    figures = course_figures(result)
+    faults = fault_rows(result)
+    head = ("fault", "target", "begun", "ended", "")
+    table = Table("Faults of this run", "Seconds of the measured window", head, faults, left=_WORDS, name="faults")
+    return [Section("Over time", tuple(figures), (table,) if faults else ())]
+
+
+def _safety(result: Result) -> Section:
+    holders, table = holders_figure(result), examples_table(result)
+    figures: tuple[Figure, ...] = (holders,) if holders else ()
+    safety = result["safety"]
+    names = (
+        "service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals", "unexplained",
+        "contested_leases", "tested_leases",
+    )  # fmt: skip
+    rows = tuple((name.replace("_", " "), f"{safety[name]:,}") for name in names)
+    title = "What the oracle found" if figures else safety_finding(result)
+    counts = Table(title, "in the whole run, warm-up and drain included", ("rule", "count"), rows, name="safety")
+    return Section("Did the lock hold?", figures, (counts, *((table,) if table else ())))
+
+
+def _instances(result: Result) -> Section:
+    return Section(f"Instances: {instances_finding(result)}", tuple(instance_figures(result)), style="small")
+
+
+def _conditions(result: Result) -> Section:
+    scenario = tuple(scenario_facts(result["scenario"]).items())
+    environment = {**result["environment"]}
+    packages = environment.pop("packages", {})
+    machine = tuple((name, fact_text(value)) for name, value in environment.items())
+    installed = tuple((name, version or "not installed") for name, version in packages.items())
+    fleet = tuple((name, fact_text(value)) for name, value in result["fleet"].items() if name != "instances")
+    return Section(
+        "Conditions",
+        (),
+        (
+            Table(
+                "Scenario", "Every key with its resolved value", ("key", "value"), scenario, left=_PAIR, name="scenario"
+            ),
+            Table("Servers", "What was started or targeted", ("what", "value"), fleet, left=_PAIR, name="fleet"),
+            Table("Machine", "Of the load generator", ("what", "value"), machine, left=_PAIR, name="environment"),
+            Table("Packages", "Versions", ("package", "version"), installed, left=_PAIR, name="packages"),
+        ),
+        style="folded",
+    )

@@ -1,0 +1,1 @@
+"""One run, which every question stands on: *scenario → servers, Locust, record → a judged, written result*."""

@@ -1,0 +1,201 @@
+"""What a run comes to: *history, notes, counters → the whole result*.
+
+Rules: everything that qualifies a number stands in `warnings`, as a value; what is missing is None and said. Leaked
+keys are counted, then unlinked by their known names. Source: bench.measure (fold, result), bench.safety (judge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.gates.threshold import read_thresholds
+from bench.measure import workers
+from bench.measure.begun import read_open
+from bench.measure.environment import describe_environment
+from bench.measure.facts import Due, Facts, Window
+from bench.measure.fold import Fold, Sections
+from bench.measure.record import history_parts, read_history
+from bench.measure.result import Result, assemble
+from bench.measure.steady import steady_state
+from bench.recipes.fencing import OWN_KEYS
+from bench.recipes.registry import find_recipe
+from bench.run.faults import Timeline
+from bench.run.follow import Course
+from bench.run.servers import Servers
+from bench.run.verdict import invalidities, judge_run
+from bench.safety.completeness import holes
+from bench.safety.holders import Holders
+from bench.safety.judge import Judge
+from bench.safety.report import Circumstances
+from bench.scenario import Scenario
+from bench.topology.probe import LeakCount, leaked_keys
+from bench.workloads.arrivals import due_between
+from lockcore.clock import NS_PER_MS
+
+Section = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a run left. `counters` and `server_cpu_s` as `Counters.section` returns them."""
+
+    scenario: Scenario
+    servers: Servers
+    workdir: Path
+    key_prefix: str
+    course: Course
+    window: Window
+    timeline: Timeline
+    counters: Sequence[Section]
+    server_cpu_s: float | None
+
+
+def conclude(evidence: Evidence, **identity: Any) -> Result:
+    """Return the result; `identity` gives its `id`, `command` and `started_at`."""
+    scenario, course = evidence.scenario, evidence.course
+    reports = workers.read_workers(evidence.workdir)
+    folded, safety, used = _judge(evidence, reports)
+    asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
+    leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
+    if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
+        leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
+    instances = _instances(evidence, folded.values["instances"], leaks)
+    judged = {**folded.values, "safety": safety, "duration_s": evidence.window.duration_s}
+    breaks = (*course.deaths, *evidence.timeline.absences(), *evidence.servers.losses())
+    void = invalidities(folded.values, breaks)
+    thresholds = [threshold.judge(judged, void) for threshold in read_thresholds(scenario.thresholds)]
+    return assemble(
+        {
+            **identity,
+            **folded.values,
+            "scenario": scenario.to_json(),
+            "seed": scenario.seed,
+            "duration_s": evidence.window.duration_s,
+            "interrupted": course.interrupted,
+            "environment": describe_environment(),
+            "fleet": evidence.servers.section(),
+            "instances": instances,
+            "safety": safety,
+            "faults": evidence.timeline.section(),
+            "thresholds": thresholds,
+            "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
+            "verdict": judge_run(folded.values, safety, breaks, thresholds, interrupted=course.interrupted),
+        }
+    )
+
+
+def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Sections, Section, set[int]]:
+    """Fold and judge the history part by part; also return which resources were ever asked for."""
+    total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
+    parts = history_parts(evidence.workdir)
+    history = read_history(evidence.workdir, 0, parts)
+    oracle = Judge(evidence.scenario.ttl_ms, _circumstances(evidence, reports, history.counts))
+    holders = Holders(total.slices)
+    used: set[int] = set()
+    torn, missing = history.torn, history.missing_segments
+    for part in range(parts):
+        history = read_history(evidence.workdir, part, parts) if part else history
+        total.add(history.records)
+        oracle.add(history.records, history.lost)
+        holders.add(history.records, oracle.violated_resources)
+        used.update(np.unique(history.records["resource"]).tolist())
+    safety = {**oracle.report(torn, missing).to_json(), "holders": holders.section()}
+    sections, drift = total.sections(reports, evidence.server_cpu_s), steady_state(total.leases_per_tenth).warning
+    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), safety, used
+
+
+def _due(evidence: Evidence) -> Due | None:
+    """What the schedule wanted until the window's end, whoever was left to start it; None in closed loop."""
+    scenario, window = evidence.scenario, evidence.window
+    if scenario.rate_per_s is None:
+        return None
+    first_ns = int(scenario.warmup_ms * NS_PER_MS)
+    last_ns = first_ns + window.stop_ns - window.start_ns
+    late, all_of_it = (
+        due_between(scenario.rate_per_s, scenario.arrivals, scenario.seed, since_ns, last_ns)
+        for since_ns in (first_ns, 0)
+    )
+    return Due(late, all_of_it)
+
+
+def _circumstances(
+    evidence: Evidence, reports: Sequence[workers.Worker], recorded: Mapping[tuple[int, int], int]
+) -> Circumstances:
+    about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
+    commands = [info["commands_processed"] for info in evidence.counters]
+    ended = (*course.deaths, *course.casualties)
+    missing = holes(reports, recorded, read_open(evidence.workdir), evidence.scenario.processes, "; ".join(ended))
+    return Circumstances(
+        unsafe_recipe=None if about.safe else about.flaw,
+        fault_spans_ns=evidence.timeline.spans_ns(),
+        clock=course.clock,
+        missing=(*ended, *missing),
+        commands=None if None in commands else sum(commands),
+    )
+
+
+def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
+    """The names that the keys of these resources have on every instance."""
+    return (f"{key_prefix}r{index}" for index in resources)
+
+
+def _instances(evidence: Evidence, seen: Sequence[Section], leaks: Sequence[LeakCount]) -> list[Section]:
+    """What the load saw of each instance, beside what the instance says itself."""
+    rows = []
+    for index, (fact, info, leak) in enumerate(zip(evidence.servers.facts, evidence.counters, leaks, strict=True)):
+        status = (
+            seen[index]
+            if index < len(seen)
+            else {"index": index, "address": fact.address, "state": "unknown", "errors": {}}
+        )
+        cpu_s, commands = info["cpu_s"], info["commands_processed"]
+        rows.append(
+            {
+                **status,
+                "server": f"{fact.server} {fact.version}" if fact.server else status.get("server"),
+                "cpu_us_per_command": cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
+                "info": info,
+                "leaked_keys": leak.found,
+            }
+        )
+    return rows
+
+
+def _warnings(
+    evidence: Evidence, instances: Sequence[Section], reports: Sequence[workers.Worker], safety: Section
+) -> Iterator[str]:
+    for instance in instances:
+        yield from _instance_warnings(instance)
+    for text, number in workers.errors(reports).items():
+        yield f"a caller failed {number} times: {text}"
+    about = find_recipe(evidence.scenario.recipe).about
+    if not about.safe:
+        yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
+    for name, number in workers.figures(reports).items():
+        yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
+    if safety["verdict"] == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
+        yield f"safety is unknown: {safety['reason']}"
+    yield from evidence.timeline.warnings()
+    yield from evidence.servers.warnings()
+
+
+def _instance_warnings(instance: Section) -> Iterator[str]:
+    left, silence = instance["leaked_keys"], instance["info"]["warning"]
+    said = []
+    if instance["state"] != "voting":
+        said.append(f"{instance['state']} at the end" + (f" ({instance['reason']})" if instance.get("reason") else ""))
+    if left is None and silence and instance.get("reason"):  # one cause, said once
+        said.append("neither its counters nor its keys could be looked at")
+    else:
+        said += [str(silence)] if silence else []
+        said += ["whether keys were left could not be checked"] if left is None else []
+    if left:
+        words = "keys of this run were left, and have" if left > 1 else "key of this run was left, and has"
+        said.append(f"{left} {words} been unlinked")
+    if said:
+        yield f"instance #{instance['index']} ({instance['address']}): {'; '.join(said)}"

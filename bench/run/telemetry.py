@@ -1,0 +1,128 @@
+"""Telemetry around one run: *OTEL_* variables, the run and its servers → an exporter beside it, or nothing*.
+
+Rules: without a wish for telemetry nothing of it is imported or asked; with one, a collector's troubles become a
+warning of the result, and only what is wrong before the load starts stops the run. Source: bench.telemetry.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.errors import BenchError
+from bench.run.faults import Timeline
+from bench.run.servers import Servers
+from bench.safety.live import LiveJudge
+from bench.scenario import Scenario
+from bench.telemetry.run import Run, address_of, policy_of
+from bench.telemetry.servers import FSYNCS
+from bench.telemetry.settings import settings_of
+from bench.topology.faults.site import Site
+from bench.topology.info_watch import InfoWatch
+from lockcore.clock import NS_PER_MS
+
+if TYPE_CHECKING:
+    from bench.telemetry.exporter import Exporter
+
+HURRIED_S = 1.0
+
+
+class RunTelemetry:
+    """What a run exports, if anything. Made by `open_telemetry`; `start` with the load, `finish` with the result."""
+
+    def __init__(self, exporter: Exporter | None, servers: InfoWatch | None, beside: _Beside) -> None:
+        self._exporter, self._servers, self._beside = exporter, servers, beside
+
+    def start(self, timeline: Timeline, live: LiveJudge) -> None:
+        """The load starts, with these faults and this judge of what is known by now."""
+        self._beside.timeline, self._beside.live = timeline, live
+        if self._exporter is not None and self._servers is not None:
+            self._servers.start()
+            self._exporter.start()
+
+    def finish(self, safety: Mapping[str, Any], *, hurried: bool = False) -> list[str]:
+        """Export what the run came to; return warnings. The run's folder must still be there.
+
+        `hurried`: somebody waits for the end, so a collector gets little time.
+        """
+        exporter, self._exporter = self._exporter, None
+        if exporter is None or self._servers is None:
+            return []
+        self._servers.stop()
+        return exporter.finish(safety, HURRIED_S) if hurried else exporter.finish(safety)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        """Without a result nothing more is exported."""
+        if self._exporter is not None and self._servers is not None:
+            self._servers.stop()
+            self._exporter.abort()
+
+
+def open_telemetry(
+    scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
+) -> RunTelemetry:
+    """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
+    settings, beside = settings_of(environ), _Beside()
+    if settings is None:
+        return RunTelemetry(None, None, beside)
+    from bench.telemetry.exporter import Sources, open_exporter
+
+    asked = InfoWatch(servers.urls, _syncs(servers.site))
+    sources = Sources(infos=lambda: asked.infos, faults=beside.faults, judged=beside.judged)
+    exporter = open_exporter(settings, _run(scenario, run_id, servers), workdir, sources)
+    return RunTelemetry(exporter, asked, beside)
+
+
+class _Beside:
+    """What goes on beside the load: faults and the live verdict, once there are any."""
+
+    def __init__(self) -> None:
+        self.timeline: Timeline | None = None
+        self.live: LiveJudge | None = None
+        self._asked_ns = 0
+
+    def judged(self) -> tuple[int, Mapping[str, int]] | None:
+        """How many leases were judged by now, and the violations by kind."""
+        return None if self.live is None else (self.live.verdict.leases, self.live.verdict.counts)
+
+    def faults(self) -> Sequence[tuple[str, str, bool]]:
+        """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
+        asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
+        events = self.timeline.events if self.timeline is not None else ()
+        return [
+            (event.order.kind, event.order.target, bool(event.begun_ns and (event.ended_ns or asked_ns) >= asked_ns))
+            for event in events
+        ]
+
+
+def _syncs(site: Site) -> Callable[[int], Mapping[str, Any]]:
+    """What INFO does not say: how often an instance has synced, where the shim counts it."""
+
+    def syncs(index: int) -> Mapping[str, Any]:
+        with suppress(BenchError, LookupError):
+            return {FSYNCS: site.control(index).syncs}
+        return {}
+
+    return syncs
+
+
+def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
+    return Run(
+        id=run_id,
+        recipe=scenario.recipe,
+        fsync=policy_of(fact.fsync for fact in servers.facts),
+        addresses=[address_of(fact.address) for fact in servers.facts],
+        users=scenario.users,
+        processes=scenario.processes,
+        rate_per_s=scenario.rate_per_s,
+        instance_timeout_ms=scenario.instance_timeout_ms,
+        warmup_ns=int(scenario.warmup_ms * NS_PER_MS),
+        duration_ns=int(scenario.duration_ms * NS_PER_MS),
+    )

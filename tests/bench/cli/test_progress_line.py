@@ -1,0 +1,135 @@
+"""The progress: whole at every width, sensible when nobody watches a terminal, silent when told to be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line
+from bench.run.progress import InstanceTrouble, Progress
+from bench.safety.live import LiveVerdict
+
+
+def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -> Progress:
+    values: dict[str, Any] = {
+        "phase": phase,
+        "elapsed_s": elapsed_s,
+        "remaining_s": 20.0 - elapsed_s,
+        "acquires_per_s": 11_482.3,
+        "p50_s": 0.00041,
+        "p99_s": 0.0029,
+        "outcomes": {"acquired": 45_000, "contended": 500},
+        "troubles": (),
+        "cpu_ratio": 0.61,
+        "lag_p99_s": 0.0008,
+        "late_starts": 0,
+    }
+    return Progress(**(values | changes))
+
+
+GOLDEN = Path(__file__).parents[1] / "report" / "golden"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_tells_time_rate_latency_outcomes_and_health() -> None:
+    assert progress_line(progress()) == (
+        "measuring 4 s, 16 s left  11,482 acquires/s  p50 0.41 ms  p99 2.90 ms  acquired 45,000  contended 500"
+        "  generator CPU 61 %  lag p99 0.80 ms"
+    )
+
+
+def test_a_run_without_a_failure_says_so() -> None:
+    assert "  acquired 45,000  generator" in progress_line(progress(outcomes={"none": 3, "acquired": 45_000}))
+
+
+def test_the_line_tells_what_the_live_oracle_knows() -> None:
+    assert "  safety" not in progress_line(progress())
+    assert "  0 violations  " in progress_line(progress(safety=LiveVerdict(12_345, {"service_fault": 0})))
+    counts = {"service_fault": 3, "foreign_delete": 1, "granted_invalid": 0, "client_overstay": 9}
+    assert "  VIOLATED 3 × service fault, 1 × foreign delete  " in progress_line(
+        progress(safety=LiveVerdict(500, counts))
+    )
+    unknown = LiveVerdict(500, {}, "ZeroDivisionError: division by zero")
+    assert "safety not known before the end" in progress_line(progress(safety=unknown))
+
+
+def test_the_line_names_the_faults_that_are_there() -> None:
+    faults = ("stop instance:1", "drop instance:2")
+    assert "  fault stop instance:1  fault drop instance:2  " in progress_line(progress(faults=faults))
+
+
+def test_the_line_names_the_instance_that_is_in_trouble() -> None:
+    troubles = (InstanceTrouble(0, "127.0.0.1:1", "down", 4), InstanceTrouble(3, "127.0.0.1:4", "voting", 2))
+    assert "#0 down 4 errors  #3 voting 2 errors" in progress_line(progress(troubles=troubles))
+
+
+TROUBLED: dict[str, Any] = {
+    "outcomes": {"acquired": 1_045_000, "contended": 500, "split_vote": 31, "unreachable": 1_200, "too_late": 4},
+    "troubles": (
+        InstanceTrouble(1, "127.0.0.1:2", "down", 1_204),
+        InstanceTrouble(3, "127.0.0.1:4", "down", 1_198),
+        InstanceTrouble(4, "127.0.0.1:5", "voting", 2),
+    ),
+    "late_starts": 12_800,
+}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_block_is_the_agreed_one(width: int) -> None:
+    block = progress_block(progress(**TROUBLED), width).plain + "\n"
+    assert block == (GOLDEN / f"progress-{width}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 100, 400])
+def test_nothing_is_lost_at_any_width(width: int) -> None:
+    for look in (progress(), progress(**TROUBLED), progress("starting", 0.0), progress(cpu_ratio=None, lag_p99_s=None)):
+        block = progress_block(look, width).plain
+        assert block.split()[1:] == progress_line(look).split()
+        assert max(map(len, block.splitlines())) <= max(width, len("measuring 4 s, 16 s left"))
+
+
+def test_an_undisturbed_run_takes_three_lines_of_80_columns() -> None:
+    assert len(progress_block(progress(), 80).plain.splitlines()) == 3
+
+
+def test_off_a_terminal_a_line_comes_with_each_phase_and_then_every_few_seconds() -> None:
+    stream = io.StringIO()
+    with ProgressLine(stream=stream) as show:
+        show(progress("starting", 0.0))
+        show(progress("starting", 0.0))
+        for tenth in range(0, 120, 5):
+            show(progress("measuring", tenth / 10))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "starting users"
+    assert [line.split()[1] for line in lines[1:]] == ["0", f"{PLAIN_EVERY_S:.0f}", f"{2 * PLAIN_EVERY_S:.0f}"]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_on_a_terminal_the_lines_are_redrawn_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = Terminal()
+    with ProgressLine(stream=stream) as show:
+        for second in range(5):
+            show(progress(elapsed_s=float(second)))
+    written = stream.getvalue()
+    assert "\x1b[?25h" in written, "the cursor is shown again"
+    assert "4 s, 16 s left" in written
+    assert written.rstrip().endswith("\x1b[2K"), "the lines are cleared"
+    assert written.count("\n") >= 2, "more than one line"
+    assert "lag p99 0.80 ms" in written
+    assert "…" not in written
+
+
+def test_quiet_says_nothing() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with ProgressLine(quiet=True, stream=stream) as show:
+            show(progress())
+        assert stream.getvalue() == ""

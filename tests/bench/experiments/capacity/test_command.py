@@ -1,0 +1,70 @@
+"""`lockbench capacity`: what is wrong in its options is said before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli.commands import execute
+from bench.errors import UsageError
+from bench.experiments.capacity.command import plan_of
+from bench.scenario import KEYS
+
+SLO = ("acquire.p99 < 10ms",)
+
+
+def values(**given: Any) -> dict[str, Any]:
+    """What click hands over when these options are given."""
+    plain: dict[str, Any] = {key.name.replace(".", "_"): () if key.kind.many else None for key in KEYS}
+    own = {"slo": SLO, "sweeps": (), "target_rate": None, "first_rate": None, "callers": None, "quick": False}
+    return {**plain, **own, **given}
+
+
+def test_a_sweep_is_every_combination() -> None:
+    plan = plan_of(None, values(sweeps=("instances=1,3", "fsync=none,always")))
+    swept = [(point.scenario.instances, point.scenario.fsync) for point in plan.points]
+    assert swept == [(1, "none"), (1, "always"), (3, "none"), (3, "always")]
+    assert not plan.callers
+
+
+def test_callers_given_are_a_cap() -> None:
+    assert plan_of(None, values(users="8")).fixed_users
+    assert not plan_of(None, values()).fixed_users
+
+
+def test_quick_only_shortens_what_was_not_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('duration = "7s"\n', encoding="utf-8")
+    scenario = plan_of(file, values(quick=True)).points[0].scenario
+    assert (scenario.duration_ms, scenario.warmup_ms) == (7_000, 1_000)
+
+
+def test_arrivals_may_be_chosen_without_a_rate() -> None:
+    scenario = plan_of(None, values(arrivals="fixed")).points[0].scenario
+    assert (scenario.arrivals, scenario.rate_per_s) == ("fixed", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rate": "5"}, "--rate: capacity searches the rate"),
+        ({"sweeps": ("instances",)}, "is no sweep"),
+        ({"sweeps": ("instnces=1,3",)}, "did you mean instances"),
+        ({"sweeps": ("rate=1,3",)}, "rate cannot be swept"),
+        ({"sweeps": ("instances=1,none",)}, "'none' is not a whole number"),
+        ({"slo": ("acquire.p98 < 10ms",)}, "there is no metric acquire.p98"),
+        ({"slo": ("acquire.p99 < 10",)}, "the limit needs a unit"),
+        ({"thresholds": ("rate >= 5/s",)}, "what must hold is said by --slo"),
+        ({"think": "5ms"}, "think time belongs to the closed loop"),
+    ],
+)
+def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        plan_of(None, values(**given))
+
+
+def test_an_slo_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["capacity"]) == 2
+    assert "--slo" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""The next limit: the resource that is used up first, by the figures of one run."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.experiments.capacity import limit as bottleneck
+from bench.experiments.capacity.limit import hot_share, next_limit, uses_of
+
+SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    """A run in which nothing is near its limit."""
+    calm = copy.deepcopy(SAMPLE)
+    calm["environment"]["usable_cores"] = 4
+    calm["generator"]["cpu_ratio"] = 0.5
+    calm["scenario"] |= {"users": 10_000, "resources": 1_000, "skew": {"kind": "uniform", "value": 0.0}}
+    calm["rate"]["achieved_per_s"] = 1_000.0
+    calm["totals"]["acquired"] = 10_000
+    calm["fleet"] |= {"started": True, "fsync": "everysec", "fdatasync_s": {"p50_s": 0.001, "p99_s": 0.002}}
+    calm["cost"] |= {"client_cpu_us_per_cycle": 100.0, "server_cpu_us_per_cycle": 200.0}
+    for instance in calm["instances"]:
+        instance["info"] = {"cpu_s": 1.0, "aof": {"aof_delayed_fsync": 0}}
+        instance["reply_s"] = {"p50": 0.002}
+    return calm
+
+
+def limit_of(result: dict[str, Any]) -> str | None:
+    return next_limit(uses_of(result)).name
+
+
+def test_nothing_near_its_limit_is_said(result: dict[str, Any]) -> None:
+    assert limit_of(result) is None
+    assert next_limit(uses_of(result)).text.startswith("none found")
+
+
+def test_server_cpu_is_that_of_the_busiest_instance(result: dict[str, Any]) -> None:
+    result["instances"][1]["info"]["cpu_s"] = 9.5  # 950 µs per lease at 1,000/s
+    assert limit_of(result) == bottleneck.SERVER
+    assert next_limit(uses_of(result)).text == "#1: 95 % of a core"
+
+
+def test_the_generator_counts_only_when_it_is_busy(result: dict[str, Any]) -> None:
+    result["generator"]["cpu_ratio"] = 0.85
+    assert limit_of(result) is None
+    result["generator"]["cpu_ratio"] = 0.95
+    assert limit_of(result) == bottleneck.GENERATOR
+
+
+def test_all_cores_of_the_machine(result: dict[str, Any]) -> None:
+    result["environment"]["usable_cores"] = 1
+    result["cost"]["server_cpu_us_per_cycle"] = 800.0
+    assert limit_of(result) == bottleneck.MACHINE
+
+
+def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
+    result["scenario"] |= {"resources": 1, "skew": {"kind": "uniform", "value": 0.0}}
+    result["scenario"]["hold"] = {"kind": "fixed", "ms": 5.0, "sigma": 0.0}
+    result["latency_s"]["hold"]["mean"], result["latency_s"]["handoff"]["p50"] = 0.005, 0.001
+    result["rate"]["achieved_per_s"] = 160.0
+    limit = next_limit(uses_of(result))
+    assert limit.name == bottleneck.HOT_KEY
+    assert "167/s = 1 ÷ (hold 5.00 ms + hand-off 1.00 ms)" in limit.text
+
+
+def test_fsync_always_takes_its_share_of_a_reply(result: dict[str, Any]) -> None:
+    result["fleet"]["fsync"] = "always"
+    result["fleet"]["fdatasync_s"]["p50_s"] = 0.0012
+    assert limit_of(result) == bottleneck.FSYNC
+
+
+def test_a_write_that_waited_for_fsync_is_a_limit(result: dict[str, Any]) -> None:
+    result["instances"][0]["info"]["aof"]["aof_delayed_fsync"] = 3
+    assert limit_of(result) == bottleneck.FSYNC
+
+
+def test_what_nobody_told_is_not_known(result: dict[str, Any]) -> None:
+    for instance in result["instances"]:
+        instance["info"]["cpu_s"] = None
+    assert uses_of(result)[0].ratio is None
+
+
+@pytest.mark.parametrize(
+    ("scenario", "share"),
+    [
+        ({"resources": 4, "users": 9, "skew": {"kind": "uniform", "value": 0.0}}, 0.25),
+        ({"resources": 4, "users": 2, "skew": {"kind": "own", "value": 0.0}}, 0.5),
+        ({"resources": 4, "users": 9, "skew": {"kind": "hot", "value": 0.9}}, 0.9),
+        ({"resources": 2, "users": 9, "skew": {"kind": "zipf", "value": 1.0}}, 2 / 3),
+    ],
+)
+def test_the_share_of_the_hottest_key(scenario: dict[str, Any], share: float) -> None:
+    assert hot_share(scenario) == pytest.approx(share)

@@ -1,0 +1,165 @@
+"""One probe of a capacity search: what holds, what misses, and whose fault that is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.errors import UsageError
+from bench.experiments.capacity.experiment import CapacityPlan, Point, callers_for, section_of
+from bench.experiments.capacity.experiment import _Findings as Findings
+from bench.experiments.capacity.probe import judge_probe, read_slo
+from bench.experiments.capacity.search import Bracket, Seen
+from bench.measure.histogram import Histogram
+from bench.scenario import Delay, Scenario, load
+
+SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
+SLO = read_slo(["acquire.p99 < 10ms"])
+
+
+def run_of(fast: int, slow: int = 0, failed: int = 0) -> dict[str, Any]:
+    """A run with so many acquires of 1 ms, of 30 ms, and without a lease; nobody was overloaded."""
+    result = copy.deepcopy(SAMPLE)
+    values = np.repeat(np.array([1_000_000, 30_000_000], np.int64), [fast, slow])
+    histogram = Histogram.of(values)
+    p99 = histogram.percentile(99)
+    result["histograms"]["acquire"] = histogram.encode()
+    result["outcomes"] = {"acquired": fast + slow, "contended": failed}
+    result["latency_s"]["acquire"] |= {"count": fast + slow, "p99": None if p99 is None else p99 / 1e9}
+    result["rate"] |= {"offered_per_s": 100.0, "completed_per_s": 100.0, "sustained": True}
+    result["generator"] |= {"cpu_ratio": 0.5, "timer_lateness_p99_s": 0.0001, "verdict": "VALID", "reason": None}
+    result["environment"]["usable_cores"] = 4
+    result["fleet"] |= {"started": True, "fsync": "everysec", "fdatasync_s": None}
+    for instance in result["instances"]:
+        instance["info"] = {"cpu_s": 1.0, "aof": {}}
+    return result
+
+
+def seen(result: dict[str, Any], expression: str = "acquire.p99 < 10ms") -> Seen:
+    return judge_probe(100.0, "doubling", result, read_slo([expression])).seen
+
+
+def test_one_in_a_hundred_may_be_late() -> None:
+    assert seen(run_of(fast=9_900, slow=100)) is Seen.HELD
+    assert seen(run_of(fast=9_880, slow=120)) is Seen.MISSED
+
+
+def test_an_acquire_without_a_lease_is_a_miss() -> None:
+    assert seen(run_of(fast=9_880, failed=120)) is Seen.MISSED
+    assert seen(run_of(fast=9_950, failed=50)) is Seen.HELD
+
+
+def test_a_rate_that_was_not_sustained_is_missed_however_fast_it_was() -> None:
+    result = run_of(fast=10_000)
+    result["rate"] |= {"completed_per_s": 97.0, "sustained": False}
+    assert seen(result) is Seen.MISSED
+    result["rate"]["completed_per_s"] = 80.0
+    assert seen(result) is Seen.CLEARLY_MISSED
+
+
+def test_a_miss_of_a_busy_generator_says_nothing_of_the_servers() -> None:
+    result = run_of(fast=9_000, slow=1_000)
+    result["generator"]["cpu_ratio"] = 0.95
+    assert seen(result) is Seen.SATURATED
+    assert seen({**run_of(fast=10_000), "generator": result["generator"]}) is Seen.HELD
+
+
+def test_a_miss_with_a_late_timer_is_the_generators() -> None:
+    result = run_of(fast=9_000, slow=1_000)
+    result["generator"] |= {"verdict": "INVALID", "timer_lateness_p99_s": 0.02}
+    assert seen(result) is Seen.SATURATED
+    result["generator"] |= {"scheduler_lag_p99_s": None, "timer_lateness_p99_s": 0.001}  # so it was another fault
+    assert seen(result) is Seen.MISSED
+
+
+def test_every_expression_must_hold() -> None:
+    result = run_of(fast=9_990, failed=10)
+    result["outcome_shares"]["acquired"] = 0.999
+    both = read_slo(["acquire.p99 < 10ms", "acquire.success >= 99.95%"])
+    assert judge_probe(100.0, "doubling", result, both).seen is Seen.MISSED
+
+
+def test_attainment_has_its_interval() -> None:
+    attained = judge_probe(100.0, "doubling", run_of(fast=9_900, slow=100), SLO).figures["attainment"]
+    assert attained["rate"] == pytest.approx(0.99)
+    assert attained["low"] == pytest.approx(0.98786, abs=1e-5)  # Wilson, by hand
+    assert attained["high"] == pytest.approx(0.99177, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("acquire.p99 > 10ms", "with <="),
+        ("acquire.success <= 99%", "with >="),
+        ("cost.bytes_per_acquire == 9", "with <="),
+    ],
+)
+def test_an_slo_the_wrong_way_round_is_refused(expression: str, wanted: str) -> None:
+    with pytest.raises(UsageError, match=wanted):
+        read_slo([expression])
+
+
+@pytest.mark.parametrize("expression", ["rate >= 100/s", "safety.violations == 0"])
+def test_an_slo_that_no_rate_breaks_is_refused(expression: str) -> None:
+    with pytest.raises(UsageError, match="nothing that more load makes worse"):
+        read_slo([expression])
+
+
+def scenario() -> Scenario:
+    return load(None, {"rate": "1"})
+
+
+def test_callers_are_as_many_as_the_rate_needs() -> None:
+    held = replace(scenario(), hold=Delay("fixed", 5.0))
+    assert callers_for(100, scenario(), SLO) == 64
+    assert callers_for(10_000, held, SLO) == 512  # 1.3 · 10,000/s · (5 ms + 2 · 10 ms) = 325
+    assert callers_for(1e6, held, SLO) == 2048
+
+
+def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
+    findings = Findings(bracket=bracket)
+    findings.probes = [judge_probe(100.0, "doubling", run_of(fast=10_000), SLO) for _ in range(4)]
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1)
+    return section_of(plan.points[0], findings, plan)
+
+
+def test_at_least_is_inconclusive() -> None:
+    assert section(Bracket(100.0, 105.0, 3, at_least=True))["status"] == "inconclusive"
+    assert section(Bracket(100.0, 105.0, 3, at_least=False))["status"] == "pass"
+
+
+def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
+    findings = Findings(bracket=Bracket(100.0, 105.0, 3, at_least=False))
+    result = run_of(fast=10_000)
+    result["generator"]["cpu_ratio"] = 0.93
+    findings.probes = [judge_probe(100.0, "confirming", result, SLO)]
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
+    found = section_of(plan.points[0], findings, plan)
+    assert (found["status"], found["capacity"]["at_least"]) == ("inconclusive", True)
+    assert "give it --processes" in found["reasons"][0]
+
+
+def test_what_did_not_hold_again_is_no_knee() -> None:
+    findings = Findings(bracket=Bracket(100.0, 200.0, 3, at_least=False))
+    findings.probes = [judge_probe(rate, "bisecting", run_of(fast=10_000), SLO) for rate in (100.0, 200.0)]
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
+    assert section_of(plan.points[0], findings, plan)["knee"]["rate_per_s"] == 100.0
+
+
+def test_what_was_not_confirmed_three_times_is_inconclusive() -> None:
+    assert section(Bracket(100.0, 102.0, 2, at_least=False))["status"] == "inconclusive"
+
+
+def test_no_rate_that_holds_is_a_failure() -> None:
+    assert section(Bracket(None, 0.7, 0, at_least=False))["status"] == "fail"
+
+
+def test_headroom_is_the_capacity_beyond_the_target() -> None:
+    assert section(Bracket(100.0, 102.0, 3, at_least=False), 80.0)["headroom"]["ratio"] == pytest.approx(0.25)
+    assert not section(Bracket(100.0, 102.0, 3, at_least=False), 200.0)["headroom"]["kept"]

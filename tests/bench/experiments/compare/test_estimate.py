@@ -1,0 +1,95 @@
+"""The statistics of pairs: equal to the textbook's, and honest about what few pairs can say."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from math import comb, inf, log
+
+import numpy as np
+import pytest
+
+from bench.experiments.compare.estimate import (
+    _depth,
+    _rank_sum_shares,
+    _signed_rank_shares,
+    detectable,
+    least_pairs,
+    log_ratios,
+    paired_shift,
+    spread,
+    unpaired_shift,
+)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 5, 9])
+def test_the_signed_rank_distribution_is_that_of_all_sign_patterns(pairs: int) -> None:
+    counted = np.zeros(pairs * (pairs + 1) // 2 + 1)
+    for signs in product((0, 1), repeat=pairs):
+        counted[sum(rank * sign for rank, sign in enumerate(signs, 1))] += 1
+    assert _signed_rank_shares(pairs) == pytest.approx(counted / 2**pairs)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 5), (4, 4), (5, 3)])
+def test_the_rank_sum_distribution_is_that_of_all_orders(first: int, second: int) -> None:
+    counted = np.zeros(first * second + 1)
+    for places in combinations(range(first + second), first):
+        counted[sum(places) - first * (first - 1) // 2] += 1
+    assert _rank_sum_shares(first, second) == pytest.approx(counted / comb(first + second, first))
+
+
+def test_the_shares_are_chances_for_many_pairs_too() -> None:
+    for shares in (_signed_rank_shares(200), _rank_sum_shares(40, 40)):
+        assert sum(shares) == pytest.approx(1)
+        assert min(shares) >= 0
+
+
+@pytest.mark.parametrize(("pairs", "depth"), [(5, 0), (6, 1), (10, 9), (20, 53), (24, 82)])
+def test_the_interval_is_as_deep_as_the_tables_say(pairs: int, depth: int) -> None:
+    assert _depth(_signed_rank_shares(pairs), 0.95) == depth  # one more than the critical value of the two-sided 5 %
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_interval_holds_what_the_test_does_not_reject(seed: int) -> None:
+    from scipy.stats import wilcoxon  # slow to import, and all workers collect
+
+    values = np.random.default_rng(seed).normal(0.1, 0.1, 14)
+    found = paired_shift(list(values), 0.95)
+    for end, inside in ((found.low, +1e-9), (found.high, -1e-9)):
+        assert wilcoxon(values - end - inside, mode="exact").pvalue > 0.05
+        assert wilcoxon(values - end + inside, mode="exact").pvalue <= 0.05
+
+
+def test_the_unpaired_interval_does_so_too() -> None:
+    from scipy.stats import mannwhitneyu  # slow to import, and all workers collect
+
+    dice = np.random.default_rng(3)
+    first, second = dice.normal(0, 0.1, 8), dice.normal(0.1, 0.1, 9)
+    found = unpaired_shift(list(first), list(second), 0.95)
+    for end, inside in ((found.low, +1e-9), (found.high, -1e-9)):
+        assert mannwhitneyu(first, second - end - inside, method="exact").pvalue > 0.05
+        assert mannwhitneyu(first, second - end + inside, method="exact").pvalue <= 0.05
+
+
+def test_one_wild_pair_does_not_move_the_estimate() -> None:
+    calm = [0.1, 0.11, 0.09, 0.1, 0.12, 0.08, 0.1, 0.1]
+    assert paired_shift([*calm, 5.0], 0.95).shift == pytest.approx(0.1, abs=0.02)
+
+
+def test_too_few_pairs_have_no_interval_rather_than_a_narrow_one() -> None:
+    found = paired_shift([0.1] * 5, 0.95)
+    assert (found.low, found.high) == (-inf, inf)
+    assert (least_pairs(0.95), least_pairs(0.98), least_pairs(0.99)) == (6, 7, 8)
+    assert paired_shift([0.1] * least_pairs(0.99), 0.99).low == pytest.approx(0.1)
+    assert unpaired_shift([0.0], [0.1], 0.95).high == inf
+
+
+def test_pairs_with_the_trials_noise_show_what_the_trial_saw() -> None:
+    deviation = 0.075
+    assert detectable(deviation, 10, 0.95) == pytest.approx(0.09, abs=0.003)
+    assert detectable(deviation, 24, 0.95) == pytest.approx(0.055, abs=0.002)
+
+
+def test_ratios_are_logarithms_and_a_spread_needs_three() -> None:
+    assert log_ratios([1.0, 2.0], [2.0, 1.0]) == pytest.approx([log(2), -log(2)])
+    assert spread([0.1, 0.2]) is None
+    assert spread([0.0, 0.1, 0.2]) == pytest.approx(0.1)

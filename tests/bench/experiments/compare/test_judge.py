@@ -1,0 +1,258 @@
+"""The gate's rule: worse must be both certain and large to fail, and not knowing is never a pass."""
+
+from __future__ import annotations
+
+from math import inf, log
+from typing import Any
+
+import pytest
+
+from bench.experiments.compare.estimate import Estimate
+from bench.experiments.compare.judge import (
+    Sides,
+    compare_verdict,
+    gate_confidence,
+    gate_pairs,
+    gate_verdict,
+    judge_compare,
+    judge_gate,
+)
+from bench.experiments.compare.verdict import combine_thresholds, judge_comparison
+from bench.gates.metric import FOREVER_S, find_metric
+
+RATE, P50 = find_metric("rate"), find_metric("acquire.p50")
+
+
+def worse(shift: float, low: float, high: float) -> Estimate:
+    return Estimate(log(1 + shift), log(1 + low) if low > -1 else -inf, log(1 + high), 0.98, 24)
+
+
+@pytest.mark.parametrize(
+    ("shift", "low", "high", "verdict"),
+    [
+        (0.00, -0.03, 0.03, "pass"),
+        (-0.30, -0.35, -0.25, "pass"),
+        (0.05, 0.02, 0.08, "pass"),  # certainly worse, but within the tolerance
+        (0.05, 0.02, 0.12, "inconclusive"),
+        (0.12, -0.01, 0.30, "inconclusive"),  # large, but it may be nothing
+        (0.09, 0.05, 0.15, "inconclusive"),  # certain, but not large
+        (0.12, 0.01, 0.30, "fail"),
+        (0.50, 0.40, 0.60, "fail"),
+        (0.00, -1.0, inf, "inconclusive"),
+        (0.50, -1.0, inf, "inconclusive"),
+    ],
+)
+def test_a_gate_fails_only_what_is_certainly_and_much_worse(
+    shift: float, low: float, high: float, verdict: str
+) -> None:
+    assert gate_verdict(worse(shift, low, high), 0.1) == verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.01, 0.05, "different"), (-0.05, -0.01, "different"), (-0.05, 0.05, "same"), (-0.2, 0.05, "inconclusive")],
+)
+def test_a_comparison_has_three_verdicts(low: float, high: float, verdict: str) -> None:
+    assert compare_verdict(worse((low + high) / 2, low, high), 0.1) == verdict
+
+
+def test_a_lower_rate_and_a_higher_latency_are_both_worse() -> None:
+    base = [100.0, 101.0, 99.0, 100.5, 98.0, 102.0, 100.0, 100.0]
+    slower, faster = [value / 1.3 for value in base], [value * 1.3 for value in base]
+    assert judge_gate(RATE, Sides(base, slower), 0.1, metrics=1).verdict == "fail"
+    assert judge_gate(RATE, Sides(base, faster), 0.1, metrics=1).verdict == "pass"
+    assert judge_gate(P50, Sides(base, slower), 0.1, metrics=1).verdict == "pass"
+    assert judge_gate(P50, Sides(base, faster), 0.1, metrics=1).verdict == "fail"
+
+
+def test_ratios_are_told_as_measured_and_in_order() -> None:
+    base = [100.0 + place for place in range(8)]
+    told = judge_gate(RATE, Sides(base, [value / 1.3 for value in base]), 0.1, metrics=2).to_json()
+    assert told["ratio"] == pytest.approx(1 / 1.3)
+    assert told["low"] <= told["ratio"] <= told["high"]
+    assert told["confidence"] == pytest.approx(0.99)
+    assert told["pair_noise_ratio"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ([None] * 24, [None] * 24, "there are no samples"),
+        ([0.0] * 24, [0.0] * 24, "there are no samples"),
+        ([], [], "there are no samples"),
+        ([1.0] * 24, [None] * 24, "there are no samples"),
+        ([1.0] * 7 + [None] * 17, [1.0] * 24, "7 pairs are too few for an interval of 0.99"),
+        ([1.0], [1.0], "1 pair is too few for an interval of 0.99"),
+    ],
+)
+def test_without_samples_nothing_passes(first: list[Any], second: list[Any], reason: str) -> None:
+    found = judge_gate(P50, Sides(first, second), 0.1, metrics=2)
+    assert (found.verdict, found.reason) == ("inconclusive", reason)
+    assert judge_compare(P50, Sides(first[:5], second[:5]), 0.1).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("missing", [None, 0.0])
+def test_a_candidate_that_got_nothing_in_some_pairs_does_not_pass_by_the_others(missing: float | None) -> None:
+    base = [100.0 + place for place in range(24)]
+    found = judge_gate(RATE, Sides(base, [*base[:22], missing, missing]), 0.1, metrics=1)
+    assert (found.verdict, found.reason) == ("inconclusive", "in 2 of 24 pairs only one side has samples")
+    slower = [value / 1.3 for value in base[:22]]
+    assert judge_gate(RATE, Sides(base, [*slower, missing, missing]), 0.1, metrics=1).verdict == "fail"
+
+
+def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
+    few = judge_gate(P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1, metrics=1)
+    assert (few.verdict, few.reason) == ("inconclusive", "1 run is too few for an interval of 0.98")
+    base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
+    assert judge_gate(P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1, metrics=1).verdict == "fail"
+    assert judge_gate(P50, Sides(base, base[::-1], paired=False), 0.1, metrics=1).verdict == "pass"
+
+
+def test_more_metrics_ask_for_more_certainty_and_more_pairs() -> None:
+    assert [round(gate_confidence(metrics), 4) for metrics in (1, 2, 4)] == [0.98, 0.99, 0.995]
+    assert [gate_pairs(metrics) for metrics in (1, 2, 4)] == [7, 8, 9]
+
+
+def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
+    base = [100.0] * 24
+    noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
+    found = judge_gate(P50, Sides(base, noisy), 0.1, metrics=1)
+    assert found.verdict == "inconclusive"
+    assert found.reason == "24 pairs with this noise show 25%, 10% takes about 131"
+    assert found.noisy
+    near = [109.9 + place % 3 / 10 for place in range(24)]
+    found = judge_gate(P50, Sides(base, near), 0.1, metrics=1)
+    assert (found.verdict, found.reason) == ("inconclusive", "the change is too close to the tolerance to tell")
+
+
+def test_what_is_undecided_for_want_of_samples_is_not_put_down_to_noise() -> None:
+    base = [100.0] * 24
+    noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
+    for candidate in ([*noisy[:20], *[None] * 4], [None] * 24, [*base[:5], *[None] * 19], [*base[:22], None, None]):
+        found = judge_gate(P50, Sides(base, candidate), 0.1, metrics=1)
+        assert (found.verdict, found.noisy) == ("inconclusive", False), candidate
+
+
+# -- the verdict as a whole --------------------------------------------------------------------------------------------
+
+
+def run(side: int = 0, status: str = "pass", **more: Any) -> dict[str, Any]:
+    return {"side": side, "status": status, "reasons": ["so it was"], "thresholds": [], **more}
+
+
+def metric(verdict: str) -> dict[str, Any]:
+    return {
+        "metric": "rate",
+        "verdict": verdict,
+        "ratio": 0.8,
+        "label": "new",
+        "reason": "why",
+        "higher_is_better": True,
+        "noisy": verdict == "inconclusive",
+        "pairs": 10,
+    }
+
+
+TWO_RUNS = (run(), run(1))
+
+
+def whole(kind: str = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: Any) -> str:
+    found = judge_comparison(kind, runs, [metric(word) for word in metrics], labels=["old", "new"], **more)
+    return str(found["status"])
+
+
+@pytest.mark.parametrize(
+    ("case", "status"),
+    [
+        ({"metrics": ["pass", "pass"]}, "pass"),
+        ({"metrics": ["pass", "inconclusive"]}, "inconclusive"),
+        ({"metrics": ["fail", "inconclusive"]}, "fail"),
+        ({"metrics": ["pass"], "exact": {"failures": ["commands per acquire: 10 → 11"]}}, "fail"),
+        ({"metrics": ["pass"], "exact": {"failures": []}}, "pass"),
+        ({"metrics": ["pass"], "runs": ()}, "inconclusive"),
+        ({"metrics": ["pass"], "runs": (run(), run(1, "invalid"))}, "invalid"),
+        ({"metrics": ["fail"], "runs": (run(), run(1, "invalid"))}, "invalid"),
+        ({"metrics": ["pass"], "runs": (run(0, "violated"), run(1, "invalid"))}, "violated"),
+        ({"metrics": ["pass"], "thresholds": [{"status": "fail", "expression": "x", "reason": None}]}, "fail"),
+        (
+            {"metrics": ["fail"], "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "y"}]},
+            "fail",
+        ),
+        ({"metrics": ["pass"], "stopped": "no server"}, "inconclusive"),
+        ({"metrics": ["pass"], "interrupted": True}, "inconclusive"),
+        ({"metrics": []}, "inconclusive"),
+        ({"kind": "compare", "metrics": ["different", "inconclusive"]}, "pass"),
+        ({"kind": "compare", "metrics": ["inconclusive", "inconclusive"]}, "inconclusive"),
+    ],
+)  # fmt: skip
+def test_the_worst_word_wins(case: dict[str, Any], status: str) -> None:
+    assert whole(**case) == status
+
+
+@pytest.mark.parametrize(
+    ("case", "noise"),
+    [
+        ({"metrics": ["pass", "inconclusive"]}, True),
+        ({"metrics": ["pass"]}, False),
+        ({"metrics": ["inconclusive"], "runs": ()}, False),
+        ({"metrics": ["inconclusive", "fail"]}, False),
+        ({"metrics": ["inconclusive"], "runs": (run(), run(1, "invalid"))}, False),
+        ({"metrics": ["inconclusive"], "runs": (run(), run(1, "violated"))}, False),
+        ({"metrics": ["inconclusive"], "stopped": "no server"}, False),
+        (
+            {
+                "metrics": ["inconclusive"],
+                "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "nothing was tested"}],
+            },
+            False,
+        ),
+    ],
+)
+def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: dict[str, Any], noise: bool) -> None:
+    words = [metric(word) for word in case.pop("metrics")]
+    runs = case.pop("runs", TWO_RUNS)
+    assert judge_comparison("gate", runs, words, labels=["old", "new"], **case)["only_noise"] is noise
+    starved = [{**word, "noisy": False} for word in words]
+    assert not judge_comparison("gate", runs, starved, labels=["old", "new"], **case)["only_noise"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"), [("VALID", "pass"), ("LATE", "inconclusive"), ("UNKNOWN", "inconclusive")]
+)
+def test_late_open_loops_prove_no_likeness_but_may_prove_a_difference(verdict: str, status: str) -> None:
+    runs = (run(generator="VALID"), run(1, generator=verdict))
+    for word, expected in (("pass", status), ("fail", "fail")):
+        entries = [metric(word) | {"unit": "s"}]
+        assert judge_comparison("gate", runs, entries, labels=["old", "new"])["status"] == expected
+
+
+def test_a_candidate_whose_acquires_fail_is_endlessly_slower() -> None:
+    base = [0.004 + place / 10_000 for place in range(12)]
+    found = judge_gate(find_metric("acquire.p99"), Sides(base, [inf] * 12), 0.1, metrics=1)
+    assert found.verdict == "fail"
+    assert found.to_json()["second"] == FOREVER_S
+    assert judge_gate(find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1, metrics=1).verdict == "pass"
+
+
+def limit(status: str, value: float | None, path: str = "latency_s.acquire.p99") -> dict[str, Any]:
+    return {"status": status, "value": value, "path": path, "expression": "x"}
+
+
+def test_of_a_threshold_over_many_runs_the_one_in_the_middle_speaks() -> None:
+    runs = [
+        run(thresholds=[limit("pass", 1.0)]),
+        run(thresholds=[limit("fail", 9.0)]),
+        run(thresholds=[limit("pass", 2.0)]),
+    ]
+    assert combine_thresholds(runs) == [limit("pass", 2.0)]
+    assert combine_thresholds([run(thresholds=[limit("inconclusive", None)]), runs[0], runs[2]])[0]["value"] == 1.0
+    assert (
+        combine_thresholds([run(thresholds=[limit("inconclusive", None)])] * 2 + runs[:1])[0]["status"]
+        == "inconclusive"
+    )
+
+
+def test_of_safety_the_worst_run_speaks() -> None:
+    path = "safety.service_faults"
+    runs = [run(thresholds=[limit("pass", 0.0, path)])] * 5 + [run(thresholds=[limit("fail", 3.0, path)])]
+    assert combine_thresholds(runs)[0]["value"] == 3.0

@@ -1,0 +1,186 @@
+"""Rounds there and back: what is finished counts, what is not is no measurement, and invalid rounds are run again."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.experiments.compare import experiment as comparison
+from bench.experiments.compare import pairs
+from bench.experiments.compare.exact import ExactCosts, judge_exact
+from bench.experiments.compare.experiment import Identity, Question, compare_now
+from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
+from bench.gates.metric import find_metric
+from bench.scenario import load
+from bench.scenario.model import Fault
+from bench.topology.faults.injection import Need
+from bench.topology.faults.kinds import needs_of
+
+SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
+RATE = find_metric("rate")
+
+
+class Stage:
+    """Stands for servers and Locust: notes what is asked, answers with `statuses` in turn (the last one stays)."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.needs: list[frozenset[Need]] = []
+        self.ran: list[tuple[str, int]] = []
+        self.rates: dict[str, float] = {}
+        self.statuses = ["pass"]
+        self.stop_at: tuple[int, str] = (10**6, "")
+
+    @contextlib.contextmanager
+    def open_servers(self, scenario: Any, *, faults: Any, **_more: Any) -> Iterator[str]:
+        self.opened.append(scenario.fsync)
+        self.needs.append(needs_of(faults))
+        yield f"servers {len(self.opened)}"
+
+    def run_on(self, _servers: Any, order: Any, interrupts: Any, _show: Any, *, environ: Any) -> Any:
+        number, name = len(self.ran), environ["PYTHONPATH"].partition(":")[0]
+        if number == self.stop_at[0]:
+            if self.stop_at[1] == "interrupt":
+                interrupts.count = 1
+            else:
+                raise EnvironmentNotReadyError("a server died")
+        self.ran.append((name, order.scenario.seed))
+        result = copy.deepcopy(SAMPLE) | {"fleet": {"server": None, "instances": []}}
+        result["rate"]["achieved_per_s"] = self.rates.get(name, 100.0) * (1 + number % 2)
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        result["verdict"] = {"status": status, "reasons": []}
+        return SimpleNamespace(result=result)
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage()
+    monkeypatch.setattr(pairs, "open_servers", stage.open_servers)
+    monkeypatch.setattr(pairs, "run_on", stage.run_on)
+    return stage
+
+
+def order(count: int = 6, **changes: Any) -> PairsOrder:
+    scenario = load(None, {"duration": "1s"})
+    sides = [Side("a", scenario, ("a",)), Side("b", replace(scenario, **changes), ("b",))]
+    return PairsOrder(sides, count, 7, ["lockbench"])
+
+
+def quiet(_text: str) -> None:
+    """Say nothing."""
+
+
+def test_where_one_side_needs_proxies_the_other_stands_behind_them_too(stage: Stage) -> None:
+    late = Fault("proxy", 0, None, ("instance:0",), "fixed", {"delay": "1ms"})
+    run_pairs(order(1, faults=(late,)), quiet)
+    assert stage.needs == [{Need.PROXY}] * 4
+    run_pairs(order(1), quiet)
+    assert stage.needs[4:] == [frozenset()]
+
+
+def test_a_round_goes_there_and_back_in_random_order_with_one_seed(stage: Stage) -> None:
+    done = run_pairs(order(20), quiet)
+    rounds = [stage.ran[start : start + 4] for start in range(0, 80, 4)]
+    assert {"".join(name for name, _ in turn) for turn in rounds} == {"abba", "baab"}
+    assert [{seed for _, seed in turn} for turn in rounds] == [{7 + number} for number in range(20)]
+    assert done.finished == 20
+    assert [run["position"] for run in done.runs[:4]] == [0, 1, 2, 3]
+    stage.ran.clear()
+    run_pairs(order(20), quiet)
+    assert [stage.ran[start : start + 4] for start in range(0, 80, 4)] == rounds, "the seed decides"
+
+
+def test_a_value_is_the_geometric_mean_of_both_runs(stage: Stage) -> None:
+    done = run_pairs(order(3), quiet)  # the stage doubles every other run
+    assert done.values(0, RATE) == pytest.approx([100 * 2**0.5] * 3)
+    done.runs[0]["figures"]["rate"] = None
+    assert done.values(done.runs[0]["side"], RATE)[0] is None
+
+
+def test_sides_with_equal_servers_share_them_and_others_do_not(stage: Stage) -> None:
+    run_pairs(order(), quiet)
+    assert stage.opened == ["everysec"]
+    stage.opened.clear()
+    run_pairs(order(fsync="always"), quiet)
+    assert sorted(stage.opened) == ["always", "everysec"]
+
+
+def test_with_faults_every_run_has_servers_of_its_own(stage: Stage) -> None:
+    faulty = load(None, {"duration": "1s", "faults": ['{ at = "0s", kind = "stop", target = ["instance:0"] }']})
+    run_pairs(order(2, faults=faulty.faults), quiet)
+    assert len(stage.opened) == 8
+
+
+def test_an_invalid_round_is_run_again_but_not_for_ever(stage: Stage) -> None:
+    stage.statuses = ["invalid", "pass"]
+    done = run_pairs(order(), quiet)
+    assert (done.repeated, done.finished, len(stage.ran)) == (1, 6, 28)
+    assert {run["status"] for run in done.runs} == {"pass"}
+    stage.statuses = ["invalid"]
+    done = run_pairs(order(), quiet)
+    assert (done.repeated, done.finished) == (3, 6)
+    assert {run["status"] for run in done.runs} == {"invalid"}
+
+
+def test_ctrl_c_keeps_the_finished_rounds_and_drops_the_torn_one(stage: Stage) -> None:
+    stage.stop_at = (10, "interrupt")
+    done = run_pairs(order(), quiet)
+    assert (done.finished, len(done.runs), done.interrupted) == (2, 8, True)
+
+
+def test_ctrl_c_in_the_first_round_leaves_nothing_to_judge(stage: Stage) -> None:
+    stage.stop_at = (1, "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run_pairs(order(), quiet)
+
+
+def test_what_breaks_later_keeps_the_finished_rounds_and_says_why(stage: Stage) -> None:
+    stage.stop_at = (5, "break")
+    done = run_pairs(order(), quiet)
+    assert (done.finished, done.interrupted, done.stopped) == (1, False, "a server died")
+    stage.ran.clear()
+    stage.stop_at = (0, "break")
+    with pytest.raises(BenchError, match="a server died"):
+        run_pairs(order(), quiet)
+
+
+def asked(stage_order: PairsOrder, folder: Path) -> Any:
+    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, exact=True)
+    return compare_now(question, stage_order, Identity("7f3a", ["lockbench", "gate"], folder, 7), quiet)
+
+
+def test_ctrl_c_while_costs_are_counted_loses_no_pair(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(_order: PairsOrder) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "count_exactly", interrupted)
+    done = asked(order(8), tmp_path)
+    assert (done.exit_code, done.result["finished_pairs"], done.result["exact"]) == (130, 8, None)
+    assert done.path is not None
+
+
+def test_one_command_more_fails_though_nothing_got_slower(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, replace(costs, commands=11)))
+    done = asked(order(8), tmp_path)
+    assert (done.exit_code, done.result["verdict"]["reasons"]) == (1, ["commands per acquire: 10 → 11"])
+    (tmp_path / "result.json").unlink()
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
+    assert asked(order(8), tmp_path).exit_code == 0, "negative control"
+
+
+def test_how_long_it_takes_counts_every_run() -> None:
+    assert order(24).about_s == pytest.approx(24 * 4 * (2 + 1 + pairs.OVERHEAD_S))

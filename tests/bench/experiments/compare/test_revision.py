@@ -1,0 +1,117 @@
+"""Another version of the library: what is meant is what is imported, the bench stays, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.compare.pairs import Side
+from bench.experiments.compare.revision import PREFIX, checked_out, commit_of, installed
+from bench.scenario import load
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits of a library `mylock`, tagged v1 and v2, that also has a folder `bench`."""
+    folder = tmp_path / "repository"
+    git(tmp_path, "init", "-q", "repository")
+    for version in (1, 2):
+        for package in ("mylock", "bench"):
+            (folder / package).mkdir(exist_ok=True)
+            (folder / package / "__init__.py").write_text(f"VERSION = {version}\n", encoding="utf-8")
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", f"version {version}")
+        git(folder, "tag", f"v{version}")
+    return folder
+
+
+def imported(side: Side, module: str) -> str:
+    code = f"import {module}; print(getattr({module}, 'VERSION', {module}.__file__))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=side.environ(), cwd=os.sep, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_each_revision_gives_its_own_library_and_not_its_bench(repository: Path) -> None:
+    for version in (1, 2):
+        commit = commit_of(f"v{version}", repository)
+        with checked_out(commit, repository) as folders:
+            side = Side("x", load(None, {}), folders)
+            assert imported(side, "mylock") == str(version)
+            assert not any(Path(folder, "bench").exists() for folder in folders)
+
+
+def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    commit = commit_of("v1", repository)
+    with checked_out(commit, repository):
+        assert list(tmp_path.glob(f"{PREFIX}*"))
+    assert not list(tmp_path.glob(f"{PREFIX}*"))
+
+
+def test_what_is_no_revision_is_a_mistake_and_the_nearest_one_is_said(repository: Path, tmp_path: Path) -> None:
+    git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
+    wrong = {"origin/mian": "did you mean origin/main", "v3": "has no revision v3",
+             "--help": "no revision", "": "no name", "origin/": "no revision"}  # fmt: skip
+    for revision, said in wrong.items():
+        with pytest.raises(UsageError, match=said):
+            commit_of(revision, repository)
+    with pytest.raises(UsageError, match="git says 'not a git repository"):
+        commit_of("v1", tmp_path)
+    with pytest.raises(UsageError, match="cannot change to"):
+        commit_of("v1", tmp_path / "nowhere")
+    with pytest.raises(EnvironmentNotReadyError, match="git cannot read"), checked_out("0" * 40, repository):
+        pass
+
+
+def test_a_shallow_clone_is_told_as_the_reason(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "shallow")
+    with pytest.raises(UsageError, match="this clone is shallow: fetch what is missing"):
+        commit_of("origin/nothing-like-it", tmp_path / "shallow")
+
+
+def test_without_git_the_machine_is_not_ready(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentNotReadyError, match="git cannot be run"):
+        commit_of("v1", repository)
+
+
+def test_a_revision_without_a_package_is_refused(repository: Path) -> None:
+    git(repository, "rm", "-q", "-r", "mylock")
+    git(repository, "commit", "-q", "-m", "nothing left")
+    commit = commit_of("HEAD", repository)
+    with pytest.raises(UsageError, match="holds no Python package"), checked_out(commit, repository):
+        pass
+
+
+def test_a_library_that_would_not_be_imported_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: something else answers for the package's name, so both sides would be the same code."""
+    commit = commit_of("v1", repository)
+    monkeypatch.setattr("bench.experiments.compare.revision._ASK", "print('/usr/lib/python3/mylock/__init__.py')")
+    with pytest.raises(EnvironmentNotReadyError, match="would be imported from"), checked_out(commit, repository):
+        pass
+
+
+def test_installed_packages_are_found_in_a_folder_or_a_virtual_environment(tmp_path: Path) -> None:
+    plain, environment = tmp_path / "target", tmp_path / "venv"
+    packages = environment / "lib" / "python3.12" / "site-packages"
+    for place in (plain, packages):
+        (place / "mylock").mkdir(parents=True)
+        (place / "mylock" / "__init__.py").write_text("VERSION = 7\n", encoding="utf-8")
+    assert installed(plain) == (str(plain),)
+    assert installed(environment) == (str(packages),)
+    assert imported(Side("x", load(None, {}), installed(environment)), "mylock") == "7"
+    with pytest.raises(UsageError, match="holds no Python package"):
+        installed(tmp_path / "nowhere")

@@ -1,0 +1,141 @@
+"""Stored results: unlike ones are refused with the names of what differs, and few are too few."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import UsageError
+from bench.experiments.compare.sides import is_stored, read_given, shortened
+from bench.experiments.compare.stored import read_series, require_alike, rounds_of
+from bench.gates.metric import find_metric
+from bench.scenario import load
+
+SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
+Result = dict[str, Any]
+
+
+def result(started: str = "2026-11-21T01:00:00Z", **scenario: Any) -> Result:
+    made: Result = copy.deepcopy(SAMPLE)
+    made["scenario"] |= {"ttl_ms": 10_000, **scenario}
+    instances = [{"server": "redis", "version": "7.0.15"}]
+    made["fleet"] = {"server": {"sha256": "0" * 64}, "instances": instances}
+    return {**made, "started_at": started}
+
+
+def store(place: Path, document: Result) -> Path:
+    place.mkdir(parents=True)
+    (place / "result.json").write_text(json.dumps(document), encoding="utf-8")
+    return place
+
+
+def test_a_place_is_a_result_or_a_folder_of_them_oldest_first(tmp_path: Path) -> None:
+    store(tmp_path / "series" / "b", result("2026-11-21T01:00:00Z"))
+    store(tmp_path / "series" / "a", result("2026-11-21T02:00:00Z"))
+    one = store(tmp_path / "one", result())
+    assert len(read_series(one)) == len(read_series(one / "result.json")) == 1
+    assert [found["started_at"][11:13] for found in read_series(tmp_path / "series")] == ["01", "02"]
+
+
+def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no result"):
+        read_series(tmp_path)
+    other = store(tmp_path / "other", {"schema_version": 1, "kind": "gate", "started_at": "x"})
+    with pytest.raises(UsageError, match="result of another command"):
+        read_series(other)
+
+
+def test_unlike_results_are_refused_naming_every_difference() -> None:
+    other = result(users=128, fsync="always")
+    with pytest.raises(UsageError) as refusal:
+        require_alike([[result()], [other]], ["a", "b"], ())
+    assert "fsync everysec → always" in str(refusal.value)
+    assert "users 64 → 128" in str(refusal.value)
+    with pytest.raises(UsageError) as refusal:
+        require_alike([[result()], [other]], ["a", "b"], ("fsync",))
+    assert "users 64 → 128" in str(refusal.value)
+    assert "fsync" not in str(refusal.value)
+
+
+def test_the_declared_variable_may_differ_and_is_named() -> None:
+    series = [[result()], [result(fsync="always")]]
+    assert require_alike(series, ["a", "b"], ("fsync",)) == ["fsync everysec → always"]
+    assert require_alike([[result()], [result()]], ["a", "b"], ()) == []
+    holding = [[result()], [result(hold={"kind": "fixed", "ms": 5.0, "sigma": 0.0})]]
+    assert require_alike(holding, ["a", "b"], ("hold",)) == ["hold.ms 0 → 5"] or SAMPLE["scenario"]["hold"]["ms"]
+    assert require_alike([[result()], [result(ttl_ms=500)]], ["a", "b"], ("ttl",))
+
+
+def test_another_machine_or_server_is_another_configuration_but_another_commit_is_not() -> None:
+    other = result()
+    other["environment"] |= {"git_commit": "f" * 40, "git_dirty": True}
+    assert require_alike([[result()], [other]], ["a", "b"], ()) == []
+    other["environment"]["cpu_model"] = "another"
+    with pytest.raises(UsageError, match=r"machine\.cpu_model .* → another"):
+        require_alike([[result()], [other]], ["a", "b"], ())
+
+
+def test_a_difference_is_told_as_one_would_write_it() -> None:
+    pause = [{"point": "after-grant", "ms": 0.2, "share": 1.0}]
+    series = [[result(pause=[])], [result(pause=pause)]]
+    assert require_alike(series, ["a", "b"], ("pause",)) == ["pause none → after-grant:0.2:1"]
+
+
+def test_a_variable_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(UsageError, match="option --variable: there is no setting fsnyc; did you mean fsync"):
+        require_alike([[result()], [result()]], ["a", "b"], ("fsnyc",))
+
+
+def test_a_series_must_be_of_one_thing() -> None:
+    with pytest.raises(UsageError, match="the runs in a are not of one thing: users 64 → 9"):
+        require_alike([[result(), result(users=9)], [result()]], ["a", "b"], ())
+
+
+def test_stored_runs_are_values_without_pairs() -> None:
+    rounds = rounds_of([[result(), result()], [result()]])
+    assert not rounds.paired
+    assert len(rounds.values(0, find_metric("rate"))) == 2
+    assert len(rounds.values(1, find_metric("rate"))) == 1
+
+
+def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
+    store(tmp_path / "run", result())
+    words = {"mine.toml": "scenario", "run": "stored"}
+    for word, kind in words.items():
+        assert read_given(str(tmp_path / word), tmp_path).kind == kind
+    assert read_given(f"lib:{tmp_path}", tmp_path).kind == "library"
+
+
+def test_what_is_not_there_is_a_mistake_and_the_nearest_name_is_said(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
+    wrong = {"": "an empty name", "nowhere": "no such result or scenario.*git says", "git:nothing": "git says",
+             "lib:": "no such", "git:": "git says", "lib:/some/where": "no such folder",
+             f"{tmp_path}/mien.toml": "did you mean .*mine.toml",
+             f"lib:{tmp_path}/mine.tmol": "did you mean .*mine.toml"}  # fmt: skip
+    for text, said in wrong.items():
+        with pytest.raises(UsageError, match=said):
+            read_given(text, tmp_path)
+
+
+def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> None:
+    place = store(tmp_path / "run", result())
+    (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
+    given = [read_given(str(place), tmp_path), read_given(str(tmp_path / "mine.toml"), tmp_path)]
+    with pytest.raises(UsageError, match="no fair comparison"):
+        is_stored(given)
+    assert is_stored(given[:1])
+    assert not is_stored(given[1:])
+
+
+def test_runs_to_compare_are_short_unless_asked_otherwise() -> None:
+    usual = shortened(load(None, {}), {})
+    assert (usual.duration_ms, usual.warmup_ms) == (1000, 300)
+    assert shortened(load(None, {"duration": "9s"}), {"duration": "9s"}).duration_ms == 9000
+    assert shortened(load(None, {"duration": "400ms"}), {}).duration_ms == 400
+    late = load(None, {"faults": ['{ at = "5s", kind = "stop", target = ["instance:0"] }']})
+    assert shortened(late, {}).duration_ms == 20_000

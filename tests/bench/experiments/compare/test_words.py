@@ -1,0 +1,121 @@
+"""What compare and gate say: verdict first, changes as measured, and within a hundred columns."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import xmlschema
+from rich.console import Console
+
+from bench.experiments.compare.exact import ExactCosts, judge_exact, skipped
+from bench.experiments.compare.experiment import Identity, Question, compare_stored
+from bench.experiments.compare.stored import rounds_of
+from bench.experiments.compare.words import comparison_suite, summarise_comparison
+from bench.gates.metric import find_metric
+from bench.gates.threshold import read_thresholds
+from bench.measure.result import schema
+from bench.report.junit import junit_xml
+from bench.report.sheet import print_sheet, sheet_markdown
+
+HERE = Path(__file__).parents[2] / "report"
+SAMPLE = json.loads((HERE / "sample.json").read_text(encoding="utf-8"))
+COSTS = ExactCosts(10, 1295, 45, 2, 0, 5)
+METRICS = tuple(map(find_metric, ("rate", "acquire.p50")))
+Result = dict[str, Any]
+
+
+def compared(tmp_path: Path, factor: float = 1.0, kind: str = "gate", limits: tuple[str, ...] = ()) -> Result:
+    """A comparison of eight runs a side, the second side slower by `factor`."""
+    series: list[list[Result]] = [[], []]
+    for side, results in enumerate(series):
+        for number in range(8):
+            result = copy.deepcopy(SAMPLE)
+            result["rate"]["achieved_per_s"] *= (1 + number / 500) / (factor if side else 1)
+            result["latency_s"]["acquire_all"]["p50"] *= (1 + number / 500) * (factor if side else 1)
+            result["fleet"] = {"server": None, "instances": []}
+            result["started_at"] = "2026-11-21T01:00:00Z"
+            results.append(result)
+    question = Question(kind, ["old.toml", "new.toml"], METRICS, (), 0.1)
+    identity = Identity("7f3a90c1", ["lockbench", kind], tmp_path, 1)
+    return compare_stored(question, rounds_of(series, read_thresholds(limits)), identity).result
+
+
+def shown(result: Result, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_sheet(summarise_comparison(result, "results/x/result.json"), console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.0, "PASS"), (1.3, "FAIL"), (0.7, "PASS"), (1.105, "INCONCLUSIVE")])
+def test_the_verdict_stands_first_everywhere(tmp_path: Path, factor: float, word: str) -> None:
+    result = compared(tmp_path, factor)
+    if word == "INCONCLUSIVE":  # an interval that reaches beyond the tolerance, of an effect that may be smaller
+        result["verdict"] = {
+            "status": "inconclusive",
+            "reasons": ["rate: the interval is too wide to tell"],
+            "only_noise": True,
+        }
+    sheet = summarise_comparison(result)
+    assert shown(result).startswith(f"{word}   new.toml")
+    assert sheet_markdown(sheet).startswith(f"## {word}: new.toml")
+    jsonschema.Draft202012Validator(schema("comparison")).validate(result)
+
+
+def test_changes_are_told_as_measured(tmp_path: Path) -> None:
+    lines = shown(compared(tmp_path, 1.25)).splitlines()
+    rate = next(line for line in lines if line.startswith("rate "))
+    latency = next(line for line in lines if line.startswith("acquire.p50 "))
+    assert "-20.0 %" in rate
+    assert "+25.0 %" in latency
+    assert rate.rstrip().endswith("fail")
+    assert any("rate got worse: -20.0%" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["compare", "gate"])
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: str, factor: float) -> None:
+    result = compared(tmp_path, factor, kind, limits=("acquire.p99 < 5s",))
+    result["exact"] = judge_exact(COSTS, COSTS)
+    result["sides"][0]["label"] = "git:a-branch-with-a-long-name (3e2a215aa)"
+    widest = {"metric": "acquire.success", "low": 0.408, "high": 2.474, "ratio": 1.248, "verdict": "inconclusive"}
+    result["metrics"] = [
+        {**entry, **widest, "pair_noise_ratio": 0.524, "detectable_ratio": 0.891} for entry in result["metrics"]
+    ]
+    text = shown(result)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+    assert text.count("-59.2 … +147 %") == len(METRICS)
+    assert text.count("inconclusive") >= len(METRICS)
+    assert "52.4 %  89.1 %" in text
+
+
+def test_a_comparison_says_better_or_worse(tmp_path: Path) -> None:
+    assert " worse" in shown(compared(tmp_path, 1.3, "compare"))
+    assert " better" in shown(compared(tmp_path, 0.7, "compare"))
+    assert " same" in shown(compared(tmp_path, 1.0, "compare"))
+    assert shown(compared(tmp_path, 1.3, "compare")).startswith("COMPARED   old.toml · new.toml")
+
+
+def test_exact_costs_are_told_one_by_one(tmp_path: Path) -> None:
+    result = compared(tmp_path)
+    result["exact"] = judge_exact(COSTS, ExactCosts(11, 1295, 45, 1, 0, 5))
+    text = " ".join(shown(result).split())
+    assert "commands 10 → 11 (more) · round trips 2 → 1 (fewer)" in text
+    assert result["exact"]["failures"] == ["commands per acquire: 10 → 11"]
+    result["exact"] = skipped("there is no server")
+    assert "not counted: there is no server" in shown(result)
+
+
+def test_junit_has_a_case_for_each_thing_judged(tmp_path: Path) -> None:
+    result = compared(tmp_path, 1.3, limits=("acquire.p99 < 1us",))
+    result["exact"] = judge_exact(COSTS, COSTS)
+    document = junit_xml(comparison_suite(result))
+    xmlschema.XMLSchema(str(HERE / "JUnit.xsd")).validate(document)
+    for name in ("rate (new.toml)", "acquire.p50 (new.toml)", "acquire.p99 &lt; 1us", "exact costs", '"gate"'):
+        assert name in document
+    assert 'tests="5" failures="4" errors="0"' in document

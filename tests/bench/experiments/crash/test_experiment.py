@@ -1,0 +1,149 @@
+"""Plans, journals, places and conclusions of `lockbench crash`, without a server."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UsageError
+from bench.experiments.crash.command import plan_of
+from bench.experiments.crash.crashing_fleet import append_only_files, keys_in
+from bench.experiments.crash.cross_check import Compared, judge
+from bench.experiments.crash.experiment import doable, judge_crash
+from bench.experiments.crash.judge import Crash, cut_facts
+from bench.experiments.crash.plan import CrashPlan, full_crashes, load_range_s, needs_shim, quick_crashes, seconds_of
+from bench.run.journal import Journal
+
+OPTIONS = {
+    "instances": "1,3,5", "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
+    "resume": None, "out": None, "seed": 1,
+}  # fmt: skip
+AGREED = {"status": "agrees", "reason": None, "rows": []}
+
+
+def plan(**options: object) -> CrashPlan:
+    return plan_of({**OPTIONS, **options})
+
+
+def test_quick_has_every_policy_and_kind_and_fits_into_six_minutes_on_two_cores() -> None:
+    quick = plan()
+    in_depth = {(crash.policy, crash.kind) for crash in quick.crashes if crash.instances == 3}
+    assert in_depth == {(crash.policy, crash.kind) for crash in full_crashes((3,))}
+    assert {crash.instances for crash in quick.crashes} == {1, 3, 5}
+    assert {"at-once", "delayed"} == {crash.restart for crash in quick.crashes}
+    assert quick.cuts >= 20
+    assert sum(seconds_of(crash) for crash in quick.crashes) * quick.cuts / quick.concurrent < 330
+
+
+def test_full_crosses_everything_that_is_possible() -> None:
+    full = full_crashes((1, 3, 5))
+    assert len(full) == len(set(full)) == 16 * 2 * (1 + 3 + 3)
+    assert set(quick_crashes((1, 3, 5))) < set(full)
+
+
+def test_the_phase_covers_a_whole_cycle_of_syncs() -> None:
+    low, high = load_range_s(Crash(3, "everysec", "power-cut", 1, "at-once"))
+    assert low > 1.0
+    assert high - low >= 1.0
+    low, high = load_range_s(Crash(3, "everysec", "kill-slow-fsync", 1, "at-once"))
+    assert high - low >= 1.5
+
+
+def test_a_plan_survives_its_journal() -> None:
+    begun = plan(seed=7)
+    assert CrashPlan.from_json(json.loads(json.dumps(begun.to_json())), begun.concurrent) == begun
+    with pytest.raises(UsageError, match="not one of lockbench crash"):
+        CrashPlan.from_json({"experiment": "fsync"}, 4)
+
+
+@pytest.mark.parametrize(
+    "broken", [{"cuts": "x"}, {"cuts": 0}, {"crashes": [{"instances": 3}]}, {"crashes": []}, {"crashes": None}]
+)
+def test_a_plan_that_cannot_be_read_is_refused(broken) -> None:
+    with pytest.raises(UsageError, match="the plan in the journal there cannot be read"):
+        CrashPlan.from_json({**json.loads(json.dumps(plan().to_json())), **broken}, 4)
+
+
+def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_silence(tmp_path: Path) -> None:
+    begun = plan(cuts=3, seed=7)
+    Journal.begin(tmp_path, begun.to_json()).close()
+    assert plan(resume=tmp_path, quick=False) == begun
+    for options in ({"cuts": 4}, {"seed": 8}, {"policies": "none"}, {"instances": "3"}, {"rate": 100}, {"quick": True}):
+        other = plan(resume=tmp_path, **{"quick": False, **options})
+        with pytest.raises(UsageError, match="was begun differently"):
+            Journal.go_on(tmp_path, other.to_json(), cut_facts)
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ({"instances": "3,zero"}, "'zero' is no number of servers"),
+        ({"instances": "0"}, "1 to 9"),
+        ({"policies": "sometimes"}, "'sometimes' is none of none, no, everysec, always"),
+        ({"kinds": "flood"}, "'flood' is none of"),
+        ({"policies": "none", "kinds": "power-cut"}, "no crash has one of these"),
+        ({"policies": ""}, "'' is none of"),
+        ({"resume": Path("/nowhere")}, "no matrix was cut in /nowhere"),
+        ({"resume": Path("a"), "out": Path("b")}, "leave --out out"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_starts(options, complaint) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        plan(**options)
+
+
+def test_without_the_shim_what_needs_it_is_skipped_with_the_reason() -> None:
+    left, skipped = doable(plan(), "there is no compiler")
+    assert left.crashes
+    assert not any(map(needs_shim, left.crashes))
+    reasons = {(one["policy"], one["kind"]): one["reason"] for one in skipped}
+    assert reasons["everysec", "power-cut"] == reasons["everysec", "kill"] == "there is no compiler"
+    assert "no append-only" not in reasons.get(("none", "kill"), "")
+    assert doable(plan(), None)[0] == plan()
+
+
+def test_only_whole_commands_of_an_append_only_file_count(tmp_path: Path) -> None:
+    def command(*words: str) -> bytes:
+        return f"*{len(words)}\r\n".encode() + b"".join(f"${len(word)}\r\n{word}\r\n".encode() for word in words)
+
+    content = command("SELECT", "0") + command("SET", "a", "1", "PXAT", "9") + command("set", "b", "1")
+    content += command("DEL", "a") + command("SET", "c", "1", "PXAT", "9")
+    assert keys_in([content]) == {"b", "c"}
+    assert keys_in([content[:-3]]) == {"b"}
+    assert keys_in([content + b"\x00\x00"]) == {"b", "c"}
+    for name in ("x.aof.1.base.rdb", "x.aof.1.base.aof", "x.aof.2.incr.aof", "x.aof.manifest"):
+        (tmp_path / name).touch()
+    assert [path.name for path in append_only_files(tmp_path)] == ["x.aof.2.incr.aof"]
+
+
+def compared(policy: str, lost: int, by_shim: int, kept: int = 50, durable: int = 50) -> Compared:
+    return Compared(policy, 100, lost, by_shim, kept, durable)
+
+
+def test_shim_and_disk_agree_by_pattern_and_the_ledger_never_promises_more() -> None:
+    fine = [compared("no", 100, 100, 0, 0), compared("everysec", 20, 22), compared("always", 0, 0)]
+    assert judge(fine)["status"] == "agrees"
+    for wrong in (
+        compared("everysec", 20, 20, 40, 50), compared("everysec", 20, 0), compared("everysec", 0, 20),
+        compared("always", 1, 0), compared("always", 0, 1), compared("no", 50, 100),
+    ):  # fmt: skip
+        found = judge([wrong])
+        assert found["status"] == "differs"
+        assert found["reason"].startswith(wrong.policy)
+
+
+def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
+    row = {
+        "instances": 3, "policy": "always", "kind": "power-cut", "crashed": 1, "restart": "at-once", "margin": 0,
+        "abstention": True, "verdict": "as expected", "reason": None,
+    }  # fmt: skip
+    bad = {**row, "verdict": "violated", "reason": "9 lost"}
+    missing = {**row, "verdict": "not shown", "reason": "nothing was lost"}
+    assert judge_crash([], [row], AGREED)["status"] == "pass"
+    assert judge_crash([], [row, missing], AGREED)["status"] == "inconclusive"
+    judged = judge_crash([], [row, missing, bad], AGREED)
+    assert judged["status"] == "violated"
+    assert judged["reasons"][0] == "N=3, always, power-cut of 1, at-once, margin 0, abstaining: 9 lost"
+    assert judge_crash([], [], AGREED)["status"] == "inconclusive"
+    assert judge_crash([], [row], {"status": "differs", "reason": "x"})["status"] == "inconclusive"
+    assert judge_crash([], [row], AGREED, ["a group was given up"])["status"] == "inconclusive"

@@ -1,0 +1,136 @@
+"""What `lockbench crash` says, from a result of a few cuts."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.experiments.crash.experiment import sections_of
+from bench.experiments.crash.judge import Asked, Crash, CutFacts, Ledger, Loss
+from bench.experiments.crash.words import crash_sheet, crash_suite
+from bench.measure.expectation import conclude_rows
+from bench.report.sheet import print_sheet, sheet_markdown
+
+AGREES = {
+    "status": "agrees",
+    "reason": None,
+    "rows": [{"policy": "everysec", "acknowledged": 900, "lost": 41, "lost_by_shim": 41}],
+}
+
+
+def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[CutFacts]:
+    window_s = 0.61 if lost else None
+    losses = tuple(Loss(margin, place, 200, 190, lost, window_s) for margin in crash.margins for place in (0, None))
+    told = (False,) if crash.restart == "delayed" else (False, True)
+    asked = tuple(
+        Asked(margin, abstention, 20, 0 if margin or abstention else doubled)
+        for margin in crash.margins
+        for abstention in told
+    )
+    ledgers = (Ledger(0, in_flight, False, 0.002, 0),)
+    unavailable_s = {"trusting": 2.1 if crash.restart == "delayed" else 0.02, "abstaining": 2.05}
+    return [CutFacts(crash, number, 1.5, ledgers, losses, asked, 2.04, unavailable_s) for number in range(20)]
+
+
+def result(*groups: list[CutFacts], skipped: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    return {
+        **sections_of(groups, skipped, AGREES, []),
+        "interrupted": False,
+        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
+        "conditions": {
+            "quick": True, "finished_cuts": 20 * len(groups), "cuts_per_cell": 20, "ttl_ms": 2000, "locks_per_s": 240,
+            "usable_cores": 2,
+        },
+        "seed": 1, "id": "7f3a", "started_at": "2026-11-21T01:02:03Z", "duration_s": 250.0,
+    }  # fmt: skip
+
+
+FINE = result(
+    cuts(Crash(3, "always", "power-cut", 1, "at-once"), 0, 0),
+    cuts(Crash(3, "everysec", "power-cut", 1, "at-once"), 120, 14),
+    cuts(Crash(3, "everysec", "kill", 1, "at-once"), 7, 3, in_flight=1)
+    + cuts(Crash(3, "everysec", "kill", 1, "at-once"), 0, 0),
+    cuts(Crash(3, "none", "kill", 1, "at-once"), 190, 20),
+    cuts(Crash(3, "none", "kill", 1, "delayed"), 190, 0),
+    skipped=(
+        {"policy": "no", "kind": "kill-slow-fsync", "instances": [3], "reason": "there is none"},
+        {"policy": "no", "kind": "power-cut", "instances": [3], "reason": "no compiler"},
+    ),
+)
+
+
+def printed(found: dict[str, Any], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_sheet(crash_sheet(found, "here"), console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_verdict_and_the_three_findings_come_first() -> None:
+    assert printed(FINE, 200).splitlines()[0].rstrip() == (
+        "AS EXPECTED   always lost 0 in 20 cuts · everysec up to 240 locks, 0.61 s, at a power cut · "
+        "delayed restart: 0 double grants in 20 cuts"
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_cell_is_cut_short(width: int) -> None:
+    text = printed(FINE, width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
+    lines = [" ".join(line.split()) for line in printed(FINE, 100).splitlines()]
+    assert "3 everysec power cut 1 20 240 240 63% 0.61 0.61 0/20" in lines
+    assert "3 always power cut 1 20 0 0 0% – – 0/20" in lines
+    assert "3 everysec power cut 1 280/400 0/400 0/800 0.02 2.05" in lines
+    assert "3 none kill -9 1 0/400 0/400 380 0.61 2.04 2.10 2.10" in lines
+    text = " ".join(lines)
+    assert "20 of 40 cuts had a sync in flight and lost up to 14 locks" in text
+    assert "always 0 locks lost, 0 of 1,600 locks granted twice in 20 cuts (95 % sure: fewer than 1 cut in 6)" in text
+    assert "400 of 400 locks granted twice" in text
+    assert "shim agrees with ext4 shut down hard: everysec lost 41 of 900 (the shim says 41)" in text
+    assert "skipped no × kill -9, slow: there is none" in text
+    assert "warning skipped, as no compiler: no × power-cut" in text
+    assert text.count("no compiler") == 1
+
+
+def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
+    bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 1))
+    lines = printed(bad, 120).splitlines()
+    assert lines[0].startswith("VIOLATED   always lost 80 in 20 cuts")
+    assert any(line.startswith("because") and "acknowledged locks were lost in 20 cuts" in line for line in lines)
+    assert any(line.rstrip().endswith("0/20 !") for line in lines)
+    assert any("20/400 !" in line for line in lines)
+
+
+def cut_short(result: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **result,
+        "interrupted": True,
+        "verdict": conclude_rows([], interrupted="interrupted after 3 cuts").to_json(),
+    }
+
+
+def test_a_run_that_was_cut_says_so() -> None:
+    assert printed(cut_short(FINE), 100).startswith("INTERRUPTED   always lost 0")
+    assert printed(cut_short(result()), 100).startswith("INTERRUPTED   nothing finished")
+
+
+def test_policies_without_a_finding_of_their_own_have_a_headline_all_the_same() -> None:
+    kept = result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0))
+    assert printed(kept, 100).startswith("AS EXPECTED   0 of 7,600 locks lost in 20 cuts")
+
+
+def test_markdown_and_junit_say_the_same() -> None:
+    text = sheet_markdown(crash_sheet(FINE))
+    assert text.startswith("## AS EXPECTED: always lost 0 in 20 cuts")
+    assert "| 3 | everysec | power cut | 1 | 280/400 | 0/400 | 0/800 | 0.02 | 2.05 |" in text
+    suite = crash_suite(FINE)
+    assert len(suite.cases) == len(FINE["rows"]) == 4 * 4 + 2
+    assert {case.status for case in suite.cases} == {"pass"}
+    bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 0))
+    assert {case.status for case in crash_suite(bad).cases} == {"violated"}

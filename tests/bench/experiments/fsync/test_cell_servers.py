@@ -1,0 +1,75 @@
+"""Whose servers are measured: permission to set a policy, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.fsync import cell_servers as fsync_ground
+from bench.experiments.fsync.cell_servers import UserServers
+from bench.topology.probe import InstanceFacts
+
+URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2")
+
+
+def these(monkeypatch: pytest.MonkeyPatch, *facts: dict[str, Any]) -> None:
+    made = tuple(InstanceFacts(index, f"127.0.0.1:{index + 1}", False, **fact) for index, fact in enumerate(facts))
+    monkeypatch.setattr(fsync_ground, "inspect", lambda _urls, **_how: made)
+
+
+@pytest.mark.parametrize(
+    "present, wanted, needed",
+    [
+        (("always", "always"), ["always"], False),
+        (("everysec", "everysec"), ["waitaof", "everysec"], False),
+        (("always", "everysec"), ["always"], True),
+        (("always", "everysec"), ["everysec", "always"], True),
+        (("always", "always"), ["everysec", "always"], True),
+        ((None, None), ["always"], True),
+    ],
+)
+def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_measured(
+    monkeypatch: pytest.MonkeyPatch, present: Sequence[str | None], wanted: list[str], needed: bool
+) -> None:
+    """Two servers with two policies have "both", and yet neither is what either cell asks for."""
+    these(monkeypatch, *({"fsync": policy, "server": "valkey", "version": "9.1.2"} for policy in present))
+    if not needed:
+        UserServers(URLS, wanted, allow_config=False).close()
+        return
+    with pytest.raises(UsageError, match="allow it with --allow-config"):
+        UserServers(URLS, wanted, allow_config=False)
+
+
+def test_a_dead_one_among_living_ones_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    these(monkeypatch, {"fsync": "always"}, {"unreachable": "connection refused"})
+    with pytest.raises(EnvironmentNotReadyError) as refused:
+        UserServers(URLS, ["always"], allow_config=True)
+    assert str(refused.value) == (
+        "1 of 2 targets cannot be used: 127.0.0.1:2 (connection refused); start them, or leave them out"
+    )
+
+
+def test_a_setting_that_could_not_be_put_back_hides_nothing_that_went_wrong_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck:
+        def __init__(self, *_what: object) -> None: ...
+
+        def give_back(self) -> None:
+            raise EnvironmentNotReadyError("set it by hand")
+
+    these(monkeypatch, {"fsync": "always"})
+    monkeypatch.setattr(fsync_ground, "BorrowedSetting", Stuck)
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="^the server is gone; set it by hand$"),
+        UserServers(URLS[:1], ["no"], allow_config=True),
+    ):
+        raise EnvironmentNotReadyError("the server is gone")
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="^set it by hand$"),
+        UserServers(URLS[:1], ["no"], allow_config=True),
+    ):
+        raise KeyboardInterrupt

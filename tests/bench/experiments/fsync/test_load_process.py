@@ -1,0 +1,76 @@
+"""The load of `lockbench fsync`, counted: by the intended start what is late, by the end what was granted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.experiments.fsync.load import LoadOrder
+from bench.experiments.fsync.load_process import Tally, _due_in
+from bench.workloads.arrivals import offsets_ns
+
+WINDOW = (1_000, 2_000)
+
+
+class Scripted:
+    """A lock that grants, denies or fails to release as it is told."""
+
+    def __init__(self, lease: Any, *, released: bool = True) -> None:
+        self.lease, self.released = lease, released
+
+    def acquire(self, _resource: str) -> Any:
+        return self.lease
+
+    def release(self, _lease: Any) -> bool:
+        return self.released
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def tally_of(*operations: tuple[int, int]) -> Tally:
+    tally = Tally(WINDOW)
+    for intended_ns, ended_ns in operations:
+        tally.intended.append(intended_ns)
+        tally.ended.append(ended_ns)
+    return tally
+
+
+def test_a_grant_counts_where_it_ended_and_a_latency_where_it_was_due() -> None:
+    histogram, granted = tally_of((900, 1_100), (1_100, 1_300), (1_900, 2_600), (2_000, 2_100)).histogram()
+    assert granted == 2, "one due before the window ended in it, one due in it ended after it"
+    assert histogram.count == 2
+    assert histogram.max_ns == 700
+
+
+def test_the_edges_belong_to_one_window_only() -> None:
+    histogram, granted = tally_of((1_000, 1_000), (2_000, 2_000)).histogram()
+    assert (histogram.count, granted) == (1, 1)
+
+
+def test_what_was_denied_is_counted_by_its_outcome_and_released_by_nobody() -> None:
+    tally = Tally((0, 1 << 62))
+    tally.cycle(Scripted("unreachable", released=False), "r0", 1)
+    tally.cycle(Scripted(object()), "r0", 1)
+    tally.cycle(Scripted(object(), released=False), "r0", 1)
+    assert tally.denied == {"unreachable": 1}
+    assert len(tally.ended) == 2
+    assert tally.release_failures == 1
+
+
+@pytest.mark.parametrize("rate", [50.0, 5_000.0])
+def test_what_is_due_is_what_the_schedule_has_in_the_window(rate: float) -> None:
+    origin_ns, window = 10, (500_000_010, 1_500_000_010)
+    expected = 0
+    for offset_ns in offsets_ns(rate, "poisson", 7):
+        if origin_ns + offset_ns >= window[1]:
+            break
+        expected += origin_ns + offset_ns >= window[0]
+    assert _due_in(window, rate, 7, origin_ns) == expected
+    assert expected == pytest.approx(rate, rel=0.5)
+
+
+def test_every_caller_has_a_resource_of_its_own() -> None:
+    order = LoadOrder(["redis://127.0.0.1:1"], "p:", clients=3, pipeline=4, waitaof=False, seed=1, parent_pid=1)
+    assert len(set(order.resources)) == 12

@@ -1,0 +1,89 @@
+"""Which cells are visited, and in which order: by the seed alone, each once per repeat, policies interleaved."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from bench.errors import UsageError
+from bench.experiments.fsync.cell_servers import has_waitaof
+from bench.experiments.fsync.plan import POLICIES, FsyncPlan, full_cells, product_cells, quick_cells
+
+
+def plan(seed: int = 1) -> FsyncPlan:
+    return FsyncPlan(quick_cells(POLICIES[:4]), 2, 0.25, 0.8, 0.5, seed, quick=True, budget_s=265.0)
+
+
+def test_every_repeat_visits_every_cell_once() -> None:
+    visits = plan().visits()
+    assert Counter(repeat for repeat, _ in visits) == dict.fromkeys((0, 1), len(plan().cells))
+    assert len(set(visits)) == len(visits)
+
+
+def test_the_order_is_the_seeds_and_differs_between_repeats() -> None:
+    first, again, other = plan().visits(), plan().visits(), plan(seed=2).visits()
+    assert first == again
+    assert first != other
+    size = len(plan().cells)
+    assert [cell for _, cell in first[:size]] != [cell for _, cell in first[size:]]
+
+
+def test_policies_are_interleaved() -> None:
+    policies = [cell.policy for _, cell in plan().visits()]
+    runs = 1 + sum(one != other for one, other in itertools.pairwise(policies))
+    assert runs > len(policies) / 3
+
+
+def test_a_plan_is_read_back_from_its_journal() -> None:
+    assert FsyncPlan.from_json({"experiment": "fsync", **json.loads(json.dumps(plan().to_json()))}) == plan()
+
+
+def test_the_journal_of_another_experiment_is_refused() -> None:
+    with pytest.raises(UsageError, match="none of lockbench fsync"):
+        FsyncPlan.from_json({"experiment": "crash", "cells": [{"cuts": 1}]})
+
+
+def test_what_is_compared_is_visited_in_a_row() -> None:
+    shapes = [(repeat, cell.instances, cell.clients, cell.pipeline) for repeat, cell in plan().visits()]
+    runs = 1 + sum(one != other for one, other in itertools.pairwise(shapes))
+    assert runs == len(set(shapes))
+
+
+def test_without_an_append_only_file_nothing_is_delayed_or_rewritten() -> None:
+    cells = set(product_cells(["none"], [1], [(1, 1)], [0.5, 2.0], ["off", "on"]))
+    assert [(cell.injected_ms, cell.rewrite) for cell in cells] == [(0.0, "off")]
+
+
+def test_the_quick_matrix_has_the_extremes_and_the_planners_instances() -> None:
+    cells = quick_cells(POLICIES[:4])
+    assert {cell.instances for cell in cells} == {1, 3, 5}
+    assert {(1, 1), (256, 16)} <= {(cell.clients, cell.pipeline) for cell in cells}
+    assert {"on", "on-no-sync"} <= {cell.rewrite for cell in cells}
+    for instances in (1, 3, 5):
+        assert {cell.policy for cell in cells if cell.instances == instances} == set(POLICIES[:4])
+
+
+def test_the_quick_matrix_is_planned_for_less_than_five_minutes() -> None:
+    assert plan().total_s() < 290
+    once = replace(plan(), cells=quick_cells(POLICIES), repeats=1)
+    assert once.total_s() < 265, "with waitaof, too, every cell is visited"
+
+
+def test_the_whole_matrix_has_every_axis_in_full() -> None:
+    cells = full_cells(POLICIES)
+    assert {cell.injected_ms for cell in cells} == {0.0, 0.5, 2.0, 10.0}
+    assert {cell.policy for cell in cells} == set(POLICIES)
+    assert {cell.rewrite for cell in cells} == {"off", "on", "on-no-sync"}
+    assert len(set(cells)) == len(cells)
+
+
+def test_waitaof_is_known_by_version() -> None:
+    assert has_waitaof("redis", "7.2.4")
+    assert has_waitaof("redis", "8.4.0")
+    assert has_waitaof("valkey", "9.1.2")
+    assert not has_waitaof("redis", "7.0.15")
+    assert not has_waitaof("kvrocks", "9.0")

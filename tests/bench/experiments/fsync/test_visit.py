@@ -1,0 +1,39 @@
+"""A visit's counters: a server that did not live through the load takes the cell with it; a silent one does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.fsync.visit import _of_servers
+from bench.topology.info import InfoSnapshot
+
+
+def snapshot(values: dict[str, Any] | None, at_s: int, missing: str | None = None) -> InfoSnapshot:
+    return InfoSnapshot("127.0.0.1:7000", at_s * 1_000_000_000, values, missing)
+
+
+def info(run_id: str = "a", cpu_s: float = 1.0) -> dict[str, Any]:
+    return {"run_id": run_id, "used_cpu_sys": cpu_s, "used_cpu_user": 0.0, "aof_delayed_fsync": 3, "aof_rewrites": 0}
+
+
+def test_what_servers_did_is_the_difference() -> None:
+    row = _of_servers([snapshot(info(), 0)], [snapshot(info(cpu_s=1.5), 2)])
+    assert row["server_cpu_s"] == pytest.approx(0.5)
+    assert row["busiest_server_ratio"] == pytest.approx(0.25)
+    assert row["aof_delayed_fsync"] == 0
+
+
+@pytest.mark.parametrize("after", [snapshot(None, 2, "connection refused"), snapshot(info("b"), 2)])
+def test_a_server_that_did_not_live_through_the_load_is_named(after: InfoSnapshot) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="127.0.0.1:7000 did not live through the load"):
+        _of_servers([snapshot(info(), 0)], [after])
+
+
+def test_a_server_that_may_not_tell_is_measured_all_the_same() -> None:
+    row = _of_servers([snapshot(None, 0, "INFO is not allowed")], [snapshot(None, 2, "INFO is not allowed")])
+    assert row["server_cpu_s"] is None
+    assert row["aof_delayed_fsync"] is None
+    assert row["elapsed_s"] == pytest.approx(2.0)

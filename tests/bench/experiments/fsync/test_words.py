@@ -1,0 +1,143 @@
+"""The tables of `lockbench fsync` and the planner's page: whole cells, nothing shown that was not measured."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.experiments.fsync.figures_of import costs_of_pair, rows_of
+from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.planner import plan_page
+from bench.experiments.fsync.planner_words import chart_lines, disk_text
+from bench.experiments.fsync.words import fsync_cases, fsync_markdown, print_fsync
+from bench.measure.expectation import conclude_rows
+from tests.doubles.fsync_visits import cut, load, visit
+
+
+def result(*visits: dict[str, Any], crash: bool = True) -> dict[str, Any]:
+    shape = (16, 4)
+    made = visits or (
+        *(visit("everysec", 60_000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
+        *(visit("always", 3000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
+    )
+    cells = [cut("everysec", "delayed"), cut("everysec", "at-once", grants=12, lost=90_000), cut("always", "at-once")]
+    losses = (
+        {"id": "c0ffee00", "conditions": {"ttl_ms": 2000}, "fleet": {"server": None}, "rows": cells} if crash else None
+    )
+    rows = rows_of(made)
+    findings = findings_of(rows)
+    return {
+        "schema_version": 1,
+        "kind": "fsync",
+        "id": "f5f5f5f5",
+        "command": ["lockbench", "fsync"],
+        "seed": 1,
+        "started_at": "2026-11-21T03:00:00Z",
+        "duration_s": 61.0,
+        "interrupted": False,
+        "fleet": {"started": True, "server": {"name": "redis", "version": "7.0.15"}, "instances": None},
+        "conditions": {"visits_done": 6, "visits_planned": 6, "seconds": 1.0, "usable_cores": 2},
+        "rows": rows,
+        "skipped": [],
+        "costs": costs_of_pair(rows, "everysec", "always"),
+        "findings": findings,
+        "planner": plan_page(rows, losses, "f5f5f5f5"),
+        "warnings": [],
+        "verdict": judge_fsync(findings, rows, {"visits_planned": 6, "visits_done": 6}, interrupted=False),
+    }
+
+
+def text_of(shown: dict[str, Any], width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    print_fsync(shown, "results/fsync/result.json", console)
+    return console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_everything_fits_and_no_cell_is_cut(width: int) -> None:
+    text = text_of(result(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+def test_the_verdict_comes_first_and_the_advice_opens_the_planners_page() -> None:
+    lines = text_of(result()).splitlines()
+    assert lines[0].startswith("AS EXPECTED   everysec ÷ always")
+    page = next(line for line in lines if line.startswith("PLANNER"))
+    assert "take everysec with delayed restart" in page
+
+
+def test_a_load_that_was_not_sustained_has_no_latency() -> None:
+    behind = visit("always", 1000)
+    behind["loads"]["80%"] = load(500, rate=800.0, due=800, ms=77.0)
+    text = text_of(result(behind))
+    assert "queue" in text
+    assert "77.0" not in text
+
+
+def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:
+    assert "≥4,000" in text_of(result(visit("always", 4000, cpu=0.99)))
+
+
+def test_what_was_cut_says_so_before_everything() -> None:
+    cut = conclude_rows([], interrupted="interrupted after 3 of 6 visits").to_json()
+    assert text_of(result() | {"interrupted": True, "verdict": cut}).startswith("INTERRUPTED")
+
+
+def test_fsyncs_nobody_could_count_are_a_dash() -> None:
+    text = text_of(result(visit("always", 4321, fsyncs=None, latency_events=None)))
+    row = next(line for line in text.splitlines() if "4,321" in line)
+    assert "–" in row
+    assert "the servers do not watch" in text
+
+
+def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
+    text = " ".join(text_of(result()).split())
+    assert "fdatasync p50 0.10 ms" in text
+    assert "do not carry over" in text
+    assert "memory" not in disk_text({"p50": 3e-5, "p99": None})
+    assert "this is memory, no disk" in disk_text({"p50": 1e-6, "p99": 5e-6})
+
+
+def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
+    shown = result()
+    chart = "\n".join(chart_lines(shown["planner"]))
+    options = shown["planner"]["options"]
+    marks = [chr(ord("a") + index) for index, option in enumerate(options) if option["crash"] and option["p99_s"]]
+    assert len(marks) == 2
+    body = "".join(line[8:] for line in chart.splitlines() if "│" in line)
+    assert all(body.count(mark) == 2 for mark in marks), "once in each plot"
+
+
+def test_an_option_without_a_p99_is_not_left_out_of_the_chart_in_silence() -> None:
+    page = result()["planner"]
+    marked = list(zip("abcdefgh", page["options"], strict=False))
+    next(option for _, option in marked if option["crash"] and option["p99_s"])["p99_s"] = None
+    absent = [mark for mark, option in marked if option["crash"] and not option["p99_s"]]
+    assert chart_lines(page)[-1] == f"without a p99, so not among the double grants: {' '.join(absent)}"
+
+
+def test_without_a_crash_result_there_is_no_chart_and_no_column_of_losses() -> None:
+    shown = result(crash=False)
+    assert chart_lines(shown["planner"]) == []
+    text = text_of(shown)
+    assert "lost per" not in text
+    assert "run lockbench crash" in text
+
+
+def test_markdown_has_the_same_tables_and_whole_rows() -> None:
+    text = fsync_markdown(result(), "")
+    assert text.startswith("## AS EXPECTED")
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(tables) > 20
+    assert "take everysec with delayed restart" in text
+    assert "```" in text
+
+
+def test_findings_are_cases() -> None:
+    red = result(visit("everysec", 100), visit("always", 5000))
+    statuses = {case.status for case in fsync_cases(red).cases}
+    assert "inconclusive" in statuses

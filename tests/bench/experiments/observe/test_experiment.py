@@ -1,0 +1,176 @@
+"""Boards without Grafana: what stands for a variable, what is left out, what is refused before anything starts."""
+
+import json
+import os
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.observe.experiment import _missed, counted, observe, write_panels
+from bench.experiments.observe.page import _missing, value_text
+from bench.experiments.observe.panels import Span, _stretches, read_boards, resolve
+from bench.experiments.observe.query import Answer, Prometheus, Series
+from bench.experiments.observe.watch import Watch, _variables, _wanted, find_collector, find_prometheus
+from bench.run.interrupt import Interrupts
+from bench.run.run import Finished, Order, run_scenario
+from bench.run.verdict import INTERRUPTED
+from bench.scenario import load
+
+BOARDS = {board["uid"]: board for board in read_boards()}
+SPAN = Span("7f3a90c1", 1000.0, 1030.4, 1.0)
+
+
+def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> None:
+    board = BOARDS["lockbench-run-overview"]
+    text = 'rate(x{run=~"$run", r=~"$recipe", port=~"$port", le="$slo"}[$__rate_interval]) + y[$__range]'
+    told = 'rate(x{run=~"7f3a90c1", r=~".*", port=~".*", le="0.01"}[4s]) + y[31s]'
+    assert resolve(text, board, SPAN) == told
+    generator = BOARDS["lockbench-generator"]
+    assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
+    assert resolve("$baseline", generator, Span("a", 0, 1, 1.0, "b")) == "b"
+
+
+def test_a_variable_that_the_board_lacks_is_no_empty_string() -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        resolve("$nobody", BOARDS["lockbench-fsync"], SPAN)
+
+
+def test_a_long_run_is_asked_in_wider_steps_and_rates_look_back_as_far() -> None:
+    hour = Span("a", 0.0, 3600.0, 1.0)
+    assert hour.step_s == 15.0
+    assert resolve("$__rate_interval", BOARDS["lockbench-fsync"], hour) == "16s"
+
+
+def test_points_that_follow_each_other_are_one_annotation() -> None:
+    assert list(_stretches([1, 2, 3, 7, 8], 1.0)) == [(1, 3), (7, 8)]
+    assert list(_stretches([], 1.0)) == []
+
+
+def test_nan_is_no_data() -> None:
+    assert not Answer((Series({}, ((1.0, None),)),)).has_data
+    assert Answer((Series({}, ((1.0, 0.0), (2.0, None))),)).has_data
+    empty = {"series": [{"points": [[0, None]]}], "warnings": ["w"], "error": ""}
+    full = {"series": [{"points": [[0, 1.0]]}], "warnings": [], "error": "e"}
+    panels = {"boards": [{"panels": [{"targets": [empty]}, {"targets": [empty, full]}]}]}
+    assert counted(panels) == (1, 2, ["w", "w", "e"])
+
+
+def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentNotReadyError, match="apt-get install prometheus"):
+        find_prometheus(None)
+    with pytest.raises(EnvironmentNotReadyError, match="/no/such is no program"):
+        find_prometheus("/no/such")
+    assert find_collector(None, {}) is None
+    with pytest.raises(EnvironmentNotReadyError, match="no program"):
+        find_collector("/no/such", {})
+
+
+def test_a_users_own_collector_is_left_alone_and_prometheus_scrapes_the_page(tmp_path: Path) -> None:
+    own = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
+    assert find_collector(None, own) is None
+    wanted = _wanted(own, [1, 2, 3, 4, 5], collector=False)
+    assert wanted["OTEL_METRICS_EXPORTER"] == "otlp,prometheus"
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in wanted
+
+
+def test_the_variables_are_those_of_before_when_the_watch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    with _variables(_wanted(os.environ, [1, 2, 3, 4, 5], collector=True)):
+        assert os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4"
+        assert "OTEL_METRICS_EXPORTER" not in os.environ
+    assert os.environ["OTEL_METRICS_EXPORTER"] == "console"
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ
+
+
+def test_a_prometheus_that_is_gone_is_a_sentence() -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="does not answer"):
+        Prometheus("http://127.0.0.1:1").at("up", 0.0)
+
+
+class Nobody:
+    """A Prometheus that the user does not want to wait for."""
+
+    url = ""
+
+    def at(self, _query: str, _time_s: float) -> Answer:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_panels_are_asked_leaves_only_them_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    finished = Finished({"id": "x"}, tmp_path / "result.json", 0)
+    monkeypatch.setattr(
+        "bench.experiments.observe.experiment.run_scenario", lambda _order, _interrupts, _show: finished
+    )
+    order = Order(load(None, {}), "x", ["lockbench", "observe"], tmp_path)
+    observed = observe(order, lambda _: None, Watch(Nobody(), None))  # type: ignore[arg-type]
+    assert (observed.finished.result, observed.finished.path) == (finished.result, finished.path)
+    assert observed.finished.exit_code == INTERRUPTED
+    assert observed.panels is None
+    assert "interrupted" in observed.why
+
+
+class Told:
+    """A Prometheus that has seen so many acquires; `None`: it knows of none."""
+
+    def __init__(self, acquires: float | None) -> None:
+        self.acquires = acquires
+
+    def at(self, _query: str, time_s: float) -> Answer:
+        return Answer(() if self.acquires is None else (Series({}, ((time_s, self.acquires),)),))
+
+
+def test_boards_that_show_less_than_the_run_say_so() -> None:
+    finished = Finished({"totals": {"acquired": 1200, "contended": 34}}, None, 0)
+    assert _missed(Told(1234.0), finished, "x", 0.0, 9.0) == ""  # type: ignore[arg-type]
+    assert "show 1,000 of its 1,234 acquires" in _missed(Told(1000.0), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
+    assert "show 0 of its 1,234" in _missed(Told(None), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run_on(_servers: object, _order: Order, interrupts: Interrupts, _show: object) -> Finished:
+        interrupts.raising = False
+        interrupts.note()
+        return Finished({}, None, 0)
+
+    monkeypatch.setattr("bench.run.run.open_servers", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("bench.run.run.run_on", run_on)
+    order = Order(load(None, {}), "x", ["lockbench", "run"], tmp_path)
+    with Interrupts() as interrupts:
+        assert run_scenario(order, interrupts, lambda _: None).exit_code == INTERRUPTED
+
+
+def test_what_compares_two_runs_says_that_there_is_one() -> None:
+    ratio = {"targets": [{"expr": 'a{run=~"$run"} / a{run=~"$baseline"}', "error": "", "warnings": [], "series": []}]}
+    plain = {"targets": [{"expr": 'a{run=~"$run"}', "error": "", "warnings": [], "series": []}]}
+    assert "compares two runs" in _missing(ratio)
+    assert "did not happen" in _missing(plain)
+
+
+def test_panels_that_cannot_be_written_leave_nothing_half(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="cannot be written"):
+        write_panels({"boards": []}, tmp_path / "gone")
+    path = write_panels({"boards": []}, tmp_path)
+    assert json.loads(path.read_text()) == {"boards": []}
+    assert [one.name for one in tmp_path.iterdir()] == ["panels.json"]
+
+
+@pytest.mark.parametrize(
+    "value, unit, text",
+    [
+        (0.0042, "s", "4.20 ms"),
+        (0.5, "percentunit", "50.0 %"),
+        (2048.0, "bytes", "2.0 KiB"),
+        (12.0, "bytes", "12 B"),
+        (1234.0, "suffix: acquires/s", "1,234 acquires/s"),
+        (1.07, "suffix: ×", "1.07 ×"),
+        (None, "s", "–"),
+    ],
+)
+def test_a_value_is_shown_in_its_panels_unit(value: float | None, unit: str, text: str) -> None:
+    assert value_text(value, unit) == text

@@ -1,0 +1,159 @@
+"""The safety matrix: which rows there are, and what each comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
+from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Finding, Ground, find, judge_rows, look
+from bench.experiments.safety_matrix.schedules import judge_shown
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
+from bench.recipes.registry import RECIPES, WITHDRAWN
+from bench.recipes.schedules.shown import Shown
+from bench.safety.report import SafetyReport
+
+SAFE = SafetyReport("SAFE", None)
+FAULTY = SafetyReport("VIOLATED", "1 × service fault", service_faults=1)
+
+
+def row(verdict: str) -> dict[str, str | None]:
+    return {"recipe": "a", "fault": "b", "expected": "c", "seen": "d", "verdict": verdict, "reason": None}
+
+
+def test_every_recipe_stands_in_the_matrix_the_withdrawn_one_too() -> None:
+    assert {case.recipe for case in all_cases()} >= {*WITHDRAWN, *RECIPES}
+
+
+def test_deterministic_rows_come_first() -> None:
+    parts = [case.part for case in all_cases()]
+    assert parts == sorted(parts, key=["schedule", "load", "claim"].index)
+
+
+def test_a_recipe_selects_its_rows_and_nothing_else() -> None:
+    chosen = choose_cases(["set-nx-fixed"])
+    assert chosen
+    assert {case.recipe for case in chosen} == {"set-nx-fixed"}
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match="no recipe 'set-nx-fxed'; did you mean set-nx-fixed?") as refusal:
+        choose_cases(["set-nx-fxed"])
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "seen, flawed, safe, report, verdict",
+    [
+        (True, True, False, FAULTY, AS_EXPECTED),
+        (False, True, False, SAFE, NOT_SHOWN),
+        (True, False, False, FAULTY, VIOLATED),
+        (False, False, True, SAFE, AS_EXPECTED),
+        (False, False, True, FAULTY, VIOLATED),
+        (True, True, True, SAFE, AS_EXPECTED),
+        (True, True, True, FAULTY, VIOLATED),  # blocked, as known; but two leases at once is more than it may
+    ],
+)
+def test_what_a_schedule_says_of_a_recipe(
+    seen: bool, flawed: bool, safe: bool, report: SafetyReport, verdict: str
+) -> None:
+    assert judge_shown(Shown(seen, {"chain": 5}, report), flawed=flawed, safe=safe).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "verdicts, code",
+    [
+        ([AS_EXPECTED], 0),
+        ([AS_EXPECTED, SKIPPED], 0),
+        ([AS_EXPECTED, SKIPPED, ELSEWHERE, ELSEWHERE], 0),
+        ([AS_EXPECTED, *[SKIPPED] * 3], 4),
+        ([AS_EXPECTED, NOT_KNOWN], 4),
+        ([NOT_KNOWN, VIOLATED], 5),
+        ([AS_EXPECTED, NOT_SHOWN], 4),
+        ([AS_EXPECTED, NOT_SHOWN, VIOLATED], 5),
+        ([SKIPPED], 4),
+        ([], 4),
+    ],
+)
+def test_the_exit_code_of_the_rows(verdicts: list[str], code: int) -> None:
+    assert judge_rows([row(verdict) for verdict in verdicts])["exit_code"] == code
+
+
+def test_a_matrix_that_was_cut_short_is_never_as_expected() -> None:
+    verdict = judge_rows([row(AS_EXPECTED)], wanted=2)
+    assert (verdict["word"], verdict["exit_code"]) == ("INTERRUPTED", 130)
+    assert judge_rows([row(VIOLATED)], wanted=2)["word"] == "VIOLATED"
+
+
+def test_without_its_precondition_a_row_is_neither_confirmed_nor_refuted() -> None:
+    for holds in (True, False):
+        finding = find(("yes", "no"), {}, {"somebody was granted": False, "it took place": True}, holds=holds)
+        assert (finding.seen, finding.verdict) == (NOT_KNOWN, NOT_KNOWN)
+        assert finding.reason == "did not come about: somebody was granted"
+    assert find(("yes", "no"), {}, {"somebody was granted": False}, holds=True, broken=True).verdict == VIOLATED
+
+
+def test_a_flaw_that_is_seen_where_it_must_not_be_is_certain_only_if_nobody_was_late() -> None:
+    late = Shown(True, {}, SAFE, {"the machine kept time to 25 ms": False})
+    assert judge_shown(late, flawed=False, safe=True).verdict == NOT_KNOWN
+    doubled = Shown(True, {}, FAULTY, {"the machine kept time to 25 ms": False})
+    assert judge_shown(doubled, flawed=False, safe=True).verdict == VIOLATED
+
+
+def test_a_known_flaw_is_seen_though_nobody_was_granted_and_absent_only_if_somebody_was() -> None:
+    nobody = {"somebody was granted": False}
+    assert judge_shown(Shown(True, {}, SAFE, {}, nobody), flawed=True, safe=False).verdict == AS_EXPECTED
+    assert judge_shown(Shown(False, {}, SAFE, {}, nobody), flawed=True, safe=False).verdict == NOT_KNOWN
+    assert judge_shown(Shown(False, {}, SAFE, {}, nobody), flawed=False, safe=True).verdict == NOT_KNOWN
+    assert judge_shown(Shown(True, {}, SAFE, {}, nobody), flawed=False, safe=True).verdict == NOT_KNOWN
+
+
+def case_of(*findings: Finding | Exception) -> Case:
+    coming = iter(findings)
+
+    def next_look(_ground: Ground) -> Finding:
+        finding = next(coming)
+        if isinstance(finding, Exception):
+            raise finding
+        return finding
+
+    return Case("claim", "redlock", "planted", "confirmed", "a planted row", next_look)
+
+
+def ground(tmp_path: Path, *, is_over: bool = False) -> Ground:
+    return Ground(None, 1, True, None, tmp_path, "abcd", is_over=lambda: is_over)  # type: ignore[arg-type]
+
+
+UNKNOWN = Finding("not known", NOT_KNOWN)
+
+
+@pytest.mark.parametrize(
+    "findings, verdict",
+    [
+        ((TimeoutError(), Finding("confirmed", AS_EXPECTED)), AS_EXPECTED),
+        ((UNKNOWN, UNKNOWN, Finding("refuted", VIOLATED)), VIOLATED),
+        ((Finding("refuted", NOT_SHOWN), Finding("confirmed", AS_EXPECTED)), NOT_SHOWN),  # looked at: no second try
+        ((UNKNOWN, UNKNOWN, UNKNOWN, Finding("confirmed", AS_EXPECTED)), NOT_KNOWN),
+    ],
+)
+def test_only_what_is_not_known_is_looked_at_again(
+    findings: tuple[Finding | Exception, ...], verdict: str, tmp_path: Path
+) -> None:
+    assert look(case_of(*findings), ground(tmp_path)).verdict == verdict
+
+
+def test_what_always_goes_wrong_on_the_way_is_not_known(tmp_path: Path) -> None:
+    wrong = EnvironmentNotReadyError("there is no server")
+    finding = look(case_of(wrong, wrong, wrong), ground(tmp_path))
+    assert (finding.verdict, finding.reason) == (NOT_KNOWN, "EnvironmentNotReadyError: there is no server")
+
+
+def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end(tmp_path: Path) -> None:
+    finding = look(case_of(UNKNOWN, Finding("confirmed", AS_EXPECTED)), ground(tmp_path, is_over=True))
+    assert finding.verdict == NOT_KNOWN
+
+
+def test_a_reason_names_row_expectation_and_what_was_seen() -> None:
+    assert judge_rows([row(NOT_SHOWN)])["reasons"] == ["a, b: expected c, seen d"]

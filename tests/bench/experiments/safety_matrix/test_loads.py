@@ -1,0 +1,83 @@
+"""The stress rows of the safety matrix: their loads, and what each comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.experiments.safety_matrix.loads import (
+    FULL_MS,
+    GAP,
+    PAUSES,
+    QUICK_MS,
+    ROWS,
+    STOPPED,
+    Strain,
+    judge_load,
+    scenario_of,
+)
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
+from bench.recipes.registry import find_recipe
+from bench.run.run import Finished
+from bench.topology.faults.kinds import read_faults
+
+
+def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Finished:
+    names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid")
+    counts = {"tested_leases": 150, **counts}
+    safety: dict[str, Any] = {"verdict": verdict, "reason": None, **dict.fromkeys(names, 0), **counts}
+    faults = [{"kind": "stop", "skipped": skipped}]
+    return Finished({"safety": safety, "faults": faults, "totals": {"acquired": 100}}, Path("here"), 0)
+
+
+@pytest.mark.parametrize(
+    "ended, strain, safe, verdict",
+    [
+        (finished("VIOLATED", service_faults=3), PAUSES, False, AS_EXPECTED),
+        (finished("SAFE"), PAUSES, False, NOT_KNOWN),  # nobody overslept
+        (finished("SAFE", client_overstays=3), PAUSES, False, NOT_SHOWN),
+        (finished("VIOLATED", granted_invalid=2, tested_leases=23), PAUSES, False, NOT_KNOWN),
+        (finished("SAFE", client_overstays=2), PAUSES, True, AS_EXPECTED),
+        (finished("SAFE"), PAUSES, True, NOT_KNOWN),  # nobody overslept: nothing was tried
+        (finished("SAFE"), GAP, True, AS_EXPECTED),
+        (finished("UNKNOWN", client_overstays=2), PAUSES, True, NOT_KNOWN),
+        (finished("SAFE", client_overstays=2, tested_leases=99), PAUSES, True, NOT_KNOWN),
+        (finished("SAFE", skipped="the worker had ended"), GAP, True, NOT_KNOWN),
+        (finished("VIOLATED", service_faults=1, skipped="the worker had ended"), GAP, True, VIOLATED),
+        (finished("NOT TESTED", client_overstays=2, tested_leases=9), PAUSES, True, NOT_KNOWN),
+        (finished("VIOLATED", service_faults=1), PAUSES, True, VIOLATED),
+        (finished("VIOLATED", foreign_deletes=1), PAUSES, True, VIOLATED),
+    ],
+)
+def test_what_a_load_says_of_a_recipe(ended: Finished, strain: Strain, safe: bool, verdict: str) -> None:
+    assert judge_load(ended, strain, safe=safe).verdict == verdict
+
+
+def test_a_fault_that_did_not_take_place_is_named() -> None:
+    finding = judge_load(finished(skipped="there is no compiler"), PAUSES, safe=True)
+    assert finding.reason is not None
+    assert "stop: there is no compiler" in finding.reason
+
+
+@pytest.mark.parametrize("duration_ms", [QUICK_MS, FULL_MS])
+@pytest.mark.parametrize("strain, recipe", [(strain, recipe) for strain, recipes in ROWS for recipe in recipes])
+def test_every_load_is_one_that_a_run_accepts(strain: Strain, recipe: str, duration_ms: float) -> None:
+    scenario = scenario_of(strain, recipe, seed=7, duration_ms=duration_ms)
+    find_recipe(recipe).require(scenario.instances, scenario.pause)
+    orders = read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
+    assert len(orders) == len(strain.faults) * (duration_ms // QUICK_MS)
+    assert scenario.seed == 7
+
+
+def test_broken_and_sound_recipes_meet_the_same_pauses() -> None:
+    fixed, lua = (
+        scenario_of(PAUSES, recipe, seed=1, duration_ms=QUICK_MS) for recipe in ("set-nx-fixed", "set-nx-lua")
+    )
+    assert (fixed.pause, fixed.ttl_ms, fixed.hold, fixed.users) == (lua.pause, lua.ttl_ms, lua.hold, lua.users)
+
+
+def test_clients_are_stopped_for_longer_than_a_ttl() -> None:
+    scenario = scenario_of(STOPPED, "redlock", seed=1, duration_ms=QUICK_MS)
+    assert all(fault.for_ms is not None and fault.for_ms > 2 * scenario.ttl_ms for fault in scenario.faults)

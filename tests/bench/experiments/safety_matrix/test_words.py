@@ -1,0 +1,95 @@
+"""What `lockbench safety` says of its rows."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from bench.experiments.safety_matrix.words import (
+    figures_text,
+    print_safety,
+    safety_markdown,
+    safety_suite,
+    summarise_safety,
+)
+
+ROW = {
+    "part": "schedule",
+    "recipe": "set-nx-fixed",
+    "fault": "overslept-holder",
+    "expected": "the flaw",
+    "seen": "no flaw",
+    "about": "a holder deletes its successor's lock",
+    "figures": {"chain": 0, "recovery_ms": None},
+    "reason": None,
+    "verdict": "not shown",
+}
+
+
+def result(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "rows": list(rows),
+        "counts": {"not shown": len(rows)},
+        "verdict": {"status": "inconclusive", "reasons": ["set-nx-fixed, overslept-holder: …"]},
+        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
+        "conditions": {"quick": True, "usable_cores": 2},
+        "seed": 1,
+        "duration_s": 18.2,
+        "warnings": ["read-write: skipped: withdrawn"],
+        "interrupted": False,
+        "id": "7f3a90c1",
+        "started_at": "2026-11-21T01:02:03Z",
+    }
+
+
+def printed(width: int, *rows: dict[str, Any]) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_safety(summarise_safety(result(*rows), "here"), console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_the_verdict_comes_first_and_every_row_says_all_six_things() -> None:
+    lines = printed(80, ROW)
+    assert lines[0].startswith("NOT AS EXPECTED   1 row: 1 not shown")
+    at = next(number for number, line in enumerate(lines) if line.startswith("set-nx-fixed "))
+    for words in ("overslept-holder", "the flaw", "no flaw", "not shown"):
+        assert words in lines[at]
+    assert lines[at + 1].strip() == "chain 0, recovery ms never"
+
+
+def test_it_fits_eighty_columns() -> None:
+    assert max(len(line.rstrip()) for line in printed(80, {**ROW, "recipe": "replica-delayed-promotion"})) <= 80
+
+
+def test_a_row_that_was_not_looked_at_shows_its_reason() -> None:
+    lines = printed(80, {**ROW, "figures": {}, "reason": "there is no compiler", "verdict": "skipped"})
+    assert any("there is no compiler" in line for line in lines)
+
+
+def test_markdown_keeps_its_table_whole() -> None:
+    text = safety_markdown(summarise_safety(result({**ROW, "figures": {}, "reason": "a|b"})))
+    line = next(line for line in text.splitlines() if line.startswith("| set-nx-fixed"))
+    assert line.replace("\\|", "").count("|") == 7
+
+
+def test_figures_keep_their_size() -> None:
+    assert figures_text({"double_grants": 1000, "idle_ms": 96.512, "rate": 1234.5}) == (
+        "double grants 1,000, idle ms 96.5, rate 1,234"
+    )
+
+
+def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
+    unseen = {**ROW, "fault": "power", "verdict": "skipped", "reason": "no compiler", "figures": {}}
+    suite = safety_suite(result(ROW, {**ROW, "verdict": "as expected"}, {**ROW, "verdict": "violated"}, unseen))
+    assert [case.status for case in suite.cases] == ["inconclusive", "pass", "violated"]
+    assert suite.cases[0].name == "schedule set-nx-fixed overslept-holder"
+    assert suite.properties["rows not looked at"] == "1"
+
+
+def test_an_interrupted_matrix_says_so_in_its_first_line() -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    print_safety(summarise_safety({**result(ROW), "interrupted": True}, "here"), console)
+    first = console.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
+    assert first.startswith("NOT AS EXPECTED   1 row, then interrupted: ")

@@ -1,0 +1,90 @@
+"""The tables of split votes: one screen, whole cells, exact and probable told apart."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from bench.experiments.split_votes.words import print_split_votes, split_votes_markdown, summarise_split_votes
+from bench.measure.result import schema
+
+SAMPLE = Path(__file__).parents[2] / "report" / "split-votes.json"
+PLACE = "results/20261120-182401-split-votes-7f3a90c1/result.json"
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    sample: dict[str, Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    return sample
+
+
+def text_of(result: dict[str, Any], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    print_split_votes(summarise_split_votes(result, PLACE), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_screen_is_the_agreed_one(result: dict[str, Any], width: int) -> None:
+    text = text_of(result, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text, "no cell is cut"
+    golden = Path(__file__).parents[2] / "report" / "golden" / f"split-votes-{width}.txt"
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_the_sample_is_a_result_as_the_command_writes_it(result: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator(schema("split_votes")).validate(result)
+
+
+def test_an_unknown_key_or_a_missing_one_is_no_result(result: dict[str, Any]) -> None:
+    checked = jsonschema.Draft202012Validator(schema("split_votes"))
+    assert not checked.is_valid(result | {"surprise": 1})
+    assert not checked.is_valid({key: value for key, value in result.items() if key != "leaks"})
+
+
+def test_one_that_was_interrupted_after_its_calibration_is_shown(result: dict[str, Any]) -> None:
+    result |= {"interrupted": True, "contention": [], "retries": []}
+    assert text_of(result, 80).startswith("AS EXPECTED   calibration only, then interrupted")
+
+
+def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) -> None:
+    result["verdict"] = {"status": "inconclusive", "reasons": ["calibration, K=3: the split-vote rate is 0.500"]}
+    result["calibration"][0]["as_expected"] = False
+    text = text_of(result, 100)
+    assert text.startswith("NOT AS EXPECTED")
+    assert "because     calibration, K=3: the split-vote rate is 0.500" in text
+    assert text.count("NOT AS EXPECTED") == 2, "the row, too"
+
+
+def test_two_leases_at_once_are_a_violation(result: dict[str, Any]) -> None:
+    result["verdict"] = {"status": "violated", "reasons": ["1 leases were granted while another was valid"]}
+    assert text_of(result, 80).startswith("VIOLATED")
+
+
+def test_keys_that_could_not_be_looked_for_are_not_called_none(result: dict[str, Any]) -> None:
+    result["leaks"][0] |= {"found": None, "not_checked": "no answer"}
+    assert "keys left   0; 1 instances could not be asked" in text_of(result, 80)
+
+
+def test_an_old_server_names_no_holders(result: dict[str, Any]) -> None:
+    for row in result["calibration"]:
+        row["probable_by_holders"] = None
+    assert "this server has no SET NX GET" in text_of(result, 100)
+
+
+def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
+    text = split_votes_markdown(summarise_split_votes(result, PLACE))
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    rows = len(result["calibration"]) + len(result["contention"]) + len(result["retries"])
+    assert len(tables) == rows + 2 * 3
+    for name in ("calibration", "contention", "retries"):
+        assert f"### {name}: " in text
+    assert {line.count("|") for line in tables} == {8, 11, 12}

@@ -1,0 +1,90 @@
+"""What is said of an instance that did not see the run through: each cause once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.measure.facts import Window
+from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.run.conclude import _instance_warnings, _judge
+from bench.run.servers import Servers
+from bench.scenario.load import load
+from bench.topology.faults.site import Site
+
+REFUSED = "connection refused: nothing listens there"
+NO_COUNTERS = f"no counters: {REFUSED}"
+
+
+def instance(state: str, left: int | None, silence: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"index": 2, "address": "h:1", "state": state, "leaked_keys": left, "info": {"warning": silence}, **more}
+
+
+@pytest.mark.parametrize(
+    "seen, sentence",
+    [
+        (instance("down", None, NO_COUNTERS, reason=REFUSED), f"down at the end ({REFUSED}); neither its counters nor"),
+        (instance("down", 0, reason=REFUSED), f"down at the end ({REFUSED})"),
+        (instance("voting", None, NO_COUNTERS), f"{NO_COUNTERS}; whether keys were left could not be checked"),
+        (instance("voting", 0, "no counters: it restarted in between"), "no counters: it restarted in between"),
+        (instance("voting", 1), "1 key of this run was left, and has been unlinked"),
+        (instance("voting", 2), "2 keys of this run were left, and have been unlinked"),
+    ],
+)
+def test_a_warning_names_each_cause_once(seen: dict[str, Any], sentence: str) -> None:
+    (said,) = _instance_warnings(seen)
+    assert said.startswith(f"instance #2 (h:1): {sentence}")
+    assert said.count("refused") == sentence.count("refused")
+
+
+def test_an_instance_that_voted_to_the_end_is_no_warning() -> None:
+    assert list(_instance_warnings(instance("voting", 0))) == []
+
+
+@pytest.mark.parametrize(("growth", "drifts"), [(0, False), (10, True)])
+def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bool) -> None:
+    second_ns, acquired = 1_000_000_000, OUTCOME_CODES["acquired"]
+    recorder = Recorder(tmp_path, 0, 4_096)
+    for tenth in range(10):
+        for number in range(100 + growth * tenth):
+            at = second_ns + tenth * second_ns // 10 + number * 100_000
+            recorder.write(
+                at, at, at, at + 9, at + 10_000, at + 9, at + 9, at + 20, at + 9, 7, 0, acquired, 5, 1, number
+            )
+    recorder.close()
+    course = SimpleNamespace(deaths=(), casualties=(), clock=(), interrupted=False, orderly=True)
+    evidence = SimpleNamespace(
+        counters=(),
+        scenario=load(options={"duration": "1s", "warmup": "0s"}), workdir=tmp_path, course=course,
+        window=Window(second_ns, 2 * second_ns), timeline=SimpleNamespace(spans_ns=list), server_cpu_s=None,
+    )  # fmt: skip
+    sections, *_ = _judge(evidence, [])  # type: ignore[arg-type]
+    assert any("not a steady state: the rate changed by" in text for text in sections.warnings) == drifts
+
+
+class EndedFleet:
+    """Servers of ours, some of which have ended; or, with None, a guard that was killed."""
+
+    def __init__(self, codes: tuple[int | None, ...] | None) -> None:
+        self._codes = codes
+
+    def exit_codes(self) -> tuple[int | None, ...]:
+        if self._codes is None:
+            raise EnvironmentNotReadyError("its guard process was killed")
+        return self._codes
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [((None, None), []), ((None, -9), ["instance #1 ended in the middle"]), (None, ["its guard process was killed"])],
+)
+def test_a_server_of_ours_that_nobody_was_to_end_spoils_the_run(
+    codes: tuple[int | None, ...] | None, said: list[str]
+) -> None:
+    servers = Servers((), (), EndedFleet(codes), None, Site())  # type: ignore[arg-type]
+    assert [sentence[: len(start)] for sentence, start in zip(servers.losses(), said, strict=True)] == said
+    assert Servers((), (), None, None, Site()).losses() == []

@@ -1,0 +1,356 @@
+"""Following a run: it ends early for a signal, a death or a Locust that never starts, and keeps what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
+from bench.run import follow as module
+from bench.run.faults import Timeline
+from bench.run.follow import follow
+from bench.run.interrupt import Interrupts
+from bench.run.progress import Follower, Progress
+
+NS = 1_000_000_000
+
+
+class ScriptedLoad:
+    """A Locust whose every `wait` is one step of a script: a callable to run, or its exit code."""
+
+    def __init__(self, *steps: Callable[[], None] | int, failure: str = "") -> None:
+        self._steps = list(steps)
+        self._failure = failure
+        self._process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        self.pid = self._process.pid
+        self.closed = False
+
+    def wait(self, timeout_s: float) -> int | None:
+        assert timeout_s > 0
+        step = self._steps.pop(0)
+        if isinstance(step, int):
+            return step
+        step()
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+    def failure(self) -> BenchError | None:
+        return EnvironmentNotReadyError(self._failure) if self._failure else None
+
+    def log_tail(self) -> str:
+        return "  the last words"
+
+    def was_asked(self) -> bool:
+        """Whether it got the SIGINT that asks for an orderly end."""
+        asked = True
+        try:
+            asked = self._process.wait(0.3) != 0
+        except subprocess.TimeoutExpired:
+            asked = False
+        return asked
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+Script = Callable[..., ScriptedLoad]
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """Makes loads, and ends their processes."""
+    made: list[ScriptedLoad] = []
+
+    def make(*steps: Callable[[], None] | int, failure: str = "") -> ScriptedLoad:
+        made.append(ScriptedLoad(*steps, failure=failure))
+        return made[-1]
+
+    yield make
+    for load in made:
+        load.end()
+
+
+def note(
+    workdir: Path, pid: int, phase: str = "running", spawned_s: float = 0.0, stopped_s: float = 0.0
+) -> Callable[[], None]:
+    def write() -> None:
+        document = {
+            "worker": 0,
+            "pid": pid,
+            "phase": phase,
+            "spawned_ns": time.monotonic_ns() - int(spawned_s * NS),
+            "stopped_ns": time.monotonic_ns() - int(stopped_s * NS) if phase == "stopped" else 0,
+            "cpu_s": 0.5,
+            "instances": [{"index": 0, "address": "h:1", "state": "down", "errors": {"timeout": 3}}],
+        }
+        (workdir / f"worker-0-{pid}.json").write_text(json.dumps(document), encoding="utf-8")
+
+    return write
+
+
+def stopped(folder: Path, pid: int = 0, stopped_s: float = 0.0) -> Callable[[], None]:
+    """Every worker so far (or that of `pid`) has reported its end, `stopped_s` ago."""
+
+    def write() -> None:
+        for path in folder.glob("worker-*.json"):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if not pid or document["pid"] == pid:
+                document |= {"phase": "stopped", "stopped_ns": time.monotonic_ns() - int(stopped_s * NS)}
+                path.write_text(json.dumps(document), encoding="utf-8")
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here outlives his Locust for a moment only."""
+    monkeypatch.setattr(module, "REPORT_S", 0.0)
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Follower:
+    return Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+
+
+def no_faults() -> Timeline:
+    return Timeline((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def quiet(_: Progress) -> None:
+    pass
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follower: Follower, script: Script) -> None:
+    seen: list[Progress] = []
+    load = script(note(tmp_path, os.getpid(), spawned_s=20.0), note(tmp_path, os.getpid(), "stopped", 20.0), 0)
+    course = follow(load, follower, Interrupts(), 60.0, seen.append, faults=no_faults())
+    assert course.window is not None
+    assert course.window.duration_s == 10.0
+    assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
+    assert not load.was_asked()
+    assert [look.phase for look in seen] == ["draining", "draining", "draining"]
+    assert seen[0].troubles[0].state == "down"
+    assert len(course.clock) == 3
+
+
+def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(tmp_path: Path, follower: Follower, script: Script) -> None:
+    interrupts = Interrupts()
+
+    def interrupt() -> None:
+        interrupts.count += 1
+
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, stopped(tmp_path), 0)
+    course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
+    assert (course.interrupted, course.deaths) == (True, ())
+    assert load.was_asked()
+    assert not load.closed
+    assert course.window is not None
+    assert 2.9 < course.window.duration_s < 5.0
+
+
+def test_a_second_ctrl_c_kills_it(tmp_path: Path, follower: Follower, script: Script) -> None:
+    interrupts = Interrupts()
+
+    def interrupt() -> None:
+        interrupts.count += 1
+
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, interrupt, -9)
+    course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
+    assert load.was_asked()
+    assert load.closed
+    assert course.interrupted
+    assert course.deaths == (
+        f"worker 0 (pid {os.getpid()}) did not report its end: what it did last may have no record",
+    )
+
+
+def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Follower, script: Script) -> None:
+    interrupts = Interrupts()
+    interrupts.count = 1
+    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), lambda: None, -9)
+    follow(load, follower, interrupts, -1.0, quiet, faults=no_faults())
+    assert load.was_asked()
+    assert load.closed
+
+
+def test_ctrl_c_before_the_measured_time_leaves_no_window(tmp_path: Path, follower: Follower, script: Script) -> None:
+    interrupts = Interrupts()
+    interrupts.count = 1
+    course = follow(
+        script(note(tmp_path, os.getpid(), spawned_s=0.5), 0), follower, interrupts, 60.0, quiet, faults=no_faults()
+    )
+    assert course.interrupted
+    assert course.window is None
+
+
+def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follower, script: Script) -> None:
+    pid = ended_process()
+    load = script(note(tmp_path, pid, spawned_s=5.0), 0)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    assert load.was_asked()
+    assert not load.closed
+    assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
+    assert course.window is not None
+    assert 3.9 < course.window.duration_s < 6.0
+
+
+def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: None, -9)
+    course = follow(load, follower, Interrupts(), 2.0, quiet, faults=no_faults())
+    assert load.was_asked()
+    assert course.deaths == ("Locust did not end within 2 s after its time, and was stopped",)
+    assert course.window is not None
+    assert course.window.duration_s == 10.0
+
+
+def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Follower, script: Script) -> None:
+    load = script(
+        note(tmp_path, os.getpid(), spawned_s=5.0),
+        1,
+        failure="Locust ended with exit code 1; the end of its log:\n  OSError",
+    )
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    assert course.deaths == ("Locust ended with exit code 1: OSError",)
+    assert course.interrupted
+
+
+def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    """SIGTERM of its master: everybody ends in order, with exit code 0, after 6 of 10 s."""
+    begin = note(tmp_path, os.getpid(), spawned_s=8.0)
+    course = follow(
+        script(begin, stopped(tmp_path, stopped_s=1.0), 0), follower, Interrupts(), 60.0, quiet, faults=no_faults()
+    )
+    assert course.interrupted
+    assert course.window is not None
+    assert 5.9 < course.window.duration_s < 9.0
+    assert "s before the end of the run" in course.deaths[0]
+    again = Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+    course = follow(script(0), again, Interrupts(), 60.0, quiet, faults=no_faults())  # nobody looked in between
+    assert course.interrupted
+    assert course.deaths[0].startswith("the load ended ")
+    assert course.window is not None
+    assert 5.9 < course.window.duration_s < 9.0
+
+
+def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    follower.processes = 2
+    first, second = os.getpid(), os.getppid()
+    both = [note(tmp_path, pid, spawned_s=6.0) for pid in (first, second)]
+    load = script(lambda: [write() for write in both], stopped(tmp_path, second), stopped(tmp_path), 0)  # type: ignore[arg-type, return-value]
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    assert load.was_asked()
+    assert course.interrupted
+    assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["it stands still for good", "it was killed at the very end"])
+def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(
+    alive: bool, tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    """Its last operations may lack: nothing is safe over such a history."""
+    pid = os.getpid()
+    load = script(note(tmp_path, pid, spawned_s=20.0), note(tmp_path, pid, spawned_s=20.0), 0)
+    if not alive:
+        pid = ended_process()
+        load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: leave(tmp_path, pid), 0)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    assert len(course.deaths) == 1
+    assert not course.orderly
+    assert course.window is not None
+    assert course.window.duration_s == 10.0
+
+
+def leave(folder: Path, pid: int) -> None:
+    """The only worker is `pid` now, and it is dead."""
+    for path in folder.glob("worker-*.json"):
+        path.unlink()
+    note(folder, pid, spawned_s=20.0)()
+
+
+def test_a_load_that_ends_in_its_warm_up_is_no_measurement(tmp_path: Path, follower: Follower, script: Script) -> None:
+    load = script(note(tmp_path, os.getpid(), spawned_s=0.2), stopped(tmp_path), 0)
+    with pytest.raises(InconclusiveError, match=r"ended before its measured time \(worker 0 .* before the end"):
+        follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+
+
+def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="^no quorum$"):
+        follow(script(3, failure="no quorum"), follower, Interrupts(), 60.0, quiet, faults=no_faults())
+
+
+def test_a_locust_that_never_starts_its_users_is_an_error(
+    follower: Follower, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_S", -1.0)
+    with pytest.raises(EnvironmentNotReadyError, match="did not start its users within"):
+        follow(script(lambda: None), follower, Interrupts(), 60.0, quiet, faults=no_faults())
+
+
+class Killing(Timeline):
+    """A timeline that has killed one process."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+        self._pid, self.stops = pid, 0
+
+    def killed_workers(self) -> dict[int, int]:
+        return {0: self._pid}
+
+    def stop(self) -> None:
+        self.stops += 1
+        super().stop()
+
+
+def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(
+    tmp_path: Path, follower: Follower, script: Script
+) -> None:
+    pid = ended_process()
+    faults = Killing(pid)
+    load = script(note(tmp_path, pid, spawned_s=20.0), lambda: None, 0)
+    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=faults)
+    assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
+    assert course.casualties == (f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",)
+    assert not course.orderly
+    assert (faults.stops, load.was_asked()) == (0, False)
+
+
+def test_faults_are_undone_before_locust_is_asked_to_end(tmp_path: Path, follower: Follower, script: Script) -> None:
+    """A stopped worker would not hear it."""
+    interrupts, faults = Interrupts(), Killing(0)
+    interrupts.count = 1
+    load = script(note(tmp_path, os.getpid(), spawned_s=2.0), 0)
+    load_was_asked: list[bool] = []
+    faults.stop = lambda: load_was_asked.append(load.was_asked())  # type: ignore[method-assign]
+    follow(load, follower, interrupts, 60.0, quiet, faults=faults)
+    assert load_was_asked == [False]
+    assert load.was_asked()
+
+
+def test_the_window_can_be_asked_for_between_two_looks(tmp_path: Path, follower: Follower) -> None:
+    assert follower.find_window() is None
+    note(tmp_path, os.getpid())()
+    window = follower.find_window()
+    assert window is not None
+    assert window == follower.find_window() == follower.window_ns

@@ -1,0 +1,95 @@
+"""Ctrl-C: it raises while nothing is at stake, is only counted while something is, and is given back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from bench.run.interrupt import Interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_raises_until_it_is_only_counted(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        interrupts.raising = False
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        assert interrupts.count == 3
+    assert signal.getsignal(number) == before
+
+
+def test_an_ignored_hangup_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            assert interrupts.count == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class Dying:
+    """Ctrl-C comes while it is finalised, where Python drops exceptions."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_python_drops_in_a_finaliser_is_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            _finalise_and_wait()
+        assert interrupts.count == 1
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert "ignored" not in capsys.readouterr().err
+
+
+def _finalise_and_wait() -> None:
+    dying = Dying()
+    del dying
+    time.sleep(30)
+
+
+def test_a_signal_dropped_at_the_very_end_is_raised_by_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        Dying()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_what_a_step_has_only_counted_ends_the_experiment_around_it() -> None:
+    with Interrupts() as around:
+        with pytest.raises(KeyboardInterrupt):
+            _only_counted()
+        assert around.count == 1
+
+
+def test_a_step_on_its_own_that_has_counted_ends_in_order() -> None:
+    assert _only_counted() == 1
+
+
+def _only_counted() -> int:
+    with Interrupts() as step:
+        step.raising = False
+        signal.raise_signal(signal.SIGINT)
+    return step.count
+
+
+def test_other_finalisers_that_fail_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError
+
+    with Interrupts():
+        Failing()
+    assert told == [ValueError]
