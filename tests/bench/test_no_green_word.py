@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.capacity_search import Bracket, Seen
-from bench.analysis.capacity_verdict import agreed, judge_capacity, outrun
-from bench.analysis.fsync import rows_of
-from bench.analysis.fsync_findings import findings_of, judge_fsync
-from bench.analysis.planner import plan_page
-from bench.experiments.crash import judge_crash
-from bench.experiments.peers import judge_peers
-from bench.experiments.safety_matrix_row import find, judge_rows
-from bench.experiments.split_votes import judge_split_votes
-from bench.experiments.verdict import judge_run
-from bench.gates.verdict import judge_comparison
+from bench.experiments.capacity.judge import agreed, judge_capacity, outrun
+from bench.experiments.capacity.search import Bracket, Seen
+from bench.experiments.compare.verdict import judge_comparison
+from bench.experiments.contest.peers import judge_peers
+from bench.experiments.crash.experiment import judge_crash
+from bench.experiments.fsync.figures import _fastest as fastest
+from bench.experiments.fsync.figures_of import rows_of
+from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.planner import plan_page
+from bench.experiments.safety_matrix.row import find, judge_rows
+from bench.experiments.split_votes.experiment import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN
 from bench.measure.result import schema
 from bench.measure.verdict import WORDS, Kind, word_of
-from bench.report.html.fsync_figures import _fastest as fastest
 from bench.report.readme import words_table
+from bench.run.verdict import judge_run
 from tests.doubles.fsync_visits import visit
 
 Verdict = dict[str, Any]
