@@ -13,6 +13,7 @@ import asyncio
 import os
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
+from threading import get_ident
 from typing import TypeVar
 
 from lockcore.arguments import check_acquire
@@ -37,6 +38,10 @@ class AsyncDriver(Driver):
 
     def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
+        self._is_running, self._thread = (
+            self._loop.is_running,
+            get_ident(),
+        )  # asking for the running loop is a system call
         self._new_future: Callable[[], asyncio.Future[None]] = self._loop.create_future
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,7 +66,7 @@ class AsyncDriver(Driver):
 
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
-        if _get_running_loop() is not self._loop:
+        if get_ident() != self._thread or not self._is_running():
             self.check_home()
         if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
             check_acquire(resource, ttl_ms, wait_ms)
@@ -98,7 +103,7 @@ class AsyncDriver(Driver):
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
         try:
-            if _get_running_loop() is not self._loop:
+            if get_ident() != self._thread or not self._is_running():
                 self.check_home()
             engine = self.engine
             round_ = engine.release_round(lease, monotonic_ns())
