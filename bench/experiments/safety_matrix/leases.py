@@ -32,6 +32,7 @@ INSTANCES = 3
 _LOOK_S = 0.002
 _PATIENCE_NS = 5 * NS_PER_S
 _SHORT_TTLS_MS = (6, 12, 24, 48)
+_GRANTED = 30  # with fewer, one in ten may come after its end and not be seen (95 %)
 _BACK_MS = 5_000  # an instance that was stopped has a backlog to answer before it votes again
 
 
@@ -82,7 +83,7 @@ def votes(ground: Ground) -> Finding:
             granted += len(leases)
             late += sum(result.outcome is Outcome.TOO_LATE for result in results)
             invalid += sum(lease.granted_ns >= lease.valid_until_ns for lease in leases)
-            if granted and late:
+            if all(came_about(granted, late).values()):
                 break
     figures: dict[str, float | None] = {
         "vote_tables": tables,
@@ -96,7 +97,7 @@ def votes(ground: Ground) -> Finding:
 
 def came_about(granted: int, late: int) -> dict[str, bool]:
     """What the claim about votes rests on: a rule that was never asked says nothing."""
-    return {"somebody was granted": granted > 0, "somebody came too late": late > 0}
+    return {f"at least {_GRANTED} were granted": granted >= _GRANTED, "somebody came too late": late > 0}
 
 
 def release_to_all(ground: Ground) -> Finding:
