@@ -122,7 +122,7 @@ def test_plain_locust_shows_our_rows_and_they_equal_our_counts(fleet: Fleet, tmp
     for row in rows:
         assert row["method"] == "redlock"
         assert row["min_response_time"] > 0
-        assert any(0 < float(key) < 1 for key in row["response_times"])  # fractions of a millisecond
+        assert any(float(key) % 1 for key in row["response_times"])  # fractions of a millisecond
 
 
 def test_targets_may_come_from_the_environment(fleet: Fleet, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def run_peers(out: Path, *options: str) -> dict[str, object]:
         *options,
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 4), done.stderr  # a part measures none of the bars
     result: dict[str, object] = json.loads(done.stdout)
     jsonschema.validate(result, schema("peers"))
     assert result == json.loads((out / "result.json").read_text(encoding="utf-8"))

@@ -179,7 +179,8 @@ def test_two_processes_and_an_open_loop_are_one_result(lockbench: Lockbench, tmp
     lockbench("run", *rate, "--duration", "1s", "--warmup", "200ms", "--out", "result", "--keep-history", "--quiet")
     result = json.loads((tmp_path / "result" / "result.json").read_text("utf-8"))
     assert result["rate"]["offered_per_s"] == 400
-    assert 0 < result["outcomes"]["acquired"] < 600
+    assert result["outcomes"]["acquired"] < 600
+    assert result["totals"]["acquired"] > 0
     assert not [warning for warning in result["warnings"] if "Locust's table" in warning]
     kept = {path.name for path in (tmp_path / "result" / "history").iterdir()}
     assert len([name for name in kept if re.fullmatch(r"history-[01]-\d+\.0\.bin", name)]) == 2
