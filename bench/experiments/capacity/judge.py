@@ -71,8 +71,12 @@ def agreed(bracket: Bracket, looks: Sequence[Look]) -> tuple[Bracket, list[str]]
         return bracket, []
     torn = [rate for rate, tally in counts.items() if rate <= low and tally.missed]
     above = [rate for rate, tally in counts.items() if tally.held and high is not None and rate >= high]
-    reasons = [_sentence(rate, counts[rate], low) for rate in torn]
-    reasons += [f"{rate:,.0f}/s held once, though {high:,.0f}/s did not" for rate in above if rate not in torn]
+    reasons = [
+        _sentence(rate, counts[rate], "" if rate == low else f", below {low:,.0f}/s which held") for rate in torn
+    ]
+    reasons += [
+        _sentence(rate, counts[rate], "" if rate == high else f", above {high:,.0f}/s which did not") for rate in above
+    ]
     if torn:
         sure = [rate for rate, tally in counts.items() if tally.held and rate < min(torn)]
         low = max(sure, default=min(low, *torn))
@@ -111,6 +115,5 @@ def judge_capacity(
     return conclude(CONFIRMED, evidence, {**found, **cut}, thin=INCONCLUSIVE).to_json()
 
 
-def _sentence(rate: float, tally: Tally, low: float) -> str:
-    where = "" if rate == low else f", below {low:,.0f}/s which held"
+def _sentence(rate: float, tally: Tally, where: str) -> str:
     return f"{rate:,.0f}/s held in {tally.held} of {tally.probes} probes{where}"

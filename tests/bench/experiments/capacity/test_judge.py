@@ -31,7 +31,7 @@ def test_a_miss_far_below_what_held_and_a_hold_above_what_missed_are_contradicti
     assert reasons == ["500/s held in 1 of 2 probes, below 1,000/s which held"]
     bracket, reasons = agreed(FOUND, [*CLEAN, (1500.0, HELD)])
     assert (bracket.low, bracket.high) == (1000.0, 2000.0)
-    assert reasons == ["1,500/s held once, though 1,020/s did not"]
+    assert reasons == ["1,500/s held in 1 of 1 probes, above 1,020/s which did not"]
     assert agreed(FOUND, [*CLEAN, (2500.0, HELD)])[0].at_least
 
 
