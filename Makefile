@@ -82,7 +82,7 @@ bench: .venv/.run
 
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
 peers: .venv/.run
-	$(PY) -m bench.experiments.contest.peers_command --readme README.md $(ARGS)
+	$(PY) -m bench.experiments.contest.peers_command --readme bench/experiments/contest/README.md $(ARGS)
 
 # A coarse alarm over the pure parts, for this CPU model and Python; a lock is gated by `lockbench gate`.
 bench-gate: .venv/.dev
