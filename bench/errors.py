@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from lockcore.mask import Mask
 
 
+EXIT_INTERRUPTED = 130  # of what ends by Ctrl-C only
+
+
 @cache
 def secrets() -> Mask:
     """What is secret in this process: it learns every URL that is read, and is asked before anything is said."""

@@ -8,8 +8,7 @@
 """
 
 from lockcore.keeper import KeepAlive
-from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Tally, Vote
-from lockcore.observe import AttemptRecord, Observer
+from lockcore.model import AttemptRecord, Denied, InstanceStatus, Lease, Observer, Outcome, Tally, Vote
 from lockcore.redlock import AsyncRedlock, Redlock
 from lockcore.retry import RetryPolicy
 from lockcore.settings import LagCap, Settings

@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from random import Random
 
+from lockcore.claims import Terms
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import OWNER_TOKEN_IN_CLAIM
 from lockcore.engine import Engine
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome, Tally
-from lockcore.rounds import ReleaseRound, Round, SetRound, Terms
+from lockcore.rounds import ReleaseRound, Round, SetRound
 from lockcore.turns import Offer, Turn, Wanted
 
 Steps = Generator[Wanted, int, "Lease | Denied"]

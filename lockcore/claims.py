@@ -10,14 +10,27 @@ import secrets
 from collections import OrderedDict
 from typing import TypeVar
 
-from lockcore.commands import claim_stem
-from lockcore.rounds import Terms
+from lockcore.clock import NS_PER_MS, drift_ns
+from lockcore.commands import claim_stem, set_nx_px
+from lockcore.quorum import validity_ns
 from lockcore.settings import Settings
 
 STEMS_KEPT = 1 << 16
 TERMS_KEPT = 1 << 10
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Terms:
+    """What one TTL implies, computed once: `usable_ns` = TTL − drift, the per-instance timeout, the tail of its SET."""
+
+    __slots__ = ("set_head", "set_tail", "timeout_ns", "ttl_ms", "usable_ns")
+
+    def __init__(self, ttl_ms: int, drift_factor: float, timeout_ns: int) -> None:
+        self.ttl_ms = ttl_ms
+        self.usable_ns = validity_ns(ttl_ms * NS_PER_MS, 0, drift_ns(ttl_ms, drift_factor))
+        self.timeout_ns = timeout_ns
+        self.set_head, self.set_tail = set_nx_px(ttl_ms)
 
 
 class Recent(OrderedDict[K, V]):

@@ -3,19 +3,66 @@
 Rules: a round's timeout counts from its own start, before its first byte was queued. What leaves late because this
 process was held up still gets a tenth of its own timeout on the wire: silence must be the instance's. No round's
 timeout changes another's. Batches are kept whole and looked at only when one of their rounds may be due; a batch whose
-last round is answered is answered (one order per connection), so it is dropped without a look.
+last round is answered is answered (one order per connection), so it is dropped without a look. Single things stand in a
+heap, so that each costs the same however many there are; what is over is dropped when it falls due, or when as much
+again has been added.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Generic, TypeVar
 
 from lockcore.clock import FAR_FUTURE_NS
+from lockcore.flight import MergedReply
 from lockcore.rounds import Part, Round
-from lockcore.scripts import MergedReply
-from lockcore.timetable import Timetable
 
 GRACE = 10  # the least time on the wire is the round's timeout divided by this
+T = TypeVar("T")
+FEWEST = 64
+
+
+class Timetable(Generic[T]):
+    """Things by their times. `is_open(due_ns, thing)`: it is not over, and that is still its time.
+
+    At most half of what is kept (and 64) is over. An interrupt loses nothing: a thing leaves after it was acted upon.
+    """
+
+    __slots__ = ("_entries", "_is_open", "_numbers", "_room")
+
+    def __init__(self, is_open: Callable[[int, T], bool]) -> None:
+        self._is_open = is_open
+        self._entries: list[tuple[int, int, T]] = []
+        self._numbers = count()
+        self._room = FEWEST
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def next_ns(self) -> int:
+        """Nothing is due before."""
+        entries = self._entries
+        return entries[0][0] if entries else FAR_FUTURE_NS
+
+    def add(self, due_ns: int, thing: T) -> None:
+        """`thing` falls due then."""
+        if len(self._entries) >= self._room:
+            kept = [entry for entry in self._entries if self._is_open(entry[0], entry[2])]
+            heapify(kept)
+            self._entries, self._room = kept, 2 * len(kept) + FEWEST
+        heappush(self._entries, (due_ns, next(self._numbers), thing))
+
+    def run(self, now_ns: int, act: Callable[[T], object]) -> None:
+        """`act` on everything that is due; it may add to the table."""
+        while self._entries and (entry := self._entries[0])[0] <= now_ns:
+            if self._is_open(entry[0], entry[2]):
+                act(entry[2])
+            if self._entries and self._entries[0] is entry:
+                heappop(self._entries)
 
 
 class Deadlines:

@@ -6,8 +6,7 @@ Rules:
 - No SET goes to an instance that is down, abstaining or lagging (its vote is ABSENT). Extensions go to every open, not
   lagging one; releases to every instance that was sent the SET: at once if it is open, else owed to it until
   max_ttl + drift has passed.
-- Time is an argument. A shell feeds `received`, `flush`, `tick`, `attach`, `detach`, and wakes what `take_ready`
-  returns.
+- Time is an argument. A shell feeds `received`, `flush`, `tick`, `attach`, `detach` and wakes what `take_ready` returns.
 """
 
 from __future__ import annotations
@@ -15,24 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from lockcore.amnesia import Amnesia
-from lockcore.claims import Claims, Recent
+from lockcore.awaited import Awaited, Carrier, Ignored, Scripted, SentAgain, Settled
+from lockcore.claims import Claims, Recent, Terms
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, merged_release
 from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
-from lockcore.flight import SMALLEST, Flight
-from lockcore.membership import Hello, Member, State, abstention_ns
+from lockcore.flight import SMALLEST, Flight, MergedReply
+from lockcore.membership import Amnesia, Hello, Member, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
-from lockcore.owed import Debts, OwedRelease
+from lockcore.owed import Debts
 from lockcore.pipeline import Pipeline, Transmit
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.rounds import Awaited, ExtendRound, Ignored, Part, ReleaseRound, SetRound, Terms, round_of
-from lockcore.scripts import MergedReply, SentAgain
+from lockcore.rounds import ExtendRound, Part, ReleaseRound, SetRound, round_of
 from lockcore.settings import Settings
-from lockcore.status import status_of
-from lockcore.turns import Turn, Turns
+from lockcore.turns import Turns
 from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
@@ -47,11 +44,11 @@ class Engine:
         self.instances = len(addresses)
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
-        self.amnesia = Amnesia(self)
+        self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
         self.pipes = [Pipeline(index, address, self.amnesia.noticed) for index, address in enumerate(addresses)]
         self.members = [Member() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
-        self.ready: list[Part | Turn] = []
+        self.ready: list[Settled] = []
         self.turns, self.deadlines = Turns(self), Deadlines()
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
@@ -71,7 +68,7 @@ class Engine:
         self._batch_terms = claims.terms(settings.max_ttl_ms)  # of what was added last
         self._shortest_ns = self._batch_terms.timeout_ns  # timeout in the batch
         self._over_cap = settings.lag_cap.is_passed_by
-        self._debts = [Debts(self, pipe) for pipe in self.pipes]
+        self._debts = [Debts(self, pipe, self.deadlines.wake) for pipe in self.pipes]
         self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
 
     # -- starting rounds ----------------------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ class Engine:
         reached = [pipe for pipe, member in members if pipe.is_open and member.state is not State.LAGGING]
         self._submit_to(reached, round_)
 
-    def _submit_to(self, reached: list[Pipeline], round_: ReleaseRound) -> None:
+    def _submit_to(self, reached: Sequence[Carrier], round_: ReleaseRound) -> None:
         round_.undecided = -len(reached)  # not all: successes alone do not settle it
         self.deadlines.watch(round_, self.now_ns)  # before it is sent: a quiet shell sends, and sets its timer, at once
         for pipe in reached:
@@ -156,21 +153,24 @@ class Engine:
         if round_.voters:
             self.submit_release(ReleaseRound(round_, max(round_.started_ns, self.now_ns)))  # its own age, not the SET's
 
-    def send_script(self, round_: ReleaseRound | OwedRelease, pipe: Pipeline) -> None:
+    def send_script(self, awaited: Scripted, pipe: Carrier) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again. Once."""
-        self.unicast(pipe, round_.source, SentAgain(round_, self.now_ns))
+        self.unicast(pipe, awaited.source, SentAgain(awaited, self.now_ns))
 
-    def send_alone(self, round_: ReleaseRound, pipe: Pipeline) -> None:
-        """What it was sent together with failed as a whole."""
+    def send_again(self, round_: ReleaseRound, pipe: Carrier, *, whole: bool) -> None:
+        """To one instance: `whole`, or by itself because what it was sent together with failed."""
         self.deadlines.watch(round_, self.now_ns)
-        self.unicast(pipe, round_.encode(pipe.dialect), round_)
+        if whole:
+            self.send_script(round_, pipe)
+        else:
+            self.unicast(pipe, round_.encode(pipe.dialect), round_)
 
-    def teach_merged(self, pipe: Pipeline) -> None:
+    def teach_merged(self, pipe: Carrier) -> None:
         """An instance forgot the script of merged releases: load it again."""
         load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
         self.unicast(pipe, load, Ignored(self.now_ns))
 
-    def owe(self, pipe: Pipeline, round_: ReleaseRound) -> None:
+    def owe(self, pipe: Carrier, round_: ReleaseRound) -> None:
         """Remember a release that an instance did not take (owed.py), until its key has expired."""
         self._debts[pipe.index].add(round_.won.claim, round_.started_ns)
 
@@ -193,20 +193,20 @@ class Engine:
             self.batch.append(releases[0].encode(self.voters[0].dialect))
         else:
             self.batch.append(merged_release([round_.won.claim for round_ in releases]))
-            self.batch_rounds.append(MergedReply(self, len(releases), releases[0].started_ns))
+            self.batch_rounds.append(MergedReply(self, releases))
         self.batch_rounds += releases
         self._to_merge = []  # last: an interrupted turn loses nothing
         self._merge_keys.clear()
 
-    def unicast(self, pipe: Pipeline, data: bytes, round_: Awaited) -> None:
+    def unicast(self, pipe: Carrier, data: bytes, awaited: Awaited) -> None:
         """Queue a command for one instance."""
         if self.batch or self._to_merge:
             self._spill()
         if not pipe.is_open:  # broken by what was sent a moment ago
-            round_.silence(pipe)
+            awaited.silence(pipe)
             return
         pipe.queue.append(data)
-        pipe.expect(round_)
+        pipe.expect(awaited)
         self._want()
 
     def _take_batch(self) -> tuple[bytes, int]:
@@ -287,7 +287,7 @@ class Engine:
             member.caught_up()
             self.recount()
 
-    def take_ready(self) -> list[Part | Turn]:
+    def take_ready(self) -> list[Settled]:
         """What was settled since the last call."""
         ready, self.ready = self.ready, []
         return ready
@@ -396,4 +396,4 @@ class Engine:
 
     def status(self) -> tuple[InstanceStatus, ...]:
         """Every instance as it stands now."""
-        return tuple(map(status_of, self.pipes, self.members, map(len, self._debts)))
+        return tuple(map(Pipeline.status, self.pipes, self.members, map(len, self._debts)))

@@ -13,11 +13,13 @@ An instance over its lag cap is left alone until it has caught up. One that is d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, Protocol
 
-from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
+from lockcore.awaited import Awaited, Carrier, Ignored
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
+from lockcore.resp import request
 
 Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
@@ -209,3 +211,87 @@ def twin_of(members: Sequence[Member], index: int, hello: Hello) -> int | None:
         if other != index and member.is_connected and member.hello and member.hello.run_id == hello.run_id:
             return other
     return None
+
+
+class Forgetful(Carrier, Protocol):
+    """The connection to an instance that may forget."""
+
+    def void_sets(self) -> None:
+        """It has forgotten locks: SETs still out there are SILENT."""
+
+
+class Electoral(Protocol):
+    """The engine as what notices forgetting sees it."""
+
+    now_ns: int
+    members: list[Member]
+
+    @property
+    def pipes(self) -> Sequence[Forgetful]:
+        """One connection per member."""
+
+    def recount(self) -> None:
+        """The voters anew."""
+
+    def unicast(self, pipe: Carrier, data: bytes, awaited: Awaited) -> None:
+        """Queue a command for one instance."""
+
+
+class Amnesia:
+    """What is noticed, on connections that stay, of instances that forgot their locks.
+
+    A server that becomes a replica and is promoted again, or is flushed, keeps run id, uptime and connections. It says
+    so itself (a push between two replies), answers -READONLY, or, where it tells nothing, is asked for its replication
+    id once a second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it was asked
+    before does not count: it would grant what it has forgotten. Source: Redis' CLIENT TRACKING (a flush is told to
+    every tracking client) and REPLICAOF.
+    """
+
+    def __init__(self, engine: Electoral, whole_ns: int) -> None:
+        self._engine, self._whole_ns = engine, whole_ns
+
+    def noticed(self, index: int, why: str) -> None:
+        """An instance may have forgotten locks just now."""
+        engine = self._engine
+        if self._whole_ns:
+            engine.members[index].forgot(why, self._whole_ns, engine.now_ns)
+            engine.recount()
+            engine.pipes[index].void_sets()
+
+    @property
+    def next_ns(self) -> int:
+        """When to ask next (ns), or FAR_FUTURE_NS."""
+        return min((member.ask_ns for member in self._engine.members if member.is_asked), default=FAR_FUTURE_NS)
+
+    def ask(self, now_ns: int) -> None:
+        """Ask those who do not tell by themselves, if it is time."""
+        engine = self._engine
+        for pipe, member in zip(engine.pipes, engine.members, strict=True):
+            if member.is_asked and member.ask_ns <= now_ns:
+                member.ask_ns = now_ns + ASK_EVERY_NS
+                engine.unicast(pipe, request(b"INFO", b"replication"), _ReplicationAsked(self, now_ns))
+
+    def answered(self, index: int, info: bytes) -> None:
+        """What an instance said of its replication when it was asked."""
+        member, fields = self._engine.members[index], fields_of(info)
+        replid = fields.get("master_replid", "")
+        if fields.get("role", "master") != "master":
+            self.noticed(index, "it is a replica")
+        elif member.hello is not None and replid != member.hello.replid:
+            member.hello = replace(member.hello, replid=replid)
+            self.noticed(index, "was a replica")
+
+
+class _ReplicationAsked(Ignored):
+    """INFO replication, under way."""
+
+    __slots__ = ("_amnesia",)
+
+    def __init__(self, amnesia: Amnesia, started_ns: int) -> None:
+        super().__init__(started_ns)
+        self._amnesia = amnesia
+
+    def reply(self, reply: object, pipe: Carrier) -> None:
+        """Its answer; an error says nothing."""
+        if isinstance(reply, bytes):
+            self._amnesia.answered(pipe.index, reply)

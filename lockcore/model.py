@@ -174,3 +174,38 @@ class InstanceStatus:
     owed_releases: int = 0
     reconnects: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt, seen from outside, once its round has closed and its caller has decided. Times in ns of
+    CLOCK_MONOTONIC; per-instance tuples have one entry per configured instance, 0 = never.
+
+    `attempt`: 1 for the first round of its acquire, which began at `acquire_ns`: attempts on one resource with the same
+    `acquire_ns` are one acquire's. `validity_ns`: what was left when the caller got it (≤ 0: none).
+    `margin`: granted votes − quorum, negative when lost.
+    """
+
+    resource: str
+    attempt: int
+    acquire_ns: int
+    started_ns: int
+    decided_ns: int
+    closed_ns: int
+    outcome: Outcome
+    tally: Tally
+    validity_ns: int
+    margin: int
+    votes: tuple[Vote, ...]
+    sent_ns: tuple[int, ...]
+    replied_ns: tuple[int, ...]
+
+
+class Observer(Protocol):
+    """Gets every observed attempt, in the thread that does the I/O: return fast, never block, never raise.
+
+    The core imports no vendor: telemetry is fed through this. Without an observer nothing of it is run.
+    """
+
+    def observe(self, record: AttemptRecord) -> None:
+        """Take one record."""

@@ -10,22 +10,31 @@ pause, whatever it owes.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
+from lockcore.awaited import Awaited, Carrier
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, eval_of
-from lockcore.resp import error_kind
+from lockcore.resp import TRANSIENT, error_kind
+from lockcore.settings import Settings
 
-if TYPE_CHECKING:
-    from lockcore.engine import Engine
-    from lockcore.pipeline import Pipeline
-
-TRANSIENT = frozenset(
-    ["BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "NOAUTH"]
-)  # what passes by itself, or when somebody mends the server; nothing was changed
 FIRST_PAUSE_NS = 50 * NS_PER_MS
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 MOST = 1 << 16  # releases per instance; beyond, the oldest keys are left to their TTL
+
+
+class Sender(Protocol):
+    """The engine as its debts see it."""
+
+    now_ns: int
+    settings: Settings
+
+    def unicast(self, pipe: Carrier, data: bytes, awaited: Awaited) -> None:
+        """Queue a command for one instance."""
+
+    def send_script(self, awaited: OwedRelease, pipe: Carrier) -> None:
+        """Send it again with its source."""
 
 
 class OwedRelease:
@@ -43,14 +52,14 @@ class OwedRelease:
         """Its script in full, for an instance that does not know it."""
         return eval_of(COMPARE_AND_DELETE, self.claim)
 
-    def reply(self, reply: object, pipe: Pipeline) -> None:
+    def reply(self, reply: object, pipe: Carrier) -> None:
         """The instance took it, or not yet; an unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
             self.debts.engine.send_script(self, pipe)
         else:
             self.last_reply(reply, pipe)
 
-    def last_reply(self, reply: object, pipe: Pipeline) -> None:
+    def last_reply(self, reply: object, pipe: Carrier) -> None:
         """The instance took it, can never take it, or not yet."""
         pipe.late_replies += 1
         kind = error_kind(reply)
@@ -58,18 +67,18 @@ class OwedRelease:
             pipe.count_error(kind)
         self.debts.answered(self, put_off=kind in TRANSIENT)
 
-    def silence(self, pipe: Pipeline) -> None:
+    def silence(self, pipe: Carrier) -> None:
         """The connection broke."""
         self.debts.lost(self)
 
 
 class Debts:
-    """What is owed to one instance. `due_ns`: when the next one asks."""
+    """What is owed to one instance. `due_ns`: when the next one asks; `wake` is told of it."""
 
-    __slots__ = ("_lasts_ns", "_pause_ns", "_put_off", "_under_way", "_waiting", "due_ns", "engine", "pipe")
+    __slots__ = ("_lasts_ns", "_pause_ns", "_put_off", "_under_way", "_waiting", "_wake", "due_ns", "engine", "pipe")
 
-    def __init__(self, engine: Engine, pipe: Pipeline) -> None:
-        self.engine, self.pipe = engine, pipe
+    def __init__(self, engine: Sender, pipe: Carrier, wake: Callable[[int], object]) -> None:
+        self.engine, self.pipe, self._wake = engine, pipe, wake
         ttl_ms = engine.settings.max_ttl_ms  # the lease may have been extended
         self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, engine.settings.drift_factor)
         self._waiting: deque[OwedRelease] = deque(maxlen=MOST)
@@ -120,7 +129,7 @@ class Debts:
     def _pause(self) -> None:
         self.due_ns = self.engine.now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS)
-        self.engine.deadlines.wake(self.due_ns)
+        self._wake(self.due_ns)
 
     def lost(self, owed: OwedRelease) -> None:
         """Its connection broke: it waits for the next one."""

@@ -15,10 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lockcore.awaited import Awaited, Ignored
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
+from lockcore.membership import Member
+from lockcore.model import InstanceStatus
 from lockcore.resp import (
     NOT_YET,
     UNEXPECTED,
@@ -30,7 +33,7 @@ from lockcore.resp import (
     exact_line,
     resp2,
 )
-from lockcore.rounds import Awaited, Ignored, Part, SetRound
+from lockcore.rounds import Part, SetRound
 from lockcore.settings import LagCap
 
 Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
@@ -96,7 +99,7 @@ class Pipeline:
         for awaited in self.pending:
             if isinstance(awaited, Flight):
                 awaited.dissolve()
-                taken += awaited.left(self)
+                taken += awaited.left(self.index)
             else:
                 taken.append(awaited)
         self.pending.clear()
@@ -115,6 +118,16 @@ class Pipeline:
         """One more reply to await."""
         self.pending.append(awaited)
         self.awaited += 1
+
+    def skip(self, replies: int) -> None:
+        """The next `replies` awaited ones will not come by themselves: who awaited them is told by the caller."""
+        self.awaited -= replies
+        for _ in range(replies):
+            self.pending.popleft()
+
+    def awaits_since(self, started_ns: int) -> bool:
+        """True when something begun at `started_ns` or before has not been answered."""
+        return bool(self.pending) and self.pending[0].started_ns <= started_ns
 
     def expect_batch(self, flight: Flight | None, rounds: list[Part]) -> None:
         """The replies of a batch to await, as one flight or one by one."""
@@ -229,7 +242,9 @@ class Pipeline:
     def _predicted(self, flight: Flight, data: bytes, at: int) -> int:
         """Count what was expected of a whole flight; anything else makes it await its rounds one by one."""
         if not flight.open:
-            flight.unfold(self)
+            self.seen = 0  # dissolved, and reached: from here on its rounds are awaited one by one
+            self.pending.popleft()
+            self.pending.extendleft(reversed(flight.left(self.index)))
             return at
         left = len(flight.expected) - self.seen
         part = data[at : at + left]
@@ -311,3 +326,26 @@ class Pipeline:
         errors[kind] = errors.get(kind, 0) + 1
         if kind == "READONLY":
             self.forgot(self.index, "it is a replica")
+
+    def status(self, member: Member, owed_releases: int) -> InstanceStatus:
+        """A snapshot of its instance, for people."""
+        hello = member.hello
+        return InstanceStatus(
+            index=self.index,
+            address=self.address,
+            state=member.state.value,
+            reason=member.reason,
+            run_id=hello.run_id if hello else "",
+            server=hello.server if hello else "",
+            release_command=self.dialect.release_command if hello else "",
+            commands=self.commands,
+            bytes_sent=self.bytes_sent,
+            bytes_received=self.bytes_received,
+            writes=self.writes,
+            reads=self.reads,
+            late_replies=self.late_replies,
+            pending=self.awaited,
+            owed_releases=owed_releases,
+            reconnects=self.reconnects,
+            errors=dict(self.errors),
+        )

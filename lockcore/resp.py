@@ -17,13 +17,16 @@ from hiredis import PushNotification, Reader, ReplyError
 from lockcore.errors import ProtocolError
 
 __all__ = [
-    "NOT_YET", "UNEXPECTED", "HiredisProtocolError", "PushNotification", "Replies", "ReplyError", "answer_of", "bulk",
-    "error_kind", "exact_answer", "exact_line", "request", "resp2",
+    "NOT_YET", "TRANSIENT", "UNEXPECTED", "HiredisProtocolError", "PushNotification", "Replies", "ReplyError",
+    "answer_of", "bulk", "error_kind", "exact_answer", "exact_line", "request", "resp2",
 ]  # fmt: skip
 
 UNEXPECTED: Final = "UNEXPECTED"
 NOT_YET: Final = object()  # not a value: RESP3's false is one
 LONGEST_KIND = 24
+TRANSIENT = frozenset(
+    ["BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN", "NOAUTH"]
+)  # errors that pass by themselves, or when somebody mends the server; nothing was changed
 ANSWERS: dict[bytes, object] = {b"+OK": b"OK", b"$-1": None, b"_": None, b":1": 1, b":0": 0}
 exact_answer = ANSWERS.get
 exact_line = {line + b"\r\n": answer for line, answer in ANSWERS.items()}.get

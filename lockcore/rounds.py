@@ -10,33 +10,37 @@ instance could not take now (TRANSIENT) or did not answer is owed to it (owed.py
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lockcore.arguments import check_lease
-from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of, set_nx_px
+from lockcore.awaited import Carrier
+from lockcore.claims import Terms
+from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
+from lockcore.flight import Flight, MergedReply, Teacher
 from lockcore.model import Lease, Outcome, Tally
-from lockcore.owed import TRANSIENT, OwedRelease
-from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of, validity_ns
-from lockcore.resp import ReplyError, error_kind
-from lockcore.scripts import MergedReply, SentAgain
-
-if TYPE_CHECKING:
-    from lockcore.engine import Engine
-    from lockcore.flight import Flight
-    from lockcore.pipeline import Pipeline
+from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
+from lockcore.resp import TRANSIENT, ReplyError, error_kind
 
 
-class Terms:
-    """What one TTL implies, computed once: `usable_ns` = TTL − drift, the per-instance timeout, the tail of its SET."""
+class RoundEngine(Teacher, Protocol):
+    """The engine as its rounds see it. `given_back`: attempts whose release was asked for."""
 
-    __slots__ = ("set_head", "set_tail", "timeout_ns", "ttl_ms", "usable_ns")
+    now_ns: int
+    unanimous: Tally
+    given_back: int
 
-    def __init__(self, ttl_ms: int, drift_factor: float, timeout_ns: int) -> None:
-        self.ttl_ms = ttl_ms
-        self.usable_ns = validity_ns(ttl_ms * NS_PER_MS, 0, drift_ns(ttl_ms, drift_factor))
-        self.timeout_ns = timeout_ns
-        self.set_head, self.set_tail = set_nx_px(ttl_ms)
+    @property
+    def voters(self) -> tuple[Carrier, ...]:
+        """The connections to the instances that may vote now."""
+
+    def clean_up(self, round_: SetRound) -> None:
+        """Release a lost or abandoned attempt everywhere it was sent."""
+
+    def send_again(self, round_: ReleaseRound, pipe: Carrier, *, whole: bool) -> None:
+        """Send a release once more to one instance; `whole`: with its script's source."""
+
+    def owe(self, pipe: Carrier, round_: ReleaseRound) -> None:
+        """Remember a release that an instance did not take."""
 
 
 class SetRound:
@@ -59,7 +63,7 @@ class SetRound:
     success, success_reply, failure_reply = b"+OK\r\n", b"OK", None
     success_outcome = Outcome.ACQUIRED
 
-    def __init__(self, engine: Engine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
+    def __init__(self, engine: RoundEngine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
         self.engine = engine
         self.resource = resource
         self.claim = claim
@@ -92,7 +96,7 @@ class SetRound:
         known = granted + self.refused + self.errored + self.silent + undecided
         return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, undecided)
 
-    def reply(self, reply: object, pipe: Pipeline) -> None:
+    def reply(self, reply: object, pipe: Carrier) -> None:
         """Count what one instance said."""
         if isinstance(reply, ReplyError):
             self.denied_by = self._denied_by() | 1 << pipe.index
@@ -115,7 +119,7 @@ class SetRound:
     def _denied_by(self) -> int:
         return getattr(self, "denied_by", 0)
 
-    def may_hold(self, pipe: Pipeline) -> bool:
+    def may_hold(self, pipe: Carrier) -> bool:
         """False where an error answered its SET: nothing changed there, so nothing has to be released."""
         return not self._denied_by() >> pipe.index & 1
 
@@ -131,7 +135,7 @@ class SetRound:
             self.outcome = Outcome.ACQUIRED
             self.engine.ready.append(self)
 
-    def silence(self, pipe: Pipeline, kind: str = "CLOSED") -> None:
+    def silence(self, pipe: Carrier, kind: str = "CLOSED") -> None:
         """The connection broke with this reply outstanding, or it no longer counts: the SET may have happened."""
         if self._one_less():
             self.silent += 1
@@ -141,7 +145,7 @@ class SetRound:
     def expire(self) -> None:
         """The timeout: whatever is undecided stays SILENT."""
         for pipe in self.voters:
-            if pipe.pending and pipe.pending[0].started_ns <= self.started_ns:
+            if pipe.awaits_since(self.started_ns):
                 pipe.count_error("TIMEOUT")
         self.silent += abs(self.undecided)
         self.undecided = 0
@@ -174,7 +178,7 @@ class SetRound:
         """The caller ran again at `now_ns` and made `outcome` of it: news for watched rounds only."""
 
 
-def round_of(lease: Lease, engine: Engine) -> SetRound:
+def round_of(lease: Lease, engine: RoundEngine) -> SetRound:
     """The round that won `lease`. Raises TypeError when that is no lease, ValueError when it is another engine's."""
     try:
         won = lease.round
@@ -194,7 +198,7 @@ class ReleaseRound:
     """
 
     __slots__ = (
-                "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns",
+        "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns",
         "undecided", "waiter", "won",
     )  # fmt: skip
     success, success_reply, failure_reply = b":1\r\n", 1, 0
@@ -246,15 +250,14 @@ class ReleaseRound:
         """Its script in full, for an instance that does not know it."""
         return eval_of(self.script, self.won.claim, *self.script_arguments)
 
-    def reply(self, reply: object, pipe: Pipeline) -> None:
+    def reply(self, reply: object, pipe: Carrier) -> None:
         """Count what one instance said; an unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
-            self.engine.deadlines.watch(self, self.engine.now_ns)
-            self.engine.send_script(self, pipe)
+            self.engine.send_again(self, pipe, whole=True)
         else:
             self.last_reply(reply, pipe)
 
-    def last_reply(self, reply: object, pipe: Pipeline) -> None:
+    def last_reply(self, reply: object, pipe: Carrier) -> None:
         """Count it, whatever it is: a release that the instance cannot take now is owed to it."""
         kind = error_kind(reply)
         if kind in TRANSIENT:
@@ -277,7 +280,11 @@ class ReleaseRound:
         """What an instance of this dialect says where the key is ours, and where it is not."""
         return self.success_reply, self.failure_reply
 
-    def put_off(self, pipe: Pipeline) -> None:
+    def send_alone(self, pipe: Carrier) -> None:
+        """What it was sent together with failed as a whole."""
+        self.engine.send_again(self, pipe, whole=False)
+
+    def put_off(self, pipe: Carrier) -> None:
         """The instance did not take it: it gets it later, if it may hold the key."""
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
@@ -288,7 +295,7 @@ class ReleaseRound:
             self.outcome = Outcome.RELEASED
             self.engine.ready.append(self)
 
-    def silence(self, pipe: Pipeline) -> None:
+    def silence(self, pipe: Carrier) -> None:
         """The connection broke."""
         self.put_off(pipe)
         if self.undecided:
@@ -351,26 +358,9 @@ class ExtendRound(ReleaseRound):
         """SET … IFEQ answers like a SET, the script like a release."""
         return (b"OK", None) if dialect.native_extend else (1, 0)
 
-    def put_off(self, pipe: Pipeline) -> None:
+    def put_off(self, pipe: Carrier) -> None:
         """An extension is not sent again."""
-
-
-class Ignored:
-    """A command whose reply does not matter."""
-
-    __slots__ = ("started_ns",)
-    undecided, success = 0, b""
-
-    def __init__(self, started_ns: int) -> None:
-        self.started_ns = started_ns
-
-    def reply(self, reply: object, pipe: Pipeline) -> None:
-        """Nobody asked."""
-
-    def silence(self, pipe: Pipeline) -> None:
-        """Nobody asked."""
 
 
 Round = SetRound | ReleaseRound
 Part = Round | MergedReply
-Awaited = Part | Ignored | SentAgain | OwedRelease

@@ -11,7 +11,7 @@ from typing import Protocol
 from lockcore.arguments import A_DAY_MS, check_number, check_whole
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.membership import Rejoin
-from lockcore.observe import Observer
+from lockcore.model import Observer
 from lockcore.retry import RetryPolicy
 
 DEFAULT_TIMEOUT_MS = 50.0

@@ -2,7 +2,7 @@
 
 Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
 resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
-until it is his turn or his deadline comes; whoever's time comes is found without a look at the others (timetable.py).
+until it is his turn or his deadline comes; whoever's time comes is found without a look at the others (deadlines.py).
 Whoever leaves, however he does, passes the turn on. A release of a held key wakes the head at once: its SET is queued
 right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is found by
 all at once and not by one after the other.
@@ -12,15 +12,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from lockcore.awaited import Settled
 from lockcore.clock import FAR_FUTURE_NS
+from lockcore.deadlines import Timetable
 from lockcore.model import Lease, Outcome
 from lockcore.rounds import Round
-from lockcore.timetable import Timetable
 
-if TYPE_CHECKING:
-    from lockcore.engine import Engine
+
+class Waking(Protocol):
+    """The engine as the lines see it: whatever is put into `ready` is woken."""
+
+    ready: list[Settled]
 
 
 class Turn:
@@ -75,7 +79,7 @@ class Turns(dict[str, Line]):
     before those whose has not.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Waking) -> None:
         super().__init__()
         self.engine = engine
         self.parked: Timetable[Turn] = Timetable(lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns)

@@ -7,16 +7,12 @@ Rules: only observed attempts pay for this. The record is made once, when the ro
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
-from lockcore.model import Outcome, Vote
-from lockcore.observe import AttemptRecord, Observer
+from lockcore.awaited import Carrier
+from lockcore.claims import Terms
+from lockcore.model import AttemptRecord, Observer, Outcome, Vote
 from lockcore.quorum import outcome_of, vote_margin
-from lockcore.rounds import SetRound, Terms
-
-if TYPE_CHECKING:
-    from lockcore.engine import Engine
-    from lockcore.pipeline import Pipeline
+from lockcore.rounds import RoundEngine, SetRound
 
 
 class WatchedSetRound(SetRound):
@@ -37,7 +33,7 @@ class WatchedSetRound(SetRound):
 
     def __init__(  # noqa: PLR0917 - made in one place
         self,
-        engine: Engine,
+        engine: RoundEngine,
         resource: str,
         claim: bytes,
         terms: Terms,
@@ -63,7 +59,7 @@ class WatchedSetRound(SetRound):
             self.sent_ns[pipe.index] = now_ns
             self.votes[pipe.index] = Vote.SILENT
 
-    def reply(self, reply: object, pipe: Pipeline) -> None:
+    def reply(self, reply: object, pipe: Carrier) -> None:
         """Count and remember what one instance said."""
         if self.undecided:
             granted = reply == b"OK"
@@ -71,12 +67,12 @@ class WatchedSetRound(SetRound):
         super().reply(reply, pipe)
         self.close()
 
-    def stamp(self, pipe: Pipeline, vote: Vote = Vote.GRANTED) -> None:
+    def stamp(self, pipe: Carrier, vote: Vote = Vote.GRANTED) -> None:
         """An instance has voted just now."""
         self.replied_ns[pipe.index] = self.engine.now_ns
         self.votes[pipe.index] = vote
 
-    def silence(self, pipe: Pipeline, kind: str = "CLOSED") -> None:
+    def silence(self, pipe: Carrier, kind: str = "CLOSED") -> None:
         """The connection broke, or the instance forgot."""
         super().silence(pipe, kind)
         self.close()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_ENVIRONMENT = 3
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130  # as bench.errors says, which is not imported before the guard stands
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from bench.cli import EXIT_INTERRUPTED
+from bench.errors import EXIT_INTERRUPTED
 from bench.topology.fleet import Fleet, Instance, start_fleet
 from bench.topology.serve import serve
 from bench.topology.server import find_server

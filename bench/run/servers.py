@@ -22,9 +22,9 @@ from bench.recipes.replication import replicate
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.topology.disk import SyncLatency, fdatasync_latency
-from bench.topology.faults.injection import FaultOrder, Need
+from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import needs_of
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.guard import Guard
 from bench.topology.info import InfoSnapshot, delta

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.scenario import quantity
+from bench.scenario.quantity import (
+    duration_text,
+    inline_table,
+    nearest,
+    parse_delay,
+    parse_duration,
+    parse_fault,
+    parse_pause,
+    parse_skew,
+    parse_threshold,
+)
 from bench.scenario.target import parse_target
 
 Parse = Callable[[object], Any]
@@ -79,9 +89,9 @@ def _number(above: float, high: float) -> Kind:
 
 def _duration(low_ms: float, high_ms: float, *, whole: bool = False) -> Kind:
     def parse(raw: object) -> float:
-        ms = quantity.parse_duration(raw)
+        ms = parse_duration(raw)
         if not low_ms <= ms <= high_ms:
-            low, high = quantity.duration_text(low_ms), quantity.duration_text(high_ms)
+            low, high = duration_text(low_ms), duration_text(high_ms)
             raise ValueError(f"{raw!r} is outside {low} to {high}")
         if whole and ms != int(ms):
             raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
@@ -97,7 +107,7 @@ def _auto_or(kind: Kind) -> Kind:
 def _choice(*names: str) -> Kind:
     def parse(raw: object) -> str:
         if raw not in names or not isinstance(raw, str):
-            raise ValueError(f"{raw!r} is none of {', '.join(names)}{quantity.nearest(raw, names)}")
+            raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
         return raw
 
     return Kind("|".join(names), parse)
@@ -172,21 +182,21 @@ KEYS: tuple[Key, ...] = (
     Key(
         "skew",
         "skew",
-        Kind("SKEW", quantity.parse_skew),
+        Kind("SKEW", parse_skew),
         "uniform",
         "uniform, own (each caller its own), zipf:1.1, or hot:0.9 (that share on one key)",
     ),
     Key(
         "hold",
         "hold",
-        Kind("TIME", quantity.parse_delay),
+        Kind("TIME", parse_delay),
         "0",
         "work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0",
     ),
     Key(
         "think",
         "think",
-        Kind("TIME", quantity.parse_delay),
+        Kind("TIME", parse_delay),
         "0",
         "a caller's rest between two operations, closed loop only",
     ),
@@ -254,7 +264,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "thresholds",
         "thresholds",
-        _many("EXPR", quantity.parse_threshold),
+        _many("EXPR", parse_threshold),
         (),
         "a limit that the result must keep, like 'acquire.p99 < 10ms'",
         option_name="threshold",
@@ -262,14 +272,14 @@ KEYS: tuple[Key, ...] = (
     Key(
         "pause",
         "pause",
-        _many("P:D:S", quantity.parse_pause),
+        _many("P:D:S", parse_pause),
         (),
         "stretch a recipe's pause point: point:how long:share of passes (`lockbench recipes --json` lists the points)",
     ),
     Key(
         "faults",
         "faults",
-        _many("TABLE", quantity.parse_fault, quantity.inline_table),
+        _many("TABLE", parse_fault, inline_table),
         (),
         "a fault as an inline TOML table: at, for, kind, target, phase, params",
         option_name="fault",

@@ -8,7 +8,7 @@ Rules
 - Callers that wait for a hot resource try again hundreds of times a second: of those attempts a sample is enough. What
   is too much to keep even so is counted in the rows that follow.
 
-Source: lockcore.observe.
+Source: `AttemptRecord` in lockcore/model.py.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.scenario.model import Fault
-from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, read_faults
 from bench.topology.faults.possible import why_not_here
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, found_servers
 
@@ -118,7 +118,7 @@ OWNER = """
 import json, subprocess, sys
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, found_servers
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)

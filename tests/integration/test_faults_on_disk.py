@@ -9,10 +9,10 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario.model import Fault
-from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.power_cut import cut_power
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, Instance, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 from bench.topology.shim.preload import IGNORED

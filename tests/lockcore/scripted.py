@@ -16,15 +16,15 @@ from typing import Any
 from hiredis import Reader
 
 from lockcore.attempt import lease_of
+from lockcore.awaited import Ignored, SentAgain
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.engine import Engine
-from lockcore.flight import Flight
+from lockcore.flight import Flight, MergedReply
 from lockcore.membership import Hello
 from lockcore.model import Lease
 from lockcore.owed import OwedRelease
-from lockcore.rounds import ExtendRound, Ignored, ReleaseRound, Round, SetRound
-from lockcore.scripts import MergedReply, SentAgain
+from lockcore.rounds import ExtendRound, ReleaseRound, Round, SetRound
 from lockcore.settings import Settings
 
 START_NS = 1_000_000 * NS_PER_MS

@@ -8,9 +8,8 @@ import pytest
 
 from lockcore import claims, engine
 from lockcore.clock import NS_PER_MS
-from lockcore.deadlines import Deadlines
+from lockcore.deadlines import Deadlines, Timetable
 from lockcore.settings import Settings
-from lockcore.timetable import Timetable
 from lockcore.turns import Turn
 from tests.lockcore.scripted import OK, ScriptedFleet, name_of, settings_of
 

@@ -7,7 +7,8 @@ import pytest
 from lockcore import owed, rounds
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Lease
-from lockcore.owed import LONGEST_PAUSE_NS, TRANSIENT
+from lockcore.owed import LONGEST_PAUSE_NS
+from lockcore.resp import TRANSIENT
 from tests.lockcore.scripted import (
     DELIFEQ,
     EVALSHA,

@@ -6,8 +6,7 @@ import pytest
 
 from lockcore.attempt import Acquire, lease_of
 from lockcore.clock import NS_PER_MS
-from lockcore.model import Lease, Outcome, Vote
-from lockcore.observe import AttemptRecord
+from lockcore.model import AttemptRecord, Lease, Outcome, Vote
 from lockcore.rounds import SetRound
 from lockcore.watched import WatchedSetRound
 from tests.lockcore.by_hand import NoChance, Run

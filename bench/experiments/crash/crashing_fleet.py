@@ -18,9 +18,8 @@ from redis import Redis, RedisError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.judge import Crash, Ledger
-from bench.topology.faults.injection import Need
 from bench.topology.faults.power_cut import cut_power
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST, KeptPort, keep_ports
 from bench.topology.server import ServerBinary

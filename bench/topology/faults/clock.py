@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.params import NS_PER_MS, Param, number, signed_duration
+from bench.topology.faults.site import Need
 from bench.topology.shim.control import Control
 
 _DAY_MS = 86_400_000.0

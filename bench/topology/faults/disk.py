@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.params import NS_PER_MS, Param, duration, error_number
+from bench.topology.faults.site import Need
 
 _MORE_THAN_A_PAGE = 8192
 NOTHING_IS_SYNCED = {

@@ -8,22 +8,10 @@ lockbench started. `end` is called after every `begin`, also one that failed hal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bench.topology.faults.params import Param
-
-if TYPE_CHECKING:
-    from bench.topology.faults.site import Site
-
-
-class Need(StrEnum):
-    """What must be prepared before the servers start."""
-
-    SHIM = "shim"
-    PROXY = "proxy"
-    MEMORY_DISK = "memory-disk"
-    DEBUG = "debug"
+from bench.topology.faults.site import Need, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +41,7 @@ class Injection(ABC):
 
     params: ClassVar[Sequence[Param]] = ()
 
-    def __init__(self, site: "Site", order: FaultOrder) -> None:
+    def __init__(self, site: Site, order: FaultOrder) -> None:
         self.site = site
         self.order = order
         self.index = order.index

@@ -14,7 +14,7 @@ from bench.scenario.model import Fault
 from bench.topology.faults.clock import ClockJump, ClockRate
 from bench.topology.faults.commands import ClientKill, ClientPause, ReadOnly, ScriptFlush
 from bench.topology.faults.disk import DiskFull, FsyncError, FsyncLatency
-from bench.topology.faults.injection import FaultOrder, Injection, Need
+from bench.topology.faults.injection import FaultOrder, Injection
 from bench.topology.faults.loading import Loading
 from bench.topology.faults.memory import MaxMemory
 from bench.topology.faults.misconf import Misconf
@@ -22,7 +22,7 @@ from bench.topology.faults.network import Drop, ProxyFault
 from bench.topology.faults.params import read_params
 from bench.topology.faults.power_cut import PowerCut
 from bench.topology.faults.processes import KillInstance, KillWorker, RestartInstance, StopInstance, StopWorker
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 
 PHASE_MS = 1000.0
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import BenchError
-from bench.topology.faults.injection import FaultOrder, Injection, Need
-from bench.topology.faults.site import Site
+from bench.topology.faults.injection import FaultOrder, Injection
+from bench.topology.faults.site import Need, Site
 
 _FEWEST_KEYS, _MOST_KEY_MS, _VALUE_BYTES = 1000, 10.0, 1024
 _LONGER = 2.0  # the load is planned to take twice as long, and cut

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.topology.faults.injection import FaultOrder, Injection, Need
+from bench.topology.faults.injection import FaultOrder, Injection
 from bench.topology.faults.params import Param, choice
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Need, Site
 
 
 class Misconf(Injection):

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.faults.injection import Delayed, Need
+from bench.topology.faults.injection import Delayed
 from bench.topology.faults.params import Param, flag
 from bench.topology.faults.processes import RESTART_PARAMS
+from bench.topology.faults.site import Need
 from bench.topology.fleet import Instance
 from bench.topology.shim.control import Control
 from bench.topology.shim.inode import identify_file

@@ -13,13 +13,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.topology.faults.injection import Need
 from bench.topology.fleet import Fleet
 from bench.topology.memory_disk import MemoryDisk
 from bench.topology.ports import HOST
@@ -34,6 +34,15 @@ _ANSWER_S = 2.0
 _SETTLE_S = 5.0
 _POLL_S = 0.002
 Workers = Callable[[], Mapping[int, int]]
+
+
+class Need(StrEnum):
+    """What must be prepared before the servers start."""
+
+    SHIM = "shim"
+    PROXY = "proxy"
+    MEMORY_DISK = "memory-disk"
+    DEBUG = "debug"
 
 
 class Site:

@@ -22,8 +22,8 @@ from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
 from bench.gates.metric import find_metric
 from bench.scenario import load
 from bench.scenario.model import Fault
-from bench.topology.faults.injection import Need
 from bench.topology.faults.kinds import needs_of
+from bench.topology.faults.site import Need
 
 SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 RATE = find_metric("rate")

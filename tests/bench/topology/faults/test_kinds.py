@@ -9,9 +9,9 @@ from bench.errors import UsageError
 from bench.scenario.model import Fault
 from bench.scenario.quantity import FAULT_KINDS, parse_fault
 from bench.topology.faults import kinds
-from bench.topology.faults.injection import Injection, Need
+from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.faults.site import NOT_OURS, Site
+from bench.topology.faults.site import NOT_OURS, Need, Site
 
 README = Path(kinds.__file__).parents[1] / "README.md"
 NEEDED = {"clock-jump": {"by": "5s"}, "clock-rate": {"rate": 1.1}, "proxy": {"delay": "5ms"}}

@@ -1,0 +1,116 @@
+"""What replies are given to: *a connection's next reply → whoever awaits it*. Pure.
+
+Rules: a connection (pipeline.py) carries whatever is `Awaited` and knows no round; a round counts and knows no
+connection but as a `Carrier`. Each side names here what it needs of the other, so that neither imports the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lockcore.commands import Dialect
+from lockcore.model import Outcome
+
+
+class Carrier(Protocol):
+    """The connection to one instance, as what it carries sees it. `index`: of the instance, from 0."""
+
+    index: int
+    dialect: Dialect
+    late_replies: int
+    queue: list[bytes]
+
+    @property
+    def is_open(self) -> bool:
+        """True while it is connected."""
+
+    def expect(self, awaited: Awaited) -> None:
+        """One more reply to await."""
+
+    def skip(self, replies: int) -> None:
+        """The next `replies` awaited ones will not come by themselves."""
+
+    def awaits_since(self, started_ns: int) -> bool:
+        """True when something begun at `started_ns` or before has not been answered."""
+
+    def count_error(self, kind: str) -> None:
+        """One more vote lost to `kind`."""
+
+
+class Awaited(Protocol):
+    """Something with one reply to come per connection that it was sent on.
+
+    The trick of the hot path, *counting inline*: while `undecided` is > 0, the connection itself compares a reply with
+    `success_reply`, takes one off `undecided` and one off `missing`, and calls `carried` when `missing` is 0: no call
+    into the round. Otherwise (0: closed; **negative**: as many undecided as its absolute value, but even a success may
+    settle another name) every reply goes through `reply`. The sign is a flag that costs the hot path no comparison.
+    """
+
+    undecided: int
+
+    @property
+    def started_ns(self) -> int:
+        """When it was begun: its age is the lag of its connection."""
+
+    @property
+    def success(self) -> bytes:
+        """The bytes of the plainest answer; empty when none is foreseen."""
+
+    def reply(self, reply: object, pipe: Carrier) -> None:
+        """What the instance said."""
+
+    def silence(self, pipe: Carrier) -> None:
+        """The connection broke before it said anything."""
+
+
+class Settled(Protocol):
+    """What a shell wakes somebody for. `waiter`: whatever it wakes by; None when nobody waits (any more)."""
+
+    outcome: Outcome | None
+    waiter: Any
+
+
+class Ignored:
+    """A command whose reply does not matter."""
+
+    __slots__ = ("started_ns",)
+    undecided, success = 0, b""
+
+    def __init__(self, started_ns: int) -> None:
+        self.started_ns = started_ns
+
+    def reply(self, reply: object, pipe: Carrier) -> None:
+        """Nobody asked."""
+
+    def silence(self, pipe: Carrier) -> None:
+        """Nobody asked."""
+
+
+class Scripted(Awaited, Protocol):
+    """A command that may be a script, which an instance may have forgotten."""
+
+    @property
+    def source(self) -> bytes:
+        """The script in full."""
+
+    def last_reply(self, reply: object, pipe: Carrier) -> None:
+        """The answer to its source: not to be sent again."""
+
+
+class SentAgain:
+    """A script sent again with its source, on behalf of `awaited`: if that is not known either, it is an error."""
+
+    __slots__ = ("awaited", "started_ns")
+    undecided, success = 0, b""
+
+    def __init__(self, awaited: Scripted, started_ns: int) -> None:
+        self.awaited = awaited
+        self.started_ns = started_ns
+
+    def reply(self, reply: object, pipe: Carrier) -> None:
+        """The answer to both."""
+        self.awaited.last_reply(reply, pipe)
+
+    def silence(self, pipe: Carrier) -> None:
+        """The connection broke."""
+        self.awaited.silence(pipe)
