@@ -6,7 +6,7 @@ Rules:
 - No SET goes to an instance that is down, abstaining or lagging (its vote is ABSENT). Extensions go to every open, not
   lagging one; releases to every instance that was sent the SET: at once if it is open, else owed to it until
   max_ttl + drift has passed.
-- Time is an argument. A shell feeds `received`, `flush`, `tick`, `attach`, `detach` and wakes what `take_ready` returns.
+- Time is an argument. Shells feed `received`, `flush`, `tick`, `attach`, `detach`, and wake what `take_ready` returns.
 """
 
 from __future__ import annotations
