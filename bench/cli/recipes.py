@@ -9,9 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.errors import UsageError
-from bench.recipes.entry import RecipeEntry
-from bench.recipes.plugins import PluginEntry
-from bench.recipes.registry import WITHDRAWN, all_recipes
+from bench.recipes.registry import WITHDRAWN, PluginEntry, RecipeEntry, all_recipes
 
 
 def print_recipes(*, as_json: bool) -> int:

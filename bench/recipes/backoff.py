@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import uuid1
 
-from bench.recipes.about import About
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
+from bench.recipes.protocol import About
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, monotonic_ns
 

@@ -9,17 +9,29 @@ Rules
 - Redlock has no counter. An `OwnerRegister` is marked with the owner token of who works on it; a write is a
   compare-and-set on that mark. It rejects a stale write of a client that had marked it before its pause. It does not
   catch one that is paused before its mark: that client takes the register over from its successor.
-- Registers live on an instance of their own choosing, in one script per write: they have no race themselves.
+- Registers live on an instance of their own choosing, in one script per write: they have no race themselves. A run's
+  live on its first instance; they are no part of the lock, and stand in none of its counts.
+- A `Protected` recipe's holders write once, at the end of their work, just before the release. Counted: writes
+  `accepted` and `rejected`, each of a `valid` lease or of a `stale` one (sent after its end); and `failed_writes`,
+  which got no answer. By token no valid write is rejected; by owner a stale holder that marks late shuts out its
+  successor.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock safe?" (2016).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha1
 
+from redis.exceptions import RedisError
+
 from bench.recipes.instance import Instance
-from lockcore import Lease
+from bench.recipes.protocol import Recipe, RecipeSettings
+from lockcore import Denied, InstanceStatus, Lease, Outcome
+from lockcore.clock import monotonic_ns
 from lockcore.commands import Script
 
 COUNTER = "fencing-tokens"  # the key of the counter, below the run's prefix; one for all resources
@@ -103,3 +115,69 @@ class OwnerRegister:
         """True when written, False when another has marked it since. Raises RedisError."""
         written = self._instance.run(_WRITE_IF_MARKED, (self._key,), lease.resource, lease.owner_token, value)
         return bool(written)
+
+
+class Protected:
+    """`recipe`, each of whose leases ends with a protected write."""
+
+    def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
+        self.recipe = recipe
+        self.take_reply_times_ns = recipe.take_reply_times_ns
+        self._instance = Instance(0, url, settings)
+        key = settings.key_prefix + REGISTERS
+        self._by_token, self._by_owner = FencingRegister(self._instance, key), OwnerRegister(self._instance, key)
+        self._counts: Counter[str] = Counter()
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """As the recipe; a holder without fencing token marks the register."""
+        result = self.recipe.acquire(resource, ttl_ms, wait_ms)
+        if isinstance(result, Lease) and not isinstance(result, FencedLease):
+            try:
+                self.mark(result)
+            except BaseException:
+                self.recipe.release(result)
+                raise
+        return result
+
+    def mark(self, lease: Lease) -> None:
+        """Begin to work: by owner only the holder that marked last can write."""
+        with suppress(RedisError):
+            self._by_owner.mark(lease)
+
+    def write(self, lease: Lease, value: str) -> bool | None:
+        """True when written, False when rejected, None without an answer; counted."""
+        lease_is = "stale" if monotonic_ns() > lease.valid_until_ns else "valid"
+        try:
+            if isinstance(lease, FencedLease):
+                written = self._by_token.write(lease, value)
+            else:
+                written = self._by_owner.write(lease, value)
+        except RedisError:
+            self._counts["failed_writes"] += 1
+            return None
+        self._counts[f"{lease_is}_writes_{'accepted' if written else 'rejected'}"] += 1
+        return written
+
+    def release(self, lease: Lease, /) -> Outcome:
+        """The work's write, then as the recipe. A caller killed while it writes gives its lease back all the same."""
+        try:
+            self.write(lease, "work")
+        except BaseException:
+            self.recipe.release(lease)
+            raise
+        return self.recipe.release(lease)
+
+    @property
+    def instances(self) -> tuple[InstanceStatus, ...]:
+        """The recipe's."""
+        return self.recipe.instances
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """The recipe's, and the writes."""
+        return {**self.recipe.figures, **self._counts}
+
+    def close(self) -> None:
+        """Close the recipe and the register. Idempotent."""
+        self.recipe.close()
+        self._instance.close()

@@ -25,10 +25,8 @@ from typing import ClassVar, NamedTuple, Self
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.recipes.about import About
 from bench.recipes.instance import DEFINITE, Instance
-from bench.recipes.pause import reach_of
-from bench.recipes.protocol import RecipeSettings
+from bench.recipes.protocol import About, RecipeSettings, reach_of
 from lockcore import Denied, InstanceStatus, Lease, Outcome, Tally
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.errors import InstanceRefusedError

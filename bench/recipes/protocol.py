@@ -1,22 +1,101 @@
 """What every lock under test looks like to the load: *targets and settings → acquire, release, figures*.
 
-Rules: `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound methods and the
-hot path pays for no wrapper. All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`), so that the
-record, the oracle and the statistics never ask which lock it was. Source: the table of recipes in the README of this
-folder.
+Rules
+- `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound methods and the hot path
+  pays for no wrapper. All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`), so that the record, the
+  oracle and the statistics never ask which lock it was.
+- Every recipe carries an `About`. `safe` speaks of exclusion alone: a lock that is merely slow, unfair or blocked for a
+  while is safe.
+- A recipe calls `pause("after-get")` at each of its points. Unless somebody asked for one, that is a call of an empty
+  function. A scenario's pause sleeps on its share of the passes, drawn from the seed and the process: a run repeats. A
+  gate is told of every pass and returns when the caller may go on: how a test or a schedule makes a race certain.
+
+Source: natural load almost never hits a gap of 20 µs (0 in 215,000 cycles when tried).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import ClassVar, Protocol, Self
 
-from bench.recipes.about import About
-from bench.recipes.pause import Reach
+from bench.errors import UsageError
 from bench.scenario.model import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
+
+COMMON_POINTS = ("after-grant", "before-release")  # every recipe has them: holder stalled at work, release held up
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """`how` it locks; `flaw`: the one fault it is known for, or "none" and within what; `safe`: never two valid leases.
+
+    `shown_by`: what makes the flaw appear. `least` … `most` instances (None: any number), `usual` when nothing is said.
+    `points`: its own pause points, in the order they are passed. `replicated`: the instances after the first must be
+    replicas of the first.
+    """
+
+    how: str
+    flaw: str
+    safe: bool
+    shown_by: tuple[str, ...] = ()
+    least: int = 1
+    most: int | None = 1
+    usual: int = 1
+    points: tuple[str, ...] = ()
+    replicated: bool = False
+
+    @property
+    def all_points(self) -> tuple[str, ...]:
+        """Its own pause points and those of every recipe."""
+        return (*self.points, *COMMON_POINTS)
+
+    @property
+    def instances(self) -> str:
+        """How many instances it locks on, in words: `1`, `2 or more`, `any number`."""
+        if self.most == self.least:
+            return str(self.least)
+        if self.most is None:
+            return "any number" if self.least == 1 else f"{self.least} or more"
+        return f"{self.least} to {self.most}"
+
+
+Reach = Callable[[str], None]
+
+
+def require_points(recipe: str, points: Sequence[str], pauses: Sequence[Pause]) -> None:
+    """Raise UsageError for a pause at none of the `points` of `recipe`."""
+    for pause in pauses:
+        if pause.point not in points:
+            raise UsageError(
+                f"the recipe {recipe} has no pause point {pause.point!r}; its points are {', '.join(points)}"
+            )
+
+
+def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
+    """What a recipe of the given process calls at its points; `pass_by` itself when nothing can happen there."""
+    if not pauses:
+        return gate or pass_by
+    stretches: dict[str, list[tuple[float, float, Random]]] = {}
+    for number, pause in enumerate(pauses):
+        dice = Random(f"{seed} {process} {number}")
+        stretches.setdefault(pause.point, []).append((pause.share, pause.ms / 1000, dice))
+
+    def reach(point: str) -> None:
+        if gate is not None:
+            gate(point)
+        for share, seconds, dice in stretches.get(point, ()):
+            if dice.random() < share:
+                time.sleep(seconds)
+
+    return reach
+
+
+def pass_by(_point: str) -> None:
+    """Nobody is held up anywhere."""
 
 
 @dataclass(frozen=True, slots=True)

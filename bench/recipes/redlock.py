@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.recipes.about import About
-from bench.recipes.pause import Reach, pass_by, reach_of
-from bench.recipes.protocol import Acquire, RecipeSettings, Release
+from bench.recipes.protocol import About, Acquire, Reach, RecipeSettings, Release, pass_by, reach_of
 from bench.telemetry.attempts import AttemptLog
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock
 from lockcore.errors import InstanceError

@@ -1,18 +1,110 @@
 """Every lock under test by name: *name → what it is known for, and its class when it is asked for*.
 
-Rules: a recipe is imported only when it is asked for. What is known of it stands in its class (`about`). Add a recipe
-here and as one file beside this one, or offer it from a package of your own (`plugins.py`); our names come first.
-Source: the table in the README of this folder.
+Rules
+- A recipe is imported only when something of it is asked for. What is known of it stands in its class (`about`). What
+  it cannot do with the instances or pauses that were given is refused before anything is connected.
+- A package offers recipes of its own under the entry point group `lockbench.recipes`: the name is the recipe's, the
+  value `module:Class`, a class as `protocol.RecipeClass` asks for. One that cannot be imported is refused with one
+  sentence that names its package. Our own names cannot be taken.
+
+Source: the table in the README of this folder; the entry points specification of packaging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 
 from bench.errors import UsageError
-from bench.recipes.entry import RecipeEntry
-from bench.recipes.plugins import plugin_recipes
+from bench.recipes.fencing import Protected
+from bench.recipes.protocol import About, Recipe, RecipeClass, RecipeSettings, require_points
+from bench.scenario.model import Pause
 from bench.scenario.quantity import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeEntry:
+    """A recipe that can be asked for; `module` stands in this folder."""
+
+    name: str
+    module: str
+    class_name: str
+
+    @property
+    def recipe(self) -> type[RecipeClass]:
+        """Its class."""
+        found: type[RecipeClass] = getattr(import_module(f"{__package__}.{self.module}"), self.class_name)
+        return found
+
+    @property
+    def about(self) -> About:
+        """What is known of it."""
+        return self.recipe.about
+
+    def require(self, instances: int, pauses: Sequence[Pause]) -> None:
+        """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it does not have."""
+        about = self.about
+        if not about.least <= instances <= (about.most or instances):
+            noun, given = (
+                "instance" if about.most == 1 else "instances",
+                "1 was" if instances == 1 else f"{instances} were",
+            )
+            raise UsageError(
+                f"the recipe {self.name} locks on {about.instances} {noun}, and {given} given; "
+                f"use --instances {about.usual}, or one --target for each"
+            )
+        require_points(self.name, about.all_points, pauses)
+
+    def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
+        """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
+        self.require(len(targets), settings.pause)
+        recipe = self.recipe.connect(targets, settings)
+        return Protected(recipe, targets[0], settings) if settings.fencing else recipe
+
+
+GROUP = "lockbench.recipes"
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_PARTS = ("connect", "acquire", "release", "instances", "take_reply_times_ns", "close")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEntry(RecipeEntry):
+    """A recipe of another package; `package` is its name and version."""
+
+    package: str = ""
+
+    @property
+    def recipe(self) -> type[RecipeClass]:
+        """Its class. Raises UsageError when it cannot be loaded, or is no recipe."""
+        point = EntryPoint(self.name, f"{self.module}:{self.class_name}", GROUP)
+        try:
+            found = point.load()
+        except Exception as error:  # noqa: BLE001 - other people's code: whatever it is, the user gets a sentence
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(f"the recipe {self.name} of {self.package} cannot be loaded ({said}); repair it") from None
+        missing = [part for part in _PARTS if not hasattr(found, part)]
+        if missing or not isinstance(getattr(found, "about", None), About):
+            lacks = ", ".join(missing or ["about"])
+            raise UsageError(
+                f"the recipe {self.name} of {self.package} lacks {lacks}; derive it from "
+                "bench.recipes.plain.PlainRecipe or see bench.recipes.protocol"
+            )
+        recipe: type[RecipeClass] = found
+        return recipe
+
+
+def plugin_recipes() -> dict[str, PluginEntry]:
+    """Every recipe that an installed package offers, by name, without importing any."""
+    found = {}
+    for point in entry_points(group=GROUP):
+        name, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
+        if _NAME.fullmatch(point.name) and point.attr:
+            found[point.name] = PluginEntry(point.name, point.module, point.attr, f"{name} {version}".strip())
+    return dict(sorted(found.items()))
+
 
 RECIPES: dict[str, RecipeEntry] = {
     entry.name: entry
@@ -20,18 +112,18 @@ RECIPES: dict[str, RecipeEntry] = {
         RecipeEntry("redlock", "redlock", "RedlockRecipe"),
         RecipeEntry("redlock-sequential", "redlock_sequential", "RedlockSequential"),
         RecipeEntry("redlock-random-order", "redlock_sequential", "RedlockRandomOrder"),
-        RecipeEntry("set-nx-lua", "set_nx_lua", "SetNxLuaRecipe"),
-        RecipeEntry("get-set", "get_set", "GetSet"),
+        RecipeEntry("set-nx-lua", "set_nx", "SetNxLuaRecipe"),
+        RecipeEntry("get-set", "setnx", "GetSet"),
         RecipeEntry("setnx", "setnx", "Setnx"),
-        RecipeEntry("setnx-expire", "setnx_expire", "SetnxExpire"),
-        RecipeEntry("timestamp-getset", "timestamp_getset", "TimestampGetset"),
-        RecipeEntry("timestamp-set", "timestamp_set", "TimestampSet"),
-        RecipeEntry("company-2013", "company_2013", "Company2013"),
+        RecipeEntry("setnx-expire", "setnx", "SetnxExpire"),
+        RecipeEntry("timestamp-getset", "timestamp", "TimestampGetset"),
+        RecipeEntry("timestamp-set", "timestamp", "TimestampSet"),
+        RecipeEntry("company-2013", "timestamp", "Company2013"),
         RecipeEntry("multi-write", "multi_write", "MultiWrite"),
-        RecipeEntry("multi-write-unique-index", "multi_write_unique_index", "MultiWriteUniqueIndex"),
-        RecipeEntry("set-nx-fixed", "set_nx_fixed", "SetNxFixed"),
-        RecipeEntry("set-nx-get-del", "set_nx_get_del", "SetNxGetDel"),
-        RecipeEntry("majority-release", "majority_release", "MajorityRelease"),
+        RecipeEntry("multi-write-unique-index", "multi_write", "MultiWriteUniqueIndex"),
+        RecipeEntry("set-nx-fixed", "set_nx", "SetNxFixed"),
+        RecipeEntry("set-nx-get-del", "set_nx", "SetNxGetDel"),
+        RecipeEntry("majority-release", "redlock_sequential", "MajorityRelease"),
         RecipeEntry("watchdog", "watchdog", "Watchdog"),
         RecipeEntry("watchdog-naive", "watchdog", "WatchdogNaive"),
         RecipeEntry("backoff", "backoff", "Backoff"),

@@ -12,20 +12,59 @@ Source: the table in the README of this folder; Redis documentation, "Redis repl
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
+from urllib.parse import urlsplit
 
+from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.recipes.about import About
 from bench.recipes.instance import Instance
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
-from bench.recipes.protocol import RecipeSettings
+from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
 from lockcore.clock import monotonic_ns
+
+PATIENCE_S = 10.0
+_POLL_S = 0.01
+
+
+def replicate(urls: Sequence[str]) -> None:
+    """Make all servers after the first replicas of the first, and wait until they are in step.
+
+    Raises EnvironmentNotReadyError when one is not within 10 s, or does not answer.
+    """
+    master = urlsplit(urls[0])
+    for url in urls[1:]:
+        _ask(url, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+        _ask(url, "REPLICAOF", str(master.hostname), str(master.port))
+    _ask(urls[0], "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    deadline = time.monotonic() + PATIENCE_S
+    for url in urls[1:]:
+        while _ask(url, "INFO", "replication").get("master_link_status") != "up":
+            if time.monotonic() > deadline:
+                raise EnvironmentNotReadyError(
+                    f"the replica on port {urlsplit(url).port} was not in step with its master within {PATIENCE_S:g} s"
+                )
+            time.sleep(_POLL_S)  # no server tells when it is in step
+
+
+def promote(url: str) -> None:
+    """Make a replica a master of its own. Raises EnvironmentNotReadyError when it does not answer."""
+    _ask(url, "REPLICAOF", "NO", "ONE")
+
+
+def _ask(url: str, *command: str) -> Any:
+    with Redis.from_url(url, protocol=2, driver_info=None) as client:
+        try:
+            return client.execute_command(*command)
+        except RedisError as error:
+            where = f"the server on port {urlsplit(url).port}"
+            raise EnvironmentNotReadyError(f"{where} cannot be made master or replica: {error}") from None
 
 
 class ReplicaFailover(PlainRecipe):

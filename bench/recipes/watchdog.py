@@ -20,10 +20,9 @@ from itertools import count
 
 from redis.exceptions import RedisError
 
-from bench.recipes.about import About
 from bench.recipes.instance import Instance
 from bench.recipes.plain import DRIFT_FACTOR, HELD, PlainRecipe, Refusal
-from bench.recipes.protocol import RecipeSettings
+from bench.recipes.protocol import About, RecipeSettings
 from bench.telemetry.extensions import ExtensionLog
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns

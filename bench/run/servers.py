@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.registry import find_recipe
-from bench.recipes.replication import replicate
+from bench.recipes.replica_failover import replicate
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.topology.disk import SyncLatency, fdatasync_latency

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from bench.recipes.registry import RECIPES
-from bench.recipes.schedules.shown import Shown
+from bench.recipes.schedules.stage import Shown
 from bench.recipes.schedules.table import SCHEDULES, play
 from bench.topology.fleet import Fleet, start_fleet
 

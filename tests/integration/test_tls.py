@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.set_nx_lua import SetNxLuaRecipe
+from bench.recipes.set_nx import SetNxLuaRecipe
 from bench.topology.connections import TlsConnection, connection_pool
 from bench.topology.fleet import start_fleet
 from bench.topology.ports import keep_ports

@@ -13,7 +13,7 @@ from functools import partial
 from bench.experiments.safety_matrix.row import Case, Finding, Ground, broken_rules, find
 from bench.measure.expectation import AS_EXPECTED
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules.shown import Schedule, Shown
+from bench.recipes.schedules.stage import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
 
 ROUNDS = 3

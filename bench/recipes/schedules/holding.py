@@ -1,15 +1,15 @@
-"""What becomes of a holder: *it oversleeps, stalls in its release, dies, fails → who got the lock next, and when*.
+"""What becomes of a holder and its writes: *it oversleeps, stalls, dies, fails, writes late → who is next*.
 
-Source: the column "shown by" of the table in the README of the folder above.
+Source: the column "shown by" of the table in the README of the folder above; bench.recipes.fencing.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+from bench.recipes.fencing import FencedLease, Protected
 from bench.recipes.plain import PlainRecipe
-from bench.recipes.schedules.shown import Shown, violated
-from bench.recipes.schedules.stage import RESOURCE, SHORT_MS, Stage
+from bench.recipes.schedules.stage import RESOURCE, SHORT_MS, SLACK_MS, Client, Shown, Stage, violated
 from bench.recipes.schedules.victim import Victim
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -109,3 +109,39 @@ def paused_watchdog(stage: Stage) -> Shown:
         late_renewals=figures.get("late_renewals", 0),
         noticed_late_ms=figures.get("noticed_late_ms") if figures.get("lost_leases") else None,
     )
+
+
+WRITES = 20
+
+
+def stale_write(stage: Stage) -> Shown:
+    """A holder is paused until another has the lock and has written; then it writes, 20 times.
+
+    Without fencing tokens it is done a second time, with the pause before the holder marks the register: what an
+    owner's mark cannot catch.
+    """
+    early = stage.client(fencing=True)
+    early.acquire(SHORT_MS)
+    stage.until_ended(early.lease)
+    figures: dict[str, float | None] = {"rejected": _rejected(stage, early)}
+    if not isinstance(early.lease, FencedLease):
+        stage.unlink()
+        late = stage.client("after-grant", fencing=True)
+        late.begin_acquire(SHORT_MS)
+        stage.until_ns(monotonic_ns() + (SHORT_MS + SLACK_MS) * NS_PER_MS)
+        figures["rejected_marked_after_the_pause"] = _rejected(stage, late)
+    return Shown(figures["rejected"] != 1, figures, stage.report())
+
+
+def _rejected(stage: Stage, stale: Client) -> float:
+    """Which share of the writes of a client whose lease is over are rejected, once its successor has written."""
+    successor = stage.client(fencing=True)
+    successor.acquire()
+    recipe = successor.recipe
+    assert isinstance(recipe, Protected)
+    assert recipe.write(successor.lease, "new")
+    stale.finish()
+    assert isinstance(stale.recipe, Protected)
+    writes = [stale.recipe.write(stale.lease, "stale") for _ in range(WRITES)]
+    successor.release()
+    return writes.count(False) / WRITES

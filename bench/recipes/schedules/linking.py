@@ -5,11 +5,9 @@ Source: the column "shown by" of the table in the README of the folder above.
 
 from __future__ import annotations
 
-from bench.recipes.replica_failover import ReplicaFailover
-from bench.recipes.replication import promote, replicate
+from bench.recipes.replica_failover import ReplicaFailover, promote, replicate
 from bench.recipes.schedules.pace import Pace
-from bench.recipes.schedules.shown import Shown, violated
-from bench.recipes.schedules.stage import LONG_MS, Stage
+from bench.recipes.schedules.stage import LONG_MS, Shown, Stage, violated
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 

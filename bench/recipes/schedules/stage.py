@@ -2,6 +2,8 @@
 
 Rules
 - Every client is connected for itself, as a process of its own would be, with its own gate. One resource.
+- A gate stops whoever comes to its points. Nobody waits there for longer than `PATIENCE_S`: a schedule that went wrong
+  is an error, never a hang. It waits with `threading`, so it works under gevent, too.
 - What clients do is recorded as the load records it, and judged by the same oracle.
 - Nothing is left: `close` ends the clients and unlinks the keys of the stage.
 
@@ -10,11 +12,13 @@ Source: bench.measure.record, bench.safety.judge.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, Self
 
@@ -23,16 +27,86 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
-from bench.recipes.entry import RecipeEntry
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
-from bench.recipes.schedules.gate import PATIENCE_S, Gate
+from bench.recipes.registry import RecipeEntry
 from bench.safety.judge import judge
 from bench.safety.report import Circumstances, SafetyReport
 from bench.topology.fleet import Fleet
 from bench.topology.ports import HOST, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+PATIENCE_S = 30.0
+
+
+class Gate:
+    """Stops whoever comes to one of the `closed` points."""
+
+    def __init__(self, *closed: str) -> None:
+        self._closed = set(closed)
+        self._standing: Counter[str] = Counter()
+        self._arrivals = self._passes = 0
+        self._changed = threading.Condition()
+
+    def __call__(self, point: str) -> None:
+        """A caller comes to `point`; returns when it may go on. Raises TimeoutError."""
+        with self._changed:
+            if point not in self._closed:
+                return
+            self._standing[point] += 1
+            self._arrivals += 1
+            self._changed.notify_all()
+            try:
+                self._wait(lambda: point not in self._closed or self._passes > 0, f"nobody opened {point}")
+                self._passes -= point in self._closed
+            finally:
+                self._standing[point] -= 1
+
+    def open(self) -> None:
+        """Let everybody go, from now on."""
+        with self._changed:
+            self._closed.clear()
+            self._changed.notify_all()
+
+    def let_one_pass(self) -> None:
+        """Let one of those who stand here go on, and return when somebody stands here anew. Raises TimeoutError."""
+        with self._changed:
+            arrivals = self._arrivals
+            self._passes += 1
+            self._changed.notify_all()
+            self._wait(lambda: self._arrivals > arrivals, "nobody came again")
+
+    def until_standing(self, point: str) -> None:
+        """Return when somebody stands at `point`. Raises TimeoutError."""
+        with self._changed:
+            self._wait(lambda: bool(self._standing[point]), f"nobody came to {point}")
+
+    def until_standing_or(self, done: Callable[[], bool]) -> bool:
+        """Return when somebody stands anywhere (True) or `done` (False); `tell` makes it look. Raises TimeoutError."""
+        with self._changed:
+            self._wait(lambda: self.is_used or done(), "neither a pause point nor the end was reached")
+            return self.is_used
+
+    @property
+    def stops_nobody(self) -> bool:
+        """Whether no point is closed, or no longer."""
+        return not self._closed
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody stands here."""
+        return any(self._standing.values())
+
+    def tell(self) -> None:
+        """Something has changed that `until_standing_or` waits for."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait(self, reached: Callable[[], bool], otherwise: str) -> None:
+        if not self._changed.wait_for(reached, PATIENCE_S):
+            raise TimeoutError(f"{otherwise} within {PATIENCE_S:g} s")
+
 
 RESOURCE = "r0"
 LONG_MS = 10_000  # outlives every schedule
@@ -251,3 +325,41 @@ class Stage:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """`seen`: whether the flaw that the schedule looks for was there; `figures` by name, their units in the names.
+
+    `preconditions`: without which it was neither seen nor absent, each with whether it came about; `circumstances`:
+    without which it cannot be called absent (a flaw that is seen where it is known to be needs nobody else).
+    """
+
+    seen: bool
+    figures: Mapping[str, float | None]
+    report: SafetyReport
+    preconditions: Mapping[str, bool] = field(default_factory=dict)
+    circumstances: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A course of events. `shown_by`: recipes on which its flaw must be seen; `absent_in`: on which it must not.
+
+    `looks_for`: the flaw, in a few words. `instances`: how many servers the stage needs for a recipe that takes any
+    number. `harms`: it kills servers, so its fleet is of no use afterwards.
+    """
+
+    name: str
+    looks_for: str
+    play: Callable[[Stage], Shown]
+    shown_by: tuple[str, ...]
+    absent_in: tuple[str, ...]
+    instances: int = 3
+    harms: bool = False
+
+
+def violated(stage: Stage, **figures: float | None) -> Shown:
+    """The flaw is that exclusion is violated."""
+    report = stage.report()
+    return Shown(report.verdict == "VIOLATED", {"service_faults": report.service_faults, **figures}, report)

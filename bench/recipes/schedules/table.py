@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules import acquiring, holding, linking, waiting, writing
-from bench.recipes.schedules.shown import Schedule, Shown
-from bench.recipes.schedules.stage import Stage
+from bench.recipes.schedules import acquiring, holding, linking
+from bench.recipes.schedules.stage import Schedule, Shown, Stage
 from bench.topology.fleet import Fleet, start_fleet
 
 TIMESTAMPS = ("timestamp-getset", "timestamp-set", "company-2013")
@@ -86,7 +85,7 @@ SCHEDULES: dict[str, Schedule] = {
         Schedule(
             "same-time-start",
             "the lock stands free although everybody waits for it",
-            waiting.same_time_start,
+            acquiring.same_time_start,
             ("backoff",),
             ("set-nx-lua",),
         ),
@@ -123,7 +122,7 @@ SCHEDULES: dict[str, Schedule] = {
         Schedule(
             "stale-write",
             "what is protected takes the write of a client whose lease is over",
-            writing.stale_write,
+            holding.stale_write,
             (),
             ("set-nx-lua", "redlock"),
         ),

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
-from bench.recipes.entry import RecipeEntry
 from bench.recipes.protocol import Recipe, RecipeSettings
-from bench.recipes.registry import RECIPES
-from bench.recipes.replication import replicate
+from bench.recipes.registry import RECIPES, RecipeEntry
+from bench.recipes.replica_failover import replicate
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST, KeptPort
 from lockcore import RetryPolicy

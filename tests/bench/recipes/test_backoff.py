@@ -34,7 +34,7 @@ def test_it_neither_passes_the_deadline_nor_retries_what_is_unreachable(
 def test_the_other_recipes_follow_the_scenarios_policy(fleet: Fleet, server: Redis, settings: RecipeSettings) -> None:
     from dataclasses import replace
 
-    from bench.recipes.set_nx_lua import SetNxLuaRecipe
+    from bench.recipes.set_nx import SetNxLuaRecipe
 
     recipe = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, retry=RetryPolicy("fixed", 40.0, 3)))
     starts = [recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from redis import Redis
 
-from bench.recipes.fencing import FencedLease, FencingRegister, OwnerRegister
+from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, FencingRegister, OwnerRegister, Protected
 from bench.recipes.instance import Instance
 from bench.recipes.protocol import RecipeSettings
+from bench.recipes.registry import find_recipe
 from bench.topology.fleet import Fleet
-from lockcore import Lease, Tally
+from lockcore import Lease, Outcome, Tally
 from lockcore.model import Closed
 
 pytestmark = pytest.mark.integration
@@ -93,3 +95,86 @@ def test_a_register_outlives_a_script_flush(instance: Instance, server: Redis) -
     assert register.write(fenced(1), "one")
     server.script_flush()
     assert register.write(fenced(2), "two")
+
+
+@pytest.fixture(params=["set-nx-lua", "redlock"])
+def recipe(
+    request: pytest.FixtureRequest, fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> Iterator[Protected]:
+    made = find_recipe(request.param).connect(fleet.urls[:1], replace(settings, fencing=True))
+    assert isinstance(made, Protected)
+    yield made
+    made.close()
+
+
+def granted(recipe: Protected) -> Lease:
+    lease = recipe.acquire("r1", 5000, 0)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_a_holder_writes_and_gives_back(recipe: Protected, server: Redis) -> None:
+    assert recipe.release(granted(recipe)) is Outcome.RELEASED
+    assert server.hget("test:" + REGISTERS, "r1") == b"work"
+    assert recipe.figures == {"valid_writes_accepted": 1}
+    assert server.get("test:r1") is None
+    assert {key.decode().removeprefix("test:") for key in server.scan_iter()} <= set(OWN_KEYS)
+
+
+def test_the_write_of_a_holder_that_was_succeeded_is_rejected_and_counted(recipe: Protected, server: Redis) -> None:
+    stale = granted(recipe)
+    stale.valid_until_ns = stale.granted_ns  # as if its time were over
+    server.delete("test:r1")
+    successor = granted(recipe)
+    assert recipe.write(successor, "new") is True
+    assert recipe.release(stale) is Outcome.GONE
+    assert server.hget("test:" + REGISTERS, "r1") == b"new"
+    assert recipe.figures == {"valid_writes_accepted": 1, "stale_writes_rejected": 1}
+    assert recipe.release(successor) is Outcome.RELEASED
+
+
+def test_a_late_mark_is_not_caught_where_there_is_no_fencing_token(recipe: Protected, server: Redis) -> None:
+    lock = recipe.recipe  # a holder paused between its grant and its mark
+    stale = lock.acquire("r1", 5000, 0)
+    assert isinstance(stale, Lease)
+    stale.valid_until_ns = stale.granted_ns
+    server.delete("test:r1")
+    successor = granted(recipe)
+    if isinstance(stale, FencedLease):
+        assert recipe.write(successor, "new") is True
+        assert recipe.write(stale, "old") is False
+        return
+    recipe.mark(stale)
+    assert recipe.write(stale, "old") is True
+    assert recipe.write(successor, "new") is False
+    assert recipe.figures == {"stale_writes_accepted": 1, "valid_writes_rejected": 1}
+
+
+def test_the_register_is_no_part_of_the_lock(recipe: Protected) -> None:
+    assert recipe.instances == recipe.recipe.instances
+    recipe.release(granted(recipe))
+    assert len(recipe.take_reply_times_ns()) == 1
+
+
+def test_a_write_without_an_answer_is_counted_and_the_lock_given_back(recipe: Protected, server: Redis) -> None:
+    lease = granted(recipe)
+    server.set("test:" + REGISTERS, "no hash")
+    assert recipe.release(lease) is Outcome.RELEASED
+    assert recipe.figures == {"failed_writes": 1}
+
+
+class Interrupted(BaseException):
+    """A kill in the middle of the write."""
+
+
+def test_a_caller_killed_while_it_writes_leaves_no_lock(
+    recipe: Protected, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(_lease: Lease, _value: str) -> bool:
+        raise Interrupted
+
+    lease = granted(recipe)
+    monkeypatch.setattr(recipe, "write", kill)
+    with pytest.raises(Interrupted):
+        recipe.release(lease)
+    assert server.get("test:r1") is None

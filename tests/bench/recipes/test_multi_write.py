@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from bench.recipes.multi_write import MultiWrite
-from bench.recipes.multi_write_unique_index import MultiWriteUniqueIndex, UniqueIndex
+from bench.recipes.multi_write import MultiWrite, MultiWriteUniqueIndex, UniqueIndex
 from bench.recipes.protocol import RecipeSettings
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Outcome, Tally

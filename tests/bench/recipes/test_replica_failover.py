@@ -7,8 +7,7 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.replica_failover import ReplicaDelayedPromotion, ReplicaFailover
-from bench.recipes.replication import promote, replicate
+from bench.recipes.replica_failover import ReplicaDelayedPromotion, ReplicaFailover, promote, replicate
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Outcome
 

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.schedules.gate import Gate
+from bench.recipes.schedules.stage import Gate
 from bench.recipes.watchdog import Watchdog, WatchdogNaive
 from bench.topology.fleet import Fleet
 from lockcore import Lease, Outcome

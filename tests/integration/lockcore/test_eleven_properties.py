@@ -18,8 +18,7 @@ import pytest
 
 from bench.experiments.safety_matrix.leases import PREFIX, connect, double_grant, extension, release_to_all, votes
 from bench.experiments.safety_matrix.row import Finding, Ground
-from bench.recipes.schedules.shown import Shown
-from bench.recipes.schedules.stage import SHORT_MS
+from bench.recipes.schedules.stage import SHORT_MS, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
 from bench.scenario.model import Fault
 from bench.topology.faults.injection import Injection

@@ -12,9 +12,8 @@ from typing import Self
 
 import gevent
 
-from bench.recipes.about import About
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
-from bench.recipes.protocol import RecipeSettings
+from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, monotonic_ns
 

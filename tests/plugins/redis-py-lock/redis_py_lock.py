@@ -13,9 +13,8 @@ from redis import Redis
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock
 
-from bench.recipes.about import About
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
-from bench.recipes.protocol import RecipeSettings
+from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
 from lockcore.clock import monotonic_ns
 

@@ -12,7 +12,7 @@ from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Findin
 from bench.experiments.safety_matrix.schedules import judge_shown
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.registry import RECIPES, WITHDRAWN
-from bench.recipes.schedules.shown import Shown
+from bench.recipes.schedules.stage import Shown
 from bench.safety.report import SafetyReport
 
 SAFE = SafetyReport("SAFE", None)

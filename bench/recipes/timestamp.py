@@ -1,15 +1,16 @@
-"""The lock that keeps its end in its value: *SETNX key end; an ended one is taken over by GETSET*.
+"""Locks whose value is the time of their end: *taken over by GETSET or by SET*. Flawed, on purpose: do not copy them.
 
-Flawed, on purpose: do not copy it. Its faults: ends are compared with everybody's own wall clock, so a clock ahead
-steals a lock that is still held; who loses a takeover has overwritten the winner's end; the check before the DEL is not
-one step with it.
-Source: the SETNX command's reference page, "Design pattern: locking with SETNX", as it stood before SET had options.
+Their faults: clocks must be synchronised; the loser of a takeover overwrites the winner's end; with SET in place of
+GETSET both win. The company's lock of 2013 releases by "not expired, so DEL": an owner blocked for longer than its TTL
+reads the fresh end of its successor, finds it not expired, and deletes it.
 """
 
 from __future__ import annotations
 
-from bench.recipes.about import About
+from dataclasses import replace
+
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
+from bench.recipes.protocol import About
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -53,3 +54,37 @@ class TimestampGetset(PlainRecipe):
     def _until(self, resource: str, end_ms: int, ttl_ms: int, started_ns: int) -> Lease:
         valid_until_ns = started_ns + ttl_ms * NS_PER_MS
         return self.leased(resource, b"%d" % end_ms, ttl_ms, started_ns, valid_until_ns=valid_until_ns)
+
+
+class TimestampSet(TimestampGetset):
+    """As timestamp-getset, but nobody looks what the takeover replaced."""
+
+    about = replace(
+        TimestampGetset.about,
+        how="as timestamp-getset, but an ended lock is taken over by SET",
+        flaw="two winners at a takeover; needs synchronised clocks",
+    )
+
+    def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
+        """Whoever comes takes it."""
+        self.ask("SET", key, end_ms)
+        return True
+
+
+class Company2013(TimestampGetset):
+    """As timestamp-getset, but the release trusts whatever timestamp it finds."""
+
+    about = replace(
+        TimestampGetset.about,
+        how="as timestamp-getset; the release reads the key: not expired → DEL",
+        flaw="a blocked owner deletes its successor's lock: the check reads the successor's timestamp",
+        shown_by=("pause after-grant", "stop worker", "client clock skew"),
+    )
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """GET; DEL if the timestamp that is there now has not passed."""
+        end_ms = self.ask("GET", self.key(lease.resource))
+        if end_ms is None or int(end_ms) < self.wall_ms():
+            return Outcome.GONE
+        self.pause("after-check")
+        return self.delete(lease.resource)

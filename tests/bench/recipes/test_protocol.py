@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.errors import UsageError
-from bench.recipes import pause
-from bench.recipes.about import COMMON_POINTS, About
-from bench.recipes.pause import pass_by, reach_of
+from bench.recipes import protocol
+from bench.recipes.protocol import COMMON_POINTS, About, pass_by, reach_of
 from bench.recipes.registry import RECIPES, find_recipe
 from bench.scenario.model import Pause
 
@@ -17,7 +16,7 @@ PASSES = 20_000
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     naps: list[float] = []
-    monkeypatch.setattr(pause.time, "sleep", naps.append)
+    monkeypatch.setattr(protocol.time, "sleep", naps.append)
     return naps
 
 

@@ -11,7 +11,7 @@ from redis import Redis
 
 from bench.recipes.fencing import COUNTER, FencedLease
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.set_nx_lua import SetNxLuaRecipe
+from bench.recipes.set_nx import SetNxLuaRecipe
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Outcome, RetryPolicy
 from lockcore.clock import monotonic_ns
