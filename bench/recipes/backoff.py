@@ -19,7 +19,7 @@ FIRST_MS, LONGEST_MS = 100, 5_000
 
 
 class Backoff(PlainRecipe):
-    """The longer one waits, the more seldom one asks."""
+    """The longer one waits, the more seldom one asks. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without try/finally",

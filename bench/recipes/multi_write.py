@@ -31,7 +31,7 @@ from lockcore.clock import monotonic_ns
 
 
 class MultiWrite(PlainRecipe):
-    """The instance in use decides; the others get copies."""
+    """The instance in use decides; the others get copies. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX on the instance in use, then copy to the others; switch the instance on an error",

@@ -115,7 +115,7 @@ def deleted(server: Instance, key: str, token: bytes) -> bool | None:
 
 
 class MajorityRelease(RedlockSequential):
-    """As redlock-sequential, but the release stops at the quorum."""
+    """As redlock-sequential, but the release stops at the quorum. Flawed, on purpose: do not copy it."""
 
     about = replace(
         RedlockSequential.about,

@@ -68,7 +68,7 @@ def _ask(url: str, *command: str) -> Any:
 
 
 class ReplicaFailover(PlainRecipe):
-    """The lock of whoever trusts a master's replica."""
+    """The lock of whoever trusts a master's replica. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",

@@ -27,7 +27,7 @@ from lockcore.clock import monotonic_ns
 
 
 class SetNxFixed(PlainRecipe):
-    """The same value for everybody, a plain DEL."""
+    """The same value for everybody, a plain DEL. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX with the same value for all; DEL",
@@ -49,7 +49,7 @@ class SetNxFixed(PlainRecipe):
 
 
 class SetNxGetDel(PlainRecipe):
-    """A unique value, compared by the client."""
+    """A unique value, compared by the client. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX with a unique value; GET, and DEL if it is ours",

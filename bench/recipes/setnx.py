@@ -13,7 +13,7 @@ from lockcore.clock import monotonic_ns
 
 
 class GetSet(PlainRecipe):
-    """Two commands where one is needed."""
+    """Two commands where one is needed. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="GET the variable, SET it to 1 if it is 0",
@@ -38,7 +38,7 @@ class GetSet(PlainRecipe):
 
 
 class Setnx(PlainRecipe):
-    """SETNX and DEL, no TTL."""
+    """SETNX and DEL, no TTL. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SETNX, no TTL; DEL",
@@ -60,7 +60,7 @@ class Setnx(PlainRecipe):
 
 
 class SetnxExpire(PlainRecipe):
-    """SETNX, then the TTL."""
+    """SETNX, then the TTL. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SETNX, then EXPIRE; DEL",

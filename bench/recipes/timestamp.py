@@ -16,7 +16,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 
 
 class TimestampGetset(PlainRecipe):
-    """The value is the wall-clock time (ms) at which the lock ends."""
+    """The value is the wall-clock time (ms) at which the lock ends. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SETNX with the end as value; an ended lock is taken over by GETSET; DEL while not ended",
@@ -57,7 +57,7 @@ class TimestampGetset(PlainRecipe):
 
 
 class TimestampSet(TimestampGetset):
-    """As timestamp-getset, but nobody looks what the takeover replaced."""
+    """As timestamp-getset, but nobody looks what the takeover replaced. Flawed, on purpose: do not copy it."""
 
     about = replace(
         TimestampGetset.about,
@@ -72,7 +72,7 @@ class TimestampSet(TimestampGetset):
 
 
 class Company2013(TimestampGetset):
-    """As timestamp-getset, but the release trusts whatever timestamp it finds."""
+    """As timestamp-getset, but the release trusts whatever timestamp it finds. Flawed, on purpose: do not copy it."""
 
     about = replace(
         TimestampGetset.about,

@@ -145,7 +145,7 @@ class Watchdog(PlainRecipe):
 
 
 class WatchdogNaive(Watchdog):
-    """Renewals extend whatever key is there."""
+    """Renewals extend whatever key is there. Flawed, on purpose: do not copy it."""
 
     about = replace(
         Watchdog.about,
