@@ -59,7 +59,9 @@ def test_the_pause_points_a_recipe_lists_are_those_in_its_code(name: str) -> Non
     beside = [part for base in classes for part in vars(sys.modules[base.__module__]).values()]
     wrappers = [part for part in beside if inspect.isroutine(part) or isinstance(part, type)]
     wrappers = [part for part in wrappers if not hasattr(part, "about")]
-    text = "".join(inspect.getsource(part) for part in (*classes, *wrappers) if part.__module__.startswith("bench."))
+    text = "".join(
+        inspect.getsource(part) for part in (*classes, *wrappers) if (part.__module__ or "").startswith("bench.")
+    )
     passed = set(re.findall(r'(?:self\.pause|reach)\("([a-z-]+)"\)', text))
     assert passed == set(entry.about.all_points)
 
