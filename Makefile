@@ -1,5 +1,5 @@
 # Every target bootstraps .venv by itself: `make run` on a bare machine is enough. Nothing is fetched once installed.
-#   make run · test · test-long · lint · bench · bench-gate
+#   make run · test · test-long · lint · bench · peers
 # PYTHON=/path/to/python3.12 chooses an interpreter; else the first python3 that really runs and is >= 3.11 (pyenv leaves
 # shims of versions that are not installed, so a name on PATH proves nothing).
 
@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE := # else every process of a suite of hundreds co
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run test test-long lint bench peers bench-gate clean
+.PHONY: help run test test-long lint bench peers clean
 
 help:
 	@echo "make run        five servers, Locust, 20 s of load, one verdict"
@@ -28,7 +28,6 @@ help:
 	@echo "make lint       ruff, mypy --strict, import contracts"
 	@echo "make bench      how close lockcore comes to the ceiling"
 	@echo "make peers      other libraries' locks beside lockcore (installs them below .peers/, 20 minutes)"
-	@echo "make bench-gate an alarm if the pure parts got much slower than the stored baseline"
 	@echo "ARGS='…' is passed on, e.g. make test ARGS='-k scenario'"
 
 # A virtual environment knows its own path, so one that was moved or copied is built anew.
@@ -83,10 +82,6 @@ bench: .venv/.run
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
 peers: .venv/.run
 	$(PY) -m bench.experiments.contest.peers_command --readme bench/experiments/contest/README.md $(ARGS)
-
-# A coarse alarm over the pure parts, for this CPU model and Python; a lock is gated by `lockbench gate`.
-bench-gate: .venv/.dev
-	$(PY) -m tests.speed.alarm $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
