@@ -67,17 +67,18 @@ def _write(documents: Sequence[Result], results: Sequence[Path], names: Sequence
 def _show(documents: Sequence[Result], names: Sequence[str], page: Path, values: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from bench.report.kinds import words_of
+    from bench.report.kinds import told
+    from bench.report.sheet import print_sheet, sheet_markdown
 
-    told = [words_of(document, name) for document, name in zip(documents, names, strict=True)]
+    sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
     if values["markdown"] is not None:
-        _write_markdown("\n".join(words.markdown for words in told), values["markdown"])
+        _write_markdown("\n".join(map(sheet_markdown, sheets)), values["markdown"])
     if values["as_json"]:
         print(json.dumps({"results": list(names), "html": str(page)}, ensure_ascii=False))
     elif not values["quiet"] and str(values["markdown"]) != "-":
         console = Console(highlight=False)
-        for words in told:
-            words.tables(console)
+        for sheet in sheets:
+            print_sheet(sheet, console)
             console.print()
         print(f"report     {page}")
 

@@ -7,25 +7,18 @@ Source: README's command table.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from bench.cli.folder import result_folder
 from bench.cli.outputs import Outputs
 from bench.cli.progress_line import ProgressLine
-from bench.cli.report import place_of, report_beside
-from bench.report.junit import run_suite
-from bench.report.markdown import summary_markdown
-from bench.report.summary import summarise
-from bench.report.terminal import print_summary
+from bench.cli.showing import show_result
 from bench.run.interrupt import Interrupts
-from bench.run.run import Finished, Order, run_scenario
+from bench.run.run import Order, run_scenario
 from bench.run.verdict import INTERRUPTED
 from bench.scenario import Scenario
 from lockcore.mask import masked_command
@@ -62,20 +55,8 @@ def run_and_print(
         finally:
             folder.remove_if_empty()
         interrupts.patience = interrupts.count + 1  # the first Ctrl-C from here on waits until all is shown
-        _show(finished, output)
+        show_result(finished, output.files, {"as_json": output.as_json, "quiet": output.quiet})
         return INTERRUPTED if interrupts.count else finished.exit_code
-
-
-def _show(finished: Finished, output: RunOutput) -> None:
-    page = report_beside(finished.result, finished.path)
-    summary = summarise(finished.result, place_of(finished.path, page))
-    if output.as_json:
-        print(json.dumps(finished.result, ensure_ascii=False), flush=True)
-    elif not output.quiet or finished.path is None:
-        print_summary(summary, Console(highlight=False))
-    if finished.unstored:
-        print(f"lockbench: {finished.unstored}", file=sys.stderr)
-    output.files.write(summary_markdown(summary), run_suite(finished.result))
 
 
 def _typed(argv: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What an experiment's command shows: *its end → tables or JSON on stdout, files beside, complaints on stderr*.
+"""What a command shows of its result: *its end → tables or JSON on stdout, files beside, complaints on stderr*.
 
 Rules: stdout holds the tables, or with --json the result and nothing else. What could not be stored is shown all the
 same, --quiet or not, and then complained of. Source: README's command table.
@@ -8,40 +8,39 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of, report_beside
-from bench.report.junit import Suite
+from bench.report.kinds import cases_of, told
+from bench.report.sheet import print_sheet, sheet_markdown
 from bench.run.done import Done
 from bench.run.interrupt import until_shown
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An experiment in words: `tables` prints them on a console."""
-
-    tables: Callable[[Console], None]
-    markdown: str
-    suite: Suite
+from bench.run.run import Finished
 
 
 @until_shown()
-def show(done: Done, tell: Callable[[Done, str], Told], files: Outputs, values: Mapping[str, Any]) -> int:
+def show(done: Done, files: Outputs, values: Mapping[str, Any]) -> int:
+    """Show what came of it, once it is shown grant the wish to end (KeyboardInterrupt), and return the exit code."""
+    return show_result(done, files, values)
+
+
+def show_result(done: Done | Finished, files: Outputs, values: Mapping[str, Any], footer: str = "") -> int:
     """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
 
-    `tell`: puts it in words, with the place of its files. Raises KeyboardInterrupt, once all is shown.
+    `footer`: a line of the command's own below the tables.
     """
-    told = tell(done, place_of(done.path, report_beside(done.result, done.path)))
+    sheet = told(done.result, place_of(done.path, report_beside(done.result, done.path)))
     if values["as_json"]:
         print(json.dumps(done.result, ensure_ascii=False), flush=True)
     elif not values["quiet"] or done.path is None:
-        told.tables(Console(highlight=False))
+        print_sheet(sheet, Console(highlight=False))
+        if footer:
+            print(footer, flush=True)
     if done.unstored:
         print(f"lockbench: {done.unstored}", file=sys.stderr)
-    files.write(told.markdown, told.suite)
+    files.write(sheet_markdown(sheet), cases_of(done.result))
     return done.exit_code

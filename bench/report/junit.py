@@ -10,12 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.etree import ElementTree as ET
-
-from bench.gates.threshold import sentence
-from bench.measure.verdict import word_of
-from bench.report.thresholds import threshold_text
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -66,26 +61,6 @@ def junit_xml(suite: Suite) -> str:
     ET.SubElement(node, "system-err")
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def run_suite(result: Mapping[str, Any]) -> Suite:
-    """The suite of one run: its verdict, and every threshold."""
-    verdict, scenario = result["verdict"], result["scenario"]
-    # a limit that does not hold is its own case; the run itself only fails for what spoils it as a whole
-    own, tested = _status_without_thresholds(result), result["safety"]["tested_leases"]
-    reasons = "; ".join(verdict["reasons"]) or f"valid; {word_of('run', verdict).text}, by {tested:,} tested leases"
-    cases = [Case("the run", own, reasons)]
-    cases += [Case(entry["expression"], entry["status"], threshold_text(entry)) for entry in result["thresholds"]]
-    properties = {"id": result["id"], "recipe": scenario["recipe"], "instances": str(scenario["instances"])}
-    return Suite("run", result["started_at"], result["duration_s"], cases, properties)
-
-
-def _status_without_thresholds(result: Mapping[str, Any]) -> str:
-    """The run's status, pass if nothing but its thresholds made it fail or inconclusive."""
-    verdict, said = result["verdict"], set(map(sentence, result["thresholds"]))
-    if verdict["status"] not in ("fail", "inconclusive"):
-        return str(verdict["status"])
-    return "pass" if set(verdict["reasons"]) <= said else "inconclusive"
 
 
 def _add(node: ET.Element, case: Case, classname: str) -> None:

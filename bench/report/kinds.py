@@ -1,47 +1,35 @@
-"""What kind of result it is, and how each is told: *result.json → its words, on a terminal, as Markdown, as a page*.
+"""What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
 
 Rules: a kind is recognised by its own word (`kind`), else by the sections only it has; one that nobody here knows is
-told by its verdict and its tables. Each question tells its own result; only where it does is known here.
+told by its verdict and its tables. Each question tells its own result, in a module `words` with `sheet(result, place)`
+and `suite(result)`, and, if it has pictures, one `figures` with `figures(result)`; only where they lie is known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, cast
 
-from rich.console import Console
-
-from bench.report.markdown import summary_markdown
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, print_sheet, sheet_markdown
-from bench.report.summary import summarise
-from bench.report.terminal import print_summary
+from bench.report import summary
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Part, Sheet, sheet_of
 
 Result = Mapping[str, Any]
-_STYLES = {"pass": GOOD, "violated": BAD, "fail": BAD}
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
 _MOST_COLUMNS = 14
-SHEETS = {
-    "capacity": "bench.experiments.capacity.words:summarise_capacity",
-    "compare": "bench.experiments.compare.words:summarise_comparison",
-    "crash": "bench.experiments.crash.words:crash_sheet",
-    "fsync": "bench.experiments.fsync.words:fsync_and_planner_sheet",
-    "gate": "bench.experiments.compare.words:summarise_comparison",
-    "peers": "bench.experiments.contest.words:summarise_peers",
-    "safety": "bench.experiments.safety_matrix.words:safety_sheet",
-    "split-votes": "bench.experiments.split_votes.words:split_votes_sheet",
+_FOLDERS = {
+    "capacity": "capacity",
+    "compare": "compare",
+    "crash": "crash",
+    "fsync": "fsync",
+    "gate": "compare",
+    "peers": "contest",
+    "safety": "safety_matrix",
+    "split-votes": "split_votes",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A result in words: `tables` prints them on a console; `sheet` is None for a run, which has a page of its own."""
-
-    tables: Callable[[Console], None]
-    markdown: str
-    sheet: Sheet | None
 
 
 def kind_of(result: Result) -> str:
@@ -55,40 +43,37 @@ def kind_of(result: Result) -> str:
     return str(command[1]) if len(command) > 1 else "result"
 
 
-def words_of(result: Result, place: str = "") -> Words:
-    """Return what is said of `result`, stored at `place`."""
-    kind = kind_of(result)
-    if kind == "run":
-        summary = summarise(result, place)
-        return Words(partial(print_summary, summary), summary_markdown(summary), None)
-    sheet = sheet_of(result, place)
-    return Words(partial(print_sheet, sheet), sheet_markdown(sheet), sheet)
+def told(result: Result, place: str = "") -> Sheet:
+    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    words = room_of(kind_of(result), "words")
+    return _plain(result, place) if words is None else cast("Sheet", words.sheet(result, place))
 
 
-def sheet_of(result: Result, place: str = "") -> Sheet:
-    """Return the sheet of a result that is no run."""
-    known = found_for(kind_of(result), SHEETS)
-    return _plain(result, place) if known is None else cast("Sheet", known(result, place))
+def cases_of(result: Result) -> Suite:
+    """Return `result` as JUnit cases."""
+    words = room_of(kind_of(result), "words")
+    if words is not None:
+        return cast("Suite", words.suite(result))
+    verdict = result["verdict"]
+    case = Case(kind_of(result), str(verdict["status"]), "; ".join(verdict["reasons"]))
+    return Suite(kind_of(result), str(result["started_at"]), float(result["duration_s"]), [case], {})
 
 
-def found_for(kind: str, places: Mapping[str, str]) -> Callable[..., Any] | None:
-    """Return what `places` names for `kind` as `module:function`, imported now; None if it names nothing."""
-    if kind not in places:
-        return None
-    module, _, name = places[kind].partition(":")
-    return cast("Callable[..., Any]", getattr(import_module(module), name))
+def room_of(kind: str, room: str) -> ModuleType | None:
+    """Return the module `words` or `figures` of the question whose results are of `kind`; None if it has none."""
+    if kind == "run" and room == "words":
+        return summary
+    name = f"bench.experiments.{_FOLDERS.get(kind)}.{room}"
+    return import_module(name) if kind in _FOLDERS and find_spec(name) else None
 
 
 def _plain(result: Result, place: str) -> Sheet:
     """A result of an unknown kind: its verdict, its warnings, a table for each section that is a list of rows."""
-    verdict = result.get("verdict") or {"status": "unknown", "reasons": []}
-    status = str(verdict["status"])
-    reasons = [("because", str(reason)) for reason in verdict["reasons"]]
-    warnings = [("warning", str(warning)) for warning in result.get("warnings") or []]
+    kind = kind_of(result)
+    told = {**result, "verdict": result.get("verdict") or {"status": "unknown", "reasons": []}}
     about = f"seed {result.get('seed', 'unknown')} · started {result.get('started_at', 'unknown')}"
-    headline = f"{kind_of(result)}, {result.get('duration_s', 0):.0f} s"
-    lines = (*reasons, *warnings, *([("result", place)] if place else []))
-    return Sheet(status.upper(), _STYLES.get(status, DOUBTFUL), headline, about, tuple(_tables(result)), lines)
+    headline = f"{kind}, {result.get('duration_s', 0):.0f} s"
+    return sheet_of(told, place, kind=kind, headline=headline, conditions=about, parts=_tables(result), lines=())
 
 
 def _tables(result: Result) -> Iterator[Part]:

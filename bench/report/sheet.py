@@ -1,85 +1,183 @@
-"""A page of tables and sentences: *verdict, tables, labelled lines → a terminal or Markdown*.
+"""A result in words: *verdict, tables, labelled sentences → a terminal or Markdown*.
 
-Rules: verdict first; a cell never breaks its table; lines labelled "because" and "warning" want attention. Nothing is
-computed here. Source: rich; GitHub's Markdown tables.
+Rules: verdict first; a cell never breaks its table; colours are never the only sign; nothing is computed
+here. Source: rich; GitHub's Markdown tables.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bench.measure.verdict import Kind
+from bench.measure.verdict import Kind, word_of
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
+STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}  # as a page calls them
 ROOMY = 100  # columns
-_ATTENTION = {"because": DOUBTFUL, "warning": DOUBTFUL}
+_LABELS = 10  # columns at least, so that the sentences of most sheets stand below each other
+
+
+class Sentence(NamedTuple):
+    """A labelled sentence; `style` is GOOD, DOUBTFUL or BAD, "" = that of its label."""
+
+    label: str
+    text: str
+    style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`: columns of words."""
+    """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`: columns of words.
+
+    On a terminal `aside` is a column for roomy ones only, and `below` one that has a line of its own under its row;
+    `styles`: of cells, by their text; `strong`: the row in bold type.
+    """
 
     name: str
     about: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: frozenset[int] = frozenset({0})
+    aside: int | None = None
+    below: int | None = None
+    styles: Mapping[str, str] = field(default_factory=dict)
+    strong: int | None = None
+
+    @property
+    def plain_head(self) -> tuple[str, ...]:
+        """The head where a cell has room for one line."""
+        return tuple(" ".join(cell.replace("-\n", "").split()) for cell in self.head)
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD; `lines`: label and sentence."""
+    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD; `charts`: plots in characters.
+
+    `tables_first`: the tables are what people look for; else the sentences, which explain them, stand before them.
+    """
 
     verdict: str
     style: str
     headline: str
     conditions: str
     parts: tuple[Part, ...]
-    lines: tuple[tuple[str, str], ...]
+    lines: tuple[Sentence, ...]
+    charts: tuple[tuple[str, ...], ...] = ()
+    tables_first: bool = False
+
+    def style_of(self, line: Sentence) -> str:
+        """The style of one of its lines: a reason has that of the verdict, a warning wants attention."""
+        return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
+
+
+def sheet_of(
+    result: Mapping[str, Any], place: str, *, kind: str, headline: str, conditions: str, parts: Iterable[Part],
+    lines: Iterable[tuple[str, str] | Sentence], charts: Iterable[Sequence[str]] = (), tables_first: bool = False,
+) -> Sheet:  # fmt: skip
+    """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere).
+
+    Around its own `lines` stand what every result says: the reasons of its verdict, its warnings, and where it is.
+    """
+    word = word_of(kind, result["verdict"])
+    said = [("because", reason) for reason in result["verdict"]["reasons"]]
+    beware = [("warning", warning) for warning in result.get("warnings") or ()]
+    where = [("result", place)] if place else []
+    sentences = tuple(dict.fromkeys(Sentence(*line) for line in (*said, *lines, *beware, *where)))
+    plots = tuple(map(tuple, charts))
+    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), sentences, plots, tables_first)
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print `sheet` on `console`: the verdict, what it rests on, then the tables."""
+    """Print `sheet` on `console`: the verdict, what it rests on, its tables, sentences and charts."""
     console.print(Text.assemble((f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold")))
     console.print(Text(sheet.conditions, style="dim"))
-    facts = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, text in sheet.lines:
-        facts.add_row(label, Text(text, style=_ATTENTION.get(label, "")))
-    console.print()
-    console.print(facts)
-    for part in sheet.parts:
-        console.print(Text.assemble("\n", (part.name, "bold"), (f"   {part.about}" if part.about else "", "dim")))
-        console.print(_table(part, gap=2 if console.width >= ROOMY else 1))
+    tables = [line for part in sheet.parts for line in _part(part, console.width)]
+    facts = [Text(), _facts(sheet)]
+    for line in (*tables, *facts) if sheet.tables_first else (*facts, *tables):
+        console.print(line)
+    for text in _charts(sheet.charts, console.width):
+        console.print(Text(text, no_wrap=True, overflow="crop"))
 
 
 def sheet_markdown(sheet: Sheet) -> str:
     """Return `sheet` as a Markdown document."""
-    lines = "\n".join(f"- **{label}**: {text}" for label, text in sheet.lines)
-    parts = [f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, lines]
+    facts = "\n".join(f"- **{line.label}**: {line.text}" if line.label else f"  - {line.text}" for line in sheet.lines)
+    tables: list[str] = []
     for part in sheet.parts:
-        parts += [f"### {part.name}{f': {part.about}' if part.about else ''}", part_markdown(part)]
-    return "\n\n".join(parts) + "\n"
+        title = [f"### {part.name}{f': {part.about}' if part.about else ''}"] if part.name else []
+        tables += [*title, part_markdown(part)]
+    parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
+    charts = ["\n".join(["```", *_charts(sheet.charts), "```"])] if sheet.charts else []
+    return "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts, *charts]) + "\n"
 
 
 def part_markdown(part: Part) -> str:
     """Return one table as Markdown."""
-    head = [" ".join(cell.replace("-\n", "").split()) for cell in part.head]
-    rule = ["---" if column in part.left else "--:" for column in range(len(head))]
+    rule = ["---" if column in part.left else "--:" for column in range(len(part.head))]
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, rule, *part.rows)
+        "| " + " | ".join(cell.strip().replace("|", "\\|") for cell in row) + " |"
+        for row in (part.plain_head, rule, *part.rows)
     )
 
 
-def _table(part: Part, gap: int) -> Table:
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-    for column, head in enumerate(part.head):
-        table.add_column(head, justify="left" if column in part.left else "right", no_wrap=True)
-    for row in part.rows:
-        table.add_row(*row)
+def _facts(sheet: Sheet) -> Table:
+    table = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(style="dim", no_wrap=True, min_width=_LABELS)
+    table.add_column(overflow="fold")
+    for line in sheet.lines:
+        table.add_row(line.label, Text(line.text, style=sheet.style_of(line)))
     return table
+
+
+def _part(part: Part, width: int) -> Iterator[RenderableType]:
+    if part.name:
+        yield Text.assemble("\n", (part.name, "bold"), (f"   {part.about}" if part.about else "", "dim"))
+    if part.below is None:
+        yield _table(part, width)
+    else:
+        yield from _two_lines(part, part.below)
+
+
+def _table(part: Part, width: int) -> Table:
+    gap = 2 if width >= ROOMY and part.aside is None else 1
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]
+    for column in shown:
+        style = "dim" if column == part.aside else ""
+        table.add_column(
+            part.head[column], justify="left" if column in part.left else "right", no_wrap=True, style=style
+        )
+    for number, row in enumerate(part.rows):
+        cells = (Text(row[column], style=part.styles.get(row[column], "")) for column in shown)
+        table.add_row(*cells, style="bold" if number == part.strong else "")
+    return table
+
+
+def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
+    """Each row with its column `below` on a line of its own."""
+    lines = [[cell for column, cell in enumerate(row) if column != below] for row in (part.head, *part.rows)]
+    widths = [max(map(len, column)) + 1 for column in zip(*lines, strict=True)]
+    for number, cells in enumerate(lines):
+        texts = ((cell.ljust(width), part.styles.get(cell, "")) for cell, width in zip(cells, widths, strict=True))
+        line = Text.assemble(*texts, style="" if number else "dim", no_wrap=True)
+        line.rstrip()
+        yield line
+        if number:
+            yield Padding(Text(part.rows[number - 1][below], style="dim"), (0, 0, 0, 2))
+
+
+def _charts(charts: Sequence[Sequence[str]], width: int = ROOMY) -> Iterator[str]:
+    """The lines of two plots of equal height beside each other where there is room, else one below the other."""
+    widths = [max(map(len, chart)) + 4 for chart in charts]
+    if len(charts) == 2 and sum(widths) - 4 <= width:
+        yield ""
+        yield from (f"{one:<{widths[0]}}{other}".rstrip() for one, other in zip(*charts, strict=True))
+        return
+    for chart in charts:
+        yield from ("", *chart)

@@ -1,8 +1,8 @@
-"""What a run's summary says, before it has a shape: *result → headline, table and lines of text*.
+"""What `lockbench run` says: *its result → one sheet: headline, latency table, lines of text*.
 
 Rules
 - Verdict first; nothing is computed here, a number is only scaled to its unit; a section the result does not have gives
-  no line. Terminal and Markdown show the same Summary.
+  no line. A run of five instances without trouble fits a screen of 80×24 with a prompt below it.
 - The first line says what share of acquires succeeded unless all did, and its percentiles are over all acquires: "∞"
   where so many failed, "≤" where the generator's own delay is part of them. Of an invalid run it shows no figure.
 
@@ -12,11 +12,13 @@ Source: result.json (bench/measure/result.schema.json).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bench.gates.threshold import sentence
 from bench.measure.verdict import word_of
 from bench.report.figures import INFINITE, count, counted, inverse, latency, milliseconds, percent, share
+from bench.report.junit import Case, Suite
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet, sheet_of
 from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -24,7 +26,10 @@ from bench.scenario.quantity import delay_text, duration_text, skew_text
 Result = Mapping[str, Any]
 
 PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
-TABLE_HEAD = ("p50", "p90", "p99", "p99.9", "p99.99", "max", "count")
+_HEAD = (  # as wide as figures ever are: the tables of two runs below each other stay in line
+    f"{'ms':<10}", *(f"{name:>7}" for name in ("p50", "p90", "p99", "p99.9", "p99.99", "max")), f"{'count':>10}", ""
+)  # fmt: skip
+_NOTE = len(_HEAD) - 1
 _ROWS = (  # section of latency_s, its name, what to know about it
     ("acquire", "acquire", "from the intended start"),
     ("acquire_all", "  all", "failed ones as ∞"),
@@ -36,55 +41,34 @@ _ROWS = (  # section of latency_s, its name, what to know about it
 )
 MOST_FAULTS = 3  # of a kind, by their times
 MOST_INSTANCES = 9  # with more, only those with trouble get a line of their own
-GOOD, WARNING, BAD, PLAIN = "green", "yellow", "red", ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One labelled fact; `style` is GOOD, WARNING, BAD or PLAIN."""
-
-    label: str
-    text: str
-    style: str = PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the latency table: `cells` as in TABLE_HEAD, `note` says what the row counts."""
-
-    name: str
-    cells: tuple[str, ...]
-    note: str
+def sheet(result: Result, place: str = "") -> Sheet:
+    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    return sheet_of(
+        result, place, kind="run", headline=_headline(result), conditions=_conditions(result),
+        parts=[_latencies(result)], lines=_lines(result), tables_first=True,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A run in words. `verdict` is one word in capitals."""
-
-    verdict: str
-    style: str
-    headline: str
-    conditions: str
-    rows: tuple[Row, ...]
-    lines: tuple[Line, ...]
-
-
-def summarise(result: Result, place: str = "") -> Summary:
-    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    verdict, style = _verdict(result)
-    return Summary(
-        verdict=verdict,
-        style=style,
-        headline=_headline(result),
-        conditions=_conditions(result),
-        rows=tuple(_rows(result)),
-        lines=tuple(_lines(result, place)),
-    )
+def suite(result: Result) -> Suite:
+    """The run as JUnit cases: its verdict, and every threshold."""
+    verdict, scenario = result["verdict"], result["scenario"]
+    # a limit that does not hold is its own case; the run itself only fails for what spoils it as a whole
+    own, tested = _status_without_thresholds(result), result["safety"]["tested_leases"]
+    reasons = "; ".join(verdict["reasons"]) or f"valid; {word_of('run', verdict).text}, by {tested:,} tested leases"
+    cases = [Case("the run", own, reasons)]
+    cases += [Case(entry["expression"], entry["status"], threshold_text(entry)) for entry in result["thresholds"]]
+    properties = {"id": result["id"], "recipe": scenario["recipe"], "instances": str(scenario["instances"])}
+    return Suite("run", result["started_at"], result["duration_s"], cases, properties)
 
 
-def _verdict(result: Result) -> tuple[str, str]:
-    word = word_of("run", result["verdict"])
-    return word.text, word.colour
+def _status_without_thresholds(result: Result) -> str:
+    """The run's status, pass if nothing but its thresholds made it fail or inconclusive."""
+    verdict, said = result["verdict"], set(map(sentence, result["thresholds"]))
+    if verdict["status"] not in ("fail", "inconclusive"):
+        return str(verdict["status"])
+    return "pass" if set(verdict["reasons"]) <= said else "inconclusive"
 
 
 def _headline(result: Result) -> str:
@@ -134,7 +118,13 @@ def _is_cut(result: Result) -> bool:
     return bool(result["interrupted"]) or result["duration_s"] * 1000 < result["scenario"]["duration_ms"] - 1
 
 
-def _rows(result: Result) -> Iterator[Row]:
+def _latencies(result: Result) -> Part:
+    rows = tuple(_rows(result))
+    strong = next((number for number, row in enumerate(rows) if row[0] == "acquire"), None)
+    return Part("", "", _HEAD, rows, frozenset({0, _NOTE}), aside=_NOTE, strong=strong)
+
+
+def _rows(result: Result) -> Iterator[tuple[str, ...]]:
     sections = result["latency_s"]
     hidden = {
         "acquire_service": _same(sections),
@@ -147,8 +137,7 @@ def _rows(result: Result) -> Iterator[Row]:
             continue
         endless = section.get("infinite", ())
         figures = (INFINITE if key in endless else milliseconds(section[key]) for key in PERCENTILES)
-        cells = (*figures, count(section["count"]))
-        yield Row(shown, cells, note)
+        yield (shown, *figures, count(section["count"]), f" {note}" if note else "")
 
 
 def _same(sections: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -157,9 +146,7 @@ def _same(sections: Mapping[str, Mapping[str, Any]]) -> bool:
     return both[0] == both[1]
 
 
-def _lines(result: Result, place: str) -> Iterator[Line]:
-    for reason in result["verdict"]["reasons"]:
-        yield Line("because", reason, BAD if result["verdict"]["status"] == "violated" else WARNING)
+def _lines(result: Result) -> Iterator[Sentence]:
     yield from _thresholds(result["thresholds"])
     yield _outcomes(result)
     yield _attempts(result)
@@ -168,39 +155,37 @@ def _lines(result: Result, place: str) -> Iterator[Line]:
     yield from _faults(result["faults"])
     yield _generator(result["generator"])
     yield from _instances(result["instances"], result["scenario"])
-    for warning in result["warnings"]:
-        yield Line("warning", warning, WARNING)
-    if place:
-        yield Line("result", place)
 
 
-def _thresholds(entries: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def _thresholds(entries: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
     width = max((len(entry["expression"]) for entry in entries), default=0)
     styles = {"pass": GOOD, "fail": BAD}
     for entry in entries:
         text = f"{entry['status'].upper()}  {entry['expression']:<{width}}  {threshold_text(entry)}"
-        yield Line("threshold", text, styles.get(entry["status"], WARNING))
+        yield Sentence("threshold", text, styles.get(entry["status"], DOUBTFUL))
 
 
-def _outcomes(result: Result) -> Line:
+def _outcomes(result: Result) -> Sentence:
     shares = result["outcome_shares"]
     retried = result["scenario"]["retry"].get("unreachable")
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
     parts = [f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares.items() if ratio]
-    return Line("outcomes", " · ".join(parts) or "nothing was recorded in the measured window", PLAIN if parts else BAD)
+    return Sentence(
+        "outcomes", " · ".join(parts) or "nothing was recorded in the measured window", "" if parts else BAD
+    )
 
 
-def _attempts(result: Result) -> Line:
+def _attempts(result: Result) -> Sentence:
     margins, votes = result["votes"]["margin"], result["votes"]
     whole = sum(margins.values())
     shown = ", ".join(f"{margin}: {share(margins[margin], whole)}" for margin in sorted(margins, key=int, reverse=True))
     lost = [f"{kind} {count(votes[kind])}" for kind in ("errored", "silent", "absent") if votes[kind]]
     mean = result["attempts"]["mean"]
     parts = [f"{mean:.2f} per lease" if mean is not None else "none", f"vote margin {shown}" if shown else "", *lost]
-    return Line("attempts", " · ".join(part for part in parts if part), WARNING if lost else PLAIN)
+    return Sentence("attempts", " · ".join(part for part in parts if part), DOUBTFUL if lost else "")
 
 
-def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
+def _cost(cost: Mapping[str, Any]) -> Iterator[Sentence]:
     units = (
         ("commands_per_acquire", 1, "{} commands"),
         ("round_trips_per_acquire", 2, "{} round trips"),
@@ -209,22 +194,22 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Line]:
     )
     parts = [text.format(_cost_figure(cost[key], digits)) for key, digits, text in units if cost.get(key) is not None]
     if parts:
-        yield Line("per lease", " · ".join(parts))
+        yield Sentence("per lease", " · ".join(parts))
 
 
 def _cost_figure(value: float, digits: int) -> str:
     return count(value) if value >= 100 else f"{value:.{digits if value < 10 else 1}f}"
 
 
-def _safety(safety: Mapping[str, Any]) -> Line:
+def _safety(safety: Mapping[str, Any]) -> Sentence:
     leases, verdict, reason = count(safety["tested_leases"]), safety["verdict"], safety["reason"]
     overstays = _overstays(safety)
     if verdict == "VIOLATED":
-        return Line("safety", f"violated in {leases} tested leases: {reason}{_blamed(safety)}{overstays}", BAD)
+        return Sentence("safety", f"violated in {leases} tested leases: {reason}{_blamed(safety)}{overstays}", BAD)
     if verdict != "SAFE":
-        return Line("safety", f"{verdict.lower()}: {reason}{overstays}", WARNING)
+        return Sentence("safety", f"{verdict.lower()}: {reason}{overstays}", DOUBTFUL)
     sure = f"(95 % sure: < 1 in {inverse(safety['upper_bound_95'])})"
-    return Line("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
+    return Sentence("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
 
 
 def _overstays(safety: Mapping[str, Any]) -> str:
@@ -241,7 +226,7 @@ def _blamed(safety: Mapping[str, Any]) -> str:
     return f" · cause: {', '.join(told)}" if told else ""
 
 
-def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
     """When each was there; those that never began stand among the warnings."""
     begun: dict[str, list[str]] = {}
     for fault in faults:
@@ -255,27 +240,27 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
         for kind, times in begun.items()
     ]
     if kinds:
-        yield Line("faults", " · ".join(kinds))
+        yield Sentence("faults", " · ".join(kinds))
 
 
-def _generator(generator: Mapping[str, Any]) -> Line:
+def _generator(generator: Mapping[str, Any]) -> Sentence:
     verdict = str(generator["verdict"]).lower()
     parts = [f"CPU {percent(generator['cpu_ratio'], 0)}", f"lag p99 {latency(generator['scheduler_lag_p99_s'])}"]
     if generator["littles_law_ratio"] is not None:
         parts.append(f"Little {generator['littles_law_ratio']:.2f}")
     parts += [f"{count(generator[key])} {_words(key)}" for key in ("late_starts", "queued_starts") if generator[key]]
     word = "not known to be in time" if verdict == "unknown" else verdict
-    return Line("generator", f"{word}: {', '.join(parts)}", PLAIN if verdict == "valid" else WARNING)
+    return Sentence("generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL)
 
 
-def _instances(instances: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any]) -> Iterator[Line]:
+def _instances(instances: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any]) -> Iterator[Sentence]:
     servers = {str(instance["server"]) for instance in instances if instance["server"]}
     well = all(_is_well(instance) for instance in instances)
     about = [*(sorted(servers) or ["unknown"]), "own targets" if scenario["targets"] else f"fsync {scenario['fsync']}"]
-    yield Line("instances", f"{len(instances)} × {', '.join(about)}{', all voting' if well else ''}")
+    yield Sentence("instances", f"{len(instances)} × {', '.join(about)}{', all voting' if well else ''}")
     for instance in instances:
         if len(instances) <= MOST_INSTANCES or not _is_well(instance):
-            yield Line("", _instance(instance), PLAIN if _is_well(instance) else WARNING)
+            yield Sentence("", _instance(instance), "" if _is_well(instance) else DOUBTFUL)
 
 
 def _is_well(instance: Mapping[str, Any]) -> bool:

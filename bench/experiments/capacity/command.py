@@ -26,7 +26,6 @@ from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest
 
 if TYPE_CHECKING:
-    from bench.cli.showing import Told
     from bench.experiments.capacity.experiment import CapacityPlan, Point
     from bench.run.done import Done
 
@@ -82,7 +81,7 @@ def capacity(scenario: Path | None, **values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _measured(plan, values)
-    return show(done, _told, files, values)
+    return show(done, files, values)
 
 
 def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
@@ -168,12 +167,3 @@ def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
     finally:
         line.clear()
         folder.remove_if_empty()
-
-
-def _told(done: Done, place: str) -> Told:
-    from bench.cli.showing import Told
-    from bench.experiments.capacity.words import capacity_suite, summarise_capacity
-    from bench.report.sheet import print_sheet, sheet_markdown
-
-    sheet = summarise_capacity(done.result, place)
-    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), capacity_suite(done.result))

@@ -25,7 +25,7 @@ Point = Mapping[str, Any]
 _STYLES = {"held": "good", "missed": "bad"}
 
 
-def capacity_figures(result: Result) -> list[Figure]:
+def figures(result: Result) -> list[Figure]:
     """The figures of every point: its search, its callers; of several points their capacities beside each other."""
     points = result["points"]
     figures = [_sweep(points)] if len(points) > 1 else []

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds, percent
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet
+from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
@@ -24,21 +23,20 @@ _CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
 _TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
 
 
-def summarise_capacity(result: Result, place: str = "") -> Sheet:
+def sheet(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    word = word_of("capacity", result["verdict"])
-    verdict, style = word.text, word.colour
     points = result["points"]
     if len(points) == 1 and not points[0]["variables"]:
-        return Sheet(
-            verdict, style, answer(points[0], result), _conditions(result), tuple(_parts(points[0])),
-            tuple(_lines(points[0], result, place)),
-        )  # fmt: skip
-    headline = f"{len(points)} points, {' and '.join(result['slo'])}"
-    return Sheet(verdict, style, headline, _conditions(result), (_sweep(points),), tuple(_sweep_lines(result, place)))
+        headline, parts, lines = answer(points[0], result), [*_parts(points[0])], _lines(points[0], result)
+    else:
+        headline = f"{len(points)} points, {' and '.join(result['slo'])}"
+        parts, lines = [_sweep(points)], _sweep_lines(result)
+    return sheet_of(
+        result, place, kind="capacity", headline=headline, conditions=_conditions(result), parts=parts, lines=lines
+    )
 
 
-def capacity_suite(result: Result) -> Suite:
+def suite(result: Result) -> Suite:
     """One JUnit case per point."""
     cases = [
         Case(" ".join(point["variables"].values()) or "capacity", point["status"], answer(point, result))
@@ -92,9 +90,7 @@ def _conditions(result: Result) -> str:
     return " · ".join(parts)
 
 
-def _lines(point: Mapping[str, Any], result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for reason in result["verdict"]["reasons"]:
-        yield "because", reason
+def _lines(point: Mapping[str, Any], result: Result) -> Iterator[tuple[str, str]]:
     capacity, attained, knee = point["capacity"], point["attainment"], point["knee"]
     held = capacity.get("held", capacity["confirmed"] + 1)
     probed = capacity.get("probed", held)  # a result from before all probes counted
@@ -112,7 +108,6 @@ def _lines(point: Mapping[str, Any], result: Result, place: str) -> Iterator[tup
     yield "next limit", f"{limit['name']}: {limit['text']}" if limit["name"] else limit["text"]
     yield from (("used", f"{use['name']}: {use['text']}") for use in _others(limit))
     yield "scaling", _law(point)
-    yield from _ending(result, place)
 
 
 def _others(limit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -154,13 +149,6 @@ def _law(point: Mapping[str, Any]) -> str:
 
 def _small(estimate: Mapping[str, Any]) -> str:
     return f"{estimate['value']:.2g} ({estimate['low']:.2g}–{estimate['high']:.2g})"
-
-
-def _ending(result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for warning in result["warnings"]:
-        yield "warning", warning
-    if place:
-        yield "result", place
 
 
 def _parts(point: Mapping[str, Any]) -> Iterator[Part]:
@@ -231,11 +219,8 @@ def _sweep_row(point: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _sweep_lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for reason in result["verdict"]["reasons"]:
-        yield "because", reason
+def _sweep_lines(result: Result) -> Iterator[tuple[str, str]]:
     for point in result["points"]:
         yield " ".join(f"{name}={value}" for name, value in point["variables"].items()), answer(point, result)
         if point["headroom"]:
             yield "headroom", _headroom(point)
-    yield from _ending(result, place)

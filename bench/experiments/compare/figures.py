@@ -19,7 +19,7 @@ _MULTIPLE = 3.0
 _STYLES = {"pass": "good", "better": "good", "fail": "bad", "worse": "bad"}
 
 
-def comparison_figures(result: Result) -> list[Figure]:
+def figures(result: Result) -> list[Figure]:
     """One figure for each side that was held against the first."""
     sides = sorted({entry["side"] for entry in result["metrics"] if entry["role"] != "noise"})
     return [figure for side in sides if (figure := _side(result, side)) is not None]

@@ -22,7 +22,6 @@ from bench.scenario import Scenario, load
 from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
-    from bench.cli.showing import Told
     from bench.experiments.compare.experiment import Identity
     from bench.experiments.compare.pairs import PairsOrder, Side
     from bench.run.done import Done
@@ -141,16 +140,7 @@ def answered(
     finally:
         line.clear()
         folder.remove_if_empty()
-    return show(done, _told, outputs, values)
-
-
-def _told(done: Done, place: str) -> Told:
-    from bench.cli.showing import Told
-    from bench.experiments.compare.words import comparison_suite, summarise_comparison
-    from bench.report.sheet import print_sheet, sheet_markdown
-
-    sheet = summarise_comparison(done.result, place)
-    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), comparison_suite(done.result))
+    return show(done, outputs, values)
 
 
 def say_time(order: PairsOrder, *, quiet: bool) -> None:

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.gates.metric import FOREVER_S
-from bench.measure.verdict import word_of as verdict_word
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet
+from bench.report.sheet import Part, Sheet, sheet_of
 from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay
 from bench.scenario.quantity import delay_text, duration_text
@@ -24,17 +23,12 @@ VERDICT_COLUMN = 7
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
 
-def summarise_comparison(result: Result, place: str = "") -> Sheet:
+def sheet(result: Result, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
-    word = verdict_word(result["kind"], result["verdict"])
-    return Sheet(
-        verdict=word.text,
-        style=word.colour,
-        headline=_headline(result),
-        conditions=_conditions(result),
-        parts=tuple(_parts(result)),
-        lines=tuple(_lines(result, place)),
-    )
+    return sheet_of(
+        result, place, kind=result["kind"], headline=_headline(result), conditions=_conditions(result),
+        parts=_parts(result), lines=_lines(result),
+    )  # fmt: skip
 
 
 def _headline(result: Result) -> str:
@@ -143,9 +137,7 @@ def _share(ratio: float | None) -> str:
     return MISSING if ratio is None else f"{ratio * 100:.{0 if ratio >= 1 else 1}f} %"
 
 
-def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for reason in result["verdict"]["reasons"]:
-        yield "because", reason
+def _lines(result: Result) -> Iterator[tuple[str, str]]:
     for entry in result["thresholds"]:
         yield (
             "threshold",
@@ -157,10 +149,6 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         yield "exact", _exact(result["exact"])
     yield "safety", _safety(result["runs"])
     yield from _legend(result)
-    for warning in result["warnings"]:
-        yield "warning", warning
-    if place:
-        yield "result", place
 
 
 def _exact(exact: Mapping[str, Any]) -> str:
@@ -205,7 +193,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def comparison_suite(result: Result) -> Suite:
+def suite(result: Result) -> Suite:
     """Every judged metric, threshold, the exact costs and the whole, as JUnit cases."""
     status = {"same": "pass", "different": "pass"}
     cases = [

@@ -17,11 +17,10 @@ from bench.cli.finite_range import FiniteRange
 from bench.cli.folder import result_folder
 from bench.cli.outputs import Outputs, output_options
 from bench.cli.part_line import PartLine
-from bench.cli.showing import Told, show
+from bench.cli.showing import show
 from bench.errors import BenchError
 from bench.experiments.contest.peers import PARTS, PeersOrder, run_peers
-from bench.experiments.contest.words import peers_suite, summarise_peers, write_readme
-from bench.report.sheet import print_sheet, sheet_markdown
+from bench.experiments.contest.words import write_readme
 from bench.run.done import Done
 from bench.run.verdict import INTERRUPTED
 
@@ -46,7 +45,7 @@ def main(**values: Any) -> None:
         files = Outputs.of(values)
         files.require_writable()
         done = _measured(values)
-        code = show(done, _told, files, values)
+        code = show(done, files, values)
         if values["readme"] is not None and not code:
             _renew(values["readme"], done, whole=not (values["only"] or values["parts"]))
     except BenchError as error:
@@ -88,11 +87,6 @@ def _renew(readme: Path, done: Done, *, whole: bool) -> None:
         write_readme(readme, done.result)
     else:
         click.echo(f"{readme} keeps its table: only a part was measured", err=True)
-
-
-def _told(done: Done, place: str) -> Told:
-    sheet = summarise_peers(done.result, place)
-    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), peers_suite(done.result))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, milliseconds, percent, share
 from bench.report.junit import Case, Suite
 from bench.report.readme import put_between_marks
-from bench.report.sheet import Part, Sheet, part_markdown
+from bench.report.sheet import Part, Sheet, part_markdown, sheet_of
 
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -28,18 +27,17 @@ _HOT = ("hot key, N={}", "leases\n/s", "wait p50\nms", "p99\nms", "Jain", "comma
 _STOPPED = ("one of 3 stopped", "before\n/s", "stopped\n/s", "after\n/s", "kept", "keys\nleft", "errors")
 
 
-def summarise_peers(result: Result, place: str = "") -> Sheet:
+def sheet(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place`."""
     missed = [bar for bar in result["bars"] if not bar["reached"]]
     reached = len(result["bars"]) - len(missed)
-    word = word_of("peers", result["verdict"])
-    headline = f"{reached} of {len(result['bars'])} bars reached"
-    return Sheet(
-        word.text, word.colour, headline, conditions(result), tuple(_parts(result)), tuple(_lines(result, place))
-    )
+    return sheet_of(
+        result, place, kind="peers", headline=f"{reached} of {len(result['bars'])} bars reached",
+        conditions=conditions(result), parts=_parts(result), lines=_lines(result),
+    )  # fmt: skip
 
 
-def peers_suite(result: Result) -> Suite:
+def suite(result: Result) -> Suite:
     """One JUnit case per bar."""
     cases = [Case(bar["name"], "pass" if bar["reached"] else "fail", _bar(bar)) for bar in result["bars"]]
     return Suite("peers", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
@@ -86,13 +84,11 @@ def write_readme(path: Path, result: Result) -> None:
     put_between_marks(path, "peers", readme_section(result))
 
 
-def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
+def _lines(result: Result) -> Iterator[tuple[str, str]]:
     for bar in result["bars"]:
-        yield ("reached" if bar["reached"] else "because"), f"{'' if bar['reached'] else 'missed: '}{_bar(bar)}"
+        yield ("reached" if bar["reached"] else "missed"), _bar(bar)
     for one in result["absent"]:
         yield "not there", f"{one['name']}: {one['reason']}"
-    if place:
-        yield "result", place
 
 
 def _bar(bar: Row) -> str:

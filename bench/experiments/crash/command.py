@@ -20,7 +20,6 @@ from bench.cli.outputs import Outputs, output_options
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from bench.cli.showing import Told
     from bench.experiments.crash.plan import CrashPlan
     from bench.run.done import Done
 
@@ -82,7 +81,7 @@ def crash(**values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _done(plan, values)
-    return show(done, _told, files, values)
+    return show(done, files, values)
 
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
@@ -144,12 +143,3 @@ def _done(plan: CrashPlan, values: dict[str, Any]) -> Done:
     finally:
         line.clear()
         folder.remove_if_empty()
-
-
-def _told(done: Done, place: str) -> Told:
-    from bench.cli.showing import Told
-    from bench.experiments.crash.words import crash_sheet, crash_suite
-    from bench.report.sheet import print_sheet, sheet_markdown
-
-    sheet = crash_sheet(done.result, place)
-    return Told(lambda console: print_sheet(sheet, console), sheet_markdown(sheet), crash_suite(done.result))

@@ -11,10 +11,9 @@ from typing import Any
 
 from bench.experiments.crash.judge import impossible
 from bench.measure.expectation import ROW_WORDS
-from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet
+from bench.report.sheet import Part, Sheet, sheet_of
 
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -46,17 +45,12 @@ _DELAYED_HEAD = ("lost/cut\nmax", "window\ns", "back\ns", "no lock s\nmedian", "
 _WORDS = frozenset({1, 2})
 
 
-def crash_sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: Result, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    word = word_of("crash", result["verdict"])
-    return Sheet(
-        word.text,
-        word.colour,
-        _headline(result),
-        _conditions(result),
-        tuple(_parts(result)),
-        tuple(_lines(result, place)),
-    )
+    return sheet_of(
+        result, place, kind="crash", headline=_headline(result), conditions=_conditions(result),
+        parts=_parts(result), lines=_lines(result),
+    )  # fmt: skip
 
 
 def _headline(result: Result) -> str:
@@ -184,9 +178,7 @@ def _mark(row: Row) -> str:
 # -- sentences -------------------------------------------------------------------------------------------------------
 
 
-def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for reason in result["verdict"]["reasons"]:
-        yield "because", reason
+def _lines(result: Result) -> Iterator[tuple[str, str]]:
     yield from _findings(result["rows"])
     for row in result["groups"]:
         if row["fsync_in_flight"]["apart"] and row["fsync_in_flight"]["cuts"]:
@@ -200,10 +192,6 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         reasons.setdefault((one["policy"], one["reason"]), []).append(_KINDS[one["kind"]])
     for (policy, reason), kinds in reasons.items():
         yield "skipped", f"{policy} × {' · '.join(kinds)}: {reason}"
-    for warning in result["warnings"]:
-        yield "warning", warning
-    if place:
-        yield "result", place
 
 
 def _findings(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -305,7 +293,7 @@ def _seconds(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
-def crash_suite(result: Result) -> Suite:
+def suite(result: Result) -> Suite:
     """Every cell as a JUnit case."""
     cases = [
         Case(

@@ -10,6 +10,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,13 +19,12 @@ import click
 from bench.cli.finite_range import FiniteRange
 from bench.cli.outputs import Outputs, output_options
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.run.interrupt import until_shown
 from bench.scenario.quantity import parse_duration
 from bench.scenario.target import parse_target
 
 if TYPE_CHECKING:
-    from bench.experiments.fsync.experiment import FsyncDone
     from bench.experiments.fsync.plan import FsyncCell, FsyncPlan
+    from bench.run.done import Done
 
 Value = TypeVar("Value")
 PLACE = click.Path(path_type=Path)
@@ -72,11 +72,13 @@ def fsync(**values: Any) -> int:
     Closed loop for the maximum, open loop at 50 % and 80 % of it. A matrix that was cut goes on with --resume. Exit
     code 4: an expected difference did not show.
     """
+    from bench.cli.showing import show
+
     plan = fsync_plan_of(values)
     files = Outputs.of(values)
     files.require_writable()
     done = _measured(plan, values)
-    return _show(done, values, files)
+    return show(done, files, values)
 
 
 def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
@@ -170,7 +172,7 @@ def _target(url: str) -> str:
         raise UsageError(f"option --target: {error}") from None
 
 
-def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> FsyncDone:
+def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> Done:
     from bench.cli.folder import matrix_folder
     from bench.cli.part_line import PartLine
     from bench.experiments.fsync.experiment import FsyncOrder, run_fsync
@@ -190,7 +192,8 @@ def _measured(plan: FsyncPlan, values: Mapping[str, Any]) -> FsyncDone:
     order = FsyncOrder(plan, run_id, command, folder.path, crash=crash, allow_config=values["allow_config"], **place)
     line = PartLine(quiet=values["quiet"])
     try:
-        return run_fsync(order, line)
+        done = run_fsync(order, line)
+        return done if done.path else replace(done, unstored=f"cut; go on with {_going_on(folder.path, values)}")
     except BenchError as error:
         if is_unfinished(folder.path) and not isinstance(error, UsageError):
             raise type(error)(f"{error}; go on with {_going_on(folder.path, values)}") from error
@@ -214,24 +217,6 @@ def _crash_of(wanted: Path | None) -> dict[str, Any] | None:
         return plan_page([], crash, "")
 
     return result_of_kind(wanted, "crash", use) if wanted is not None else newest_result(Path("results"), "crash", use)
-
-
-@until_shown()
-def _show(done: FsyncDone, values: Mapping[str, Any], files: Outputs) -> int:
-    from rich.console import Console
-
-    from bench.cli.report import place_of, report_beside
-    from bench.experiments.fsync.words import fsync_cases, fsync_markdown, print_fsync
-
-    place = place_of(done.path, report_beside(done.result, done.path))
-    if values["as_json"]:
-        print(json.dumps(done.result, ensure_ascii=False), flush=True)
-    elif not values["quiet"]:
-        print_fsync(done.result, place, Console(highlight=False))
-    files.write(fsync_markdown(done.result, place), fsync_cases(done.result))
-    if done.path is None:
-        print(f"lockbench: cut; go on with {_going_on(done.folder, values)}", file=sys.stderr)
-    return done.exit_code
 
 
 @click.command()
@@ -264,12 +249,14 @@ def planner(**values: Any) -> int:
 def _show_page(result: dict[str, Any], values: Mapping[str, Any], files: Outputs) -> int:
     from rich.console import Console
 
-    from bench.experiments.fsync.planner_words import planner_markdown, print_planner
-    from bench.experiments.fsync.words import fsync_cases
+    from bench.experiments.fsync.planner_words import sheet
+    from bench.report.kinds import cases_of
+    from bench.report.sheet import print_sheet, sheet_markdown
 
+    page = sheet(result)
     if values["as_json"]:
         print(json.dumps(result["planner"], ensure_ascii=False), flush=True)
     elif not values["quiet"]:
-        print_planner(result, Console(highlight=False))
-    files.write(planner_markdown(result), fsync_cases(result))
+        print_sheet(page, Console(highlight=False))
+    files.write(sheet_markdown(page), cases_of(result))
     return 0

@@ -27,6 +27,7 @@ from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.visit import Visit
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.run.done import Done
 from bench.run.interrupt import Interrupts
 from bench.run.journal import Journal, is_unfinished
 from bench.run.verdict import INTERRUPTED, exit_code
@@ -53,21 +54,11 @@ class FsyncOrder:
     crash: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FsyncDone:
-    """What came of it. `path` None: the matrix was cut; what there is lies in the journal in `folder`."""
-
-    result: Result
-    path: Path | None
-    exit_code: int
-    folder: Path
-
-
-def run_fsync(order: FsyncOrder, show: Show) -> FsyncDone:
+def run_fsync(order: FsyncOrder, show: Show) -> Done:
     """Measure what is missing of `order`, showing progress; the result is written when all is there.
 
-    Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt when it was cut before its
-    first cell; finished cells are in the journal then.
+    `path` None: it was cut. Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt
+    when it was cut before its first cell. Finished cells are in the journal in all these cases.
     """
     started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     with Interrupts() as interrupts, _servers(order) as servers, _journal(order, servers) as journal:
@@ -83,12 +74,12 @@ def run_fsync(order: FsyncOrder, show: Show) -> FsyncDone:
         troubles = _put_back(servers)
         result["warnings"] += troubles
         if result["interrupted"]:
-            return FsyncDone(result, None, INTERRUPTED, order.folder)
+            return Done(result, None, INTERRUPTED)
         path = write_result(result, order.folder)
         with suppress(OSError):
             journal.path.unlink()
     code = EnvironmentNotReadyError.exit_code if troubles else exit_code(result["verdict"], interrupted=False)
-    return FsyncDone(result, path, code, order.folder)
+    return Done(result, path, code)
 
 
 def _put_back(servers: Servers) -> list[str]:

@@ -24,7 +24,7 @@ NO_GRANT = 0.1  # per 100 cuts: a logarithmic axis has no zero
 _STYLES = ("c1", "c2", "c4", "c3", "c5")
 
 
-def fsync_figures(result: Result) -> list[Figure]:
+def figures(result: Result) -> list[Figure]:
     """What always costs by callers, and the planner's charts as far as there are figures for them."""
     planner = result["planner"]
     options = [option for option in planner["options"] if option["acquired_per_s"]]

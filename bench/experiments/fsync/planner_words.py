@@ -10,18 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_letters
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from bench.experiments.fsync.scatter import Point, scatter, side_by_side
+from bench.experiments.fsync.scatter import Point, scatter
 from bench.report.figures import MISSING, count, latency, milliseconds
-from bench.report.sheet import GOOD, Part, Sheet, part_markdown, print_sheet
+from bench.report.sheet import GOOD, Part, Sentence, Sheet
 
 Page = Mapping[str, Any]
 
 _SPEED = ("", "N", "policy", "restart", "locks\n/s", "±", "p99\nms")
 _LOSSES = ("lost,\nmedian", "\nmost", "window\ns", "double\ngrants", "blocked\ns")
-WIDE = 98  # columns
 MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
 _LEFT = frozenset({0, 2, 3})
 CARRY_OVER = (
@@ -31,36 +27,17 @@ CARRY_OVER = (
 )
 
 
-def planner_sheet(result: Mapping[str, Any]) -> Sheet:
-    """The page of a result of `lockbench fsync` in words, without its chart."""
-    page = result["planner"]
-    server = result["fleet"]["server"]
+def sheet(result: Mapping[str, Any]) -> Sheet:
+    """The page of a result of `lockbench fsync` in words."""
+    page, server = result["planner"], result["fleet"]["server"]
     name = f"{server['name']} {server['version']}" if server else "your servers"
     load = page["reference"]
     at = ""
     if load:
         at = f"{load['clients']}×{load['pipeline']} callers, {disk_name(load['injected_ms'])} fsync"
     conditions = f"{name} · {at} · p99 from the intended start"
-    lines = tuple(_lines(page))
-    return Sheet("PLANNER", GOOD, page["advice"][0], conditions, tuple(_parts(page)), lines)
-
-
-def print_planner(result: Mapping[str, Any], console: Console) -> None:
-    """Print the page on `console`."""
-    print_sheet(planner_sheet(result), console)
-    for line in chart_lines(result["planner"], console.width):
-        console.print(Text(line, no_wrap=True, overflow="crop"))
-
-
-def planner_markdown(result: Mapping[str, Any]) -> str:
-    """Return the page as Markdown."""
-    sheet = planner_sheet(result)
-    parts = [f"## Planner: {sheet.headline}", sheet.conditions]
-    parts += [part_markdown(part) for part in sheet.parts]
-    if chart := chart_lines(result["planner"]):
-        parts.append("\n".join(["```", *chart, "```"]))
-    parts.append("\n".join(f"- **{label}**: {text}" for label, text in sheet.lines))
-    return "\n\n".join(parts) + "\n"
+    lines = tuple(Sentence(*line) for line in _lines(page))
+    return Sheet("PLANNER", GOOD, page["advice"][0], conditions, tuple(_parts(page)), lines, _charts(page))
 
 
 def disk_name(injected_ms: float) -> str:
@@ -92,6 +69,10 @@ def _lines(page: Page) -> Iterator[tuple[str, str]]:
         yield "warning", warning
     yield "disk", disk_text(page["disk_fdatasync_s"])
     yield "beware", CARRY_OVER
+    marked = list(zip(ascii_letters, page["options"], strict=False))
+    drawn = {point.mark for point in _points(marked, "grants")}
+    if absent := [mark for mark, option in marked if option["crash"] and mark not in drawn]:
+        yield "no p99", f"so not among the double grants that are drawn: {' '.join(absent)}"
     if page["sources"]["crash"]:
         offered = page["crash_locks_per_s"]
         at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
@@ -141,22 +122,16 @@ def _losses(crash: Mapping[str, Any] | None) -> tuple[str, ...]:
     )
 
 
-def chart_lines(page: Page, width: int = WIDE) -> list[str]:
-    """The chart: throughput against locks lost, p99 against double grants; the letters are those of the table.
-
-    Two plots beside each other if `width` allows, else one below the other; nothing without a crash result.
-    """
+def _charts(page: Page) -> tuple[tuple[str, ...], ...]:
+    """Throughput against locks lost, p99 against double grants, by the letters of the table; none without crashes."""
     marked = list(zip(ascii_letters, page["options"], strict=False))
     lost, grants = _points(marked, "lost"), _points(marked, "grants")
     if not lost and not grants:
-        return []
-    left = scatter(lost, "acquires/s", "most locks lost per crash")
-    right = scatter(grants, "p99 ms at 80 %", "double grants per 100 cuts")
-    lines = ["", *(side_by_side(left, right) if width >= WIDE else [*left, "", *right])]
-    drawn = {point.mark for point in grants}
-    if absent := [mark for mark, option in marked if option["crash"] and mark not in drawn]:
-        lines.append(f"without a p99, so not among the double grants: {' '.join(absent)}")
-    return lines
+        return ()
+    return (
+        tuple(scatter(lost, "acquires/s", "most locks lost per crash")),
+        tuple(scatter(grants, "p99 ms at 80 %", "double grants per 100 cuts")),
+    )
 
 
 def _points(marked: Sequence[tuple[str, Mapping[str, Any]]], what: str) -> list[Point]:

@@ -50,11 +50,6 @@ def scatter(points: Sequence[Point], x_name: str, y_name: str, width: int = 46, 
     return [y_name, *lines, foot, f"{'':9}{low}{x_name:^{across.cells - len(low) - len(high)}}{high}"]
 
 
-def side_by_side(left: Sequence[str], right: Sequence[str], width: int = 50) -> list[str]:
-    """Return two plots of equal height beside each other, the right one from column `width` on."""
-    return [f"{one:<{width}}{other}".rstrip() for one, other in zip(left, right, strict=True)]
-
-
 def _axis(values: Sequence[float], cells: int) -> _Axis:
     if not values:
         return _Axis(0, 1, cells)

@@ -7,24 +7,14 @@ generator limited is marked ≥. Fits 100 columns. Source: the sections of bench
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
-
-from bench.experiments.fsync.planner_words import (
-    disk_name,
-    disk_text,
-    planner_markdown,
-    planner_sheet,
-    print_planner,
-    spread_of,
-)
+from bench.experiments.fsync import planner_words
+from bench.experiments.fsync.planner_words import disk_name, disk_text, spread_of
 from bench.measure.expectation import ROW_WORDS
-from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, milliseconds, percent
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, print_sheet, sheet_markdown
+from bench.report.sheet import Part, Sheet, sheet_of
 
 Result = Mapping[str, Any]
 
@@ -59,39 +49,18 @@ _LEFT = frozenset({1, 2, 3})
 _EVENTS = ("aof-fsync-always", "aof-write-pending-fsync", "fork")
 
 
-def fsync_sheet(result: Result, place: str = "") -> Sheet:
-    """Return `result`, stored at `place` ("" = nowhere), in words."""
-    word = word_of("fsync", result["verdict"])
-    return Sheet(
-        word.text,
-        word.colour,
-        _headline(result),
-        _conditions(result),
-        tuple(_parts(result)),
-        tuple(_lines(result, place)),
-    )
+def sheet(result: Result, place: str = "") -> Sheet:
+    """Return the planner's page, then the figures it rests on; `result` is stored at `place` ("" = nowhere)."""
+    planned = planner_words.sheet(result)
+    advice = [("advice", planned.headline)]
+    own = [*advice, *_lines(result), *((line.label, line.text) for line in planned.lines)]
+    return sheet_of(
+        result, place, kind="fsync", headline=_headline(result), conditions=_conditions(result),
+        parts=(*planned.parts, *_parts(result)), lines=dict.fromkeys(own), charts=planned.charts,
+    )  # fmt: skip
 
 
-def fsync_and_planner_sheet(result: Result, place: str = "") -> Sheet:
-    """Return the figures of the policies behind the planner's page."""
-    told, planned = fsync_sheet(result, place), planner_sheet(result)
-    lines = (("advice", planned.headline), *dict.fromkeys((*told.lines, *planned.lines)))
-    return replace(told, parts=(*planned.parts, *told.parts), lines=lines)
-
-
-def print_fsync(result: Result, place: str, console: Console) -> None:
-    """Print `result` on `console`, the planner's page at the end."""
-    print_sheet(fsync_sheet(result, place), console)
-    console.print()
-    print_planner(result, console)
-
-
-def fsync_markdown(result: Result, place: str) -> str:
-    """Return `result` as Markdown, with the planner's page."""
-    return sheet_markdown(fsync_sheet(result, place)) + "\n" + planner_markdown(result)
-
-
-def fsync_cases(result: Result) -> Suite:
+def suite(result: Result) -> Suite:
     """The findings as test cases."""
     cases = [
         Case(f"{finding['name']}: {finding['cell']}", ROW_WORDS[finding["verdict"]].status, finding["text"])
@@ -130,14 +99,10 @@ def _conditions(result: Result) -> str:
     )
 
 
-def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for reason in result["verdict"]["reasons"]:
-        yield "because", reason
+def _lines(result: Result) -> Iterator[tuple[str, str]]:
     for finding in result["findings"]:
         if finding["verdict"] == "as expected":
             yield "as expected", finding["text"]
-    for warning in result["warnings"]:
-        yield "warning", warning
     yield "disk", disk_text(result["planner"]["disk_fdatasync_s"])
     yield "slow events", _events(result["rows"])
     stalls = [row for row in result["rows"] if row["aof_delayed_fsync"]]
@@ -145,8 +110,6 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         most = max(stalls, key=lambda row: int(row["aof_delayed_fsync"]))
         yield "stalls", f"aof_delayed_fsync up to {count(most['aof_delayed_fsync'])}: {_cell(most)}, {most['load']}"
     yield from _LEGEND
-    if place:
-        yield "result", place
 
 
 def _cell(row: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ panels go into panels.json and panels.html beside the result. Source: README, "W
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 import threading
@@ -110,26 +109,11 @@ def _say(text: str) -> None:
 
 @until_shown()
 def _show(observed: Observed, values: dict[str, Any]) -> None:
-    from rich.console import Console
+    from bench.cli.showing import show_result
 
-    from bench.cli.report import place_of, report_beside
-    from bench.report.junit import run_suite
-    from bench.report.markdown import summary_markdown
-    from bench.report.summary import summarise
-    from bench.report.terminal import print_summary
-
-    finished, boards = observed.finished, _boards(observed)
-    page = report_beside(finished.result, finished.path)
-    summary = summarise(finished.result, place_of(finished.path, page))
-    if values["as_json"]:
-        print(json.dumps(finished.result, ensure_ascii=False), flush=True)
-    elif not values["quiet"] or finished.path is None:
-        print_summary(summary, Console(highlight=False))
-        print(f"boards     {boards}", flush=True)
-    for sentence in (finished.unstored, observed.why):
-        if sentence:
-            print(f"lockbench: {sentence}", file=sys.stderr)
-    Outputs.of(values).write(summary_markdown(summary), run_suite(finished.result))
+    show_result(observed.finished, Outputs.of(values), values, f"boards     {_boards(observed)}")
+    if observed.why:
+        print(f"lockbench: {observed.why}", file=sys.stderr)
 
 
 def _boards(observed: Observed) -> str:

@@ -16,9 +16,9 @@ from bench.report.figures import MISSING, count, in_unit, latency, percent
 from bench.report.html import svg
 from bench.report.html.figure import Cell, Column, Data, Figure, Key, Page, Section, Table
 from bench.report.html.plot import FULL, X_RANGE, Y_RANGE, Axes, Band, Line, plot
-from bench.report.html.run.page import STYLES
 from bench.report.html.scale import Label, Scale, duration_tick, exact, linear, number_tick, ratio_tick
-from bench.report.summary import summarise
+from bench.report.sheet import STYLES
+from bench.report.summary import sheet
 
 Panel = Mapping[str, Any]
 _COLOURS = ("c1", "c2", "c3", "c4", "c5")
@@ -30,7 +30,7 @@ _BYTES = 1024.0
 
 def panels_page(panels: Mapping[str, Any], result: Mapping[str, Any], place: str = "") -> Page:
     """Return the page of the boards `panels`, as they were at the end of the run `result`, stored at `place`."""
-    summary = summarise(result, place)
+    summary = sheet(result, place)
     sections = [section for board in panels["boards"] for section in _sections(board, panels)]
     full = sum(_has_data(panel) for board in panels["boards"] for panel in board["panels"])
     every = sum(len(board["panels"]) for board in panels["boards"])

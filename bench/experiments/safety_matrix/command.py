@@ -16,7 +16,6 @@ import click
 from bench.cli.outputs import Outputs, output_options
 
 if TYPE_CHECKING:
-    from bench.cli.showing import Told
     from bench.run.done import Done
 
 CLAIMS = (
@@ -53,7 +52,7 @@ def safety(**values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _looked_at(values)
-    return show(done, _told, files, values)
+    return show(done, files, values)
 
 
 def _looked_at(values: dict[str, Any]) -> Done:
@@ -80,11 +79,3 @@ def _looked_at(values: dict[str, Any]) -> Done:
     finally:
         line.clear()
         folder.remove_if_empty()
-
-
-def _told(done: Done, place: str) -> Told:
-    from bench.cli.showing import Told
-    from bench.experiments.safety_matrix.words import print_safety, safety_markdown, safety_suite, summarise_safety
-
-    summary = summarise_safety(done.result, place)
-    return Told(lambda console: print_safety(summary, console), safety_markdown(summary), safety_suite(done.result))

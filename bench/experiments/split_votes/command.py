@@ -19,7 +19,6 @@ from bench.errors import UsageError
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from bench.cli.showing import Told
     from bench.experiments.split_votes.experiment import SplitVotesPlan
     from bench.run.done import Done
     from lockcore import RetryPolicy
@@ -69,7 +68,7 @@ def split_votes(**values: Any) -> int:
     files = Outputs.of(values)
     files.require_writable()
     done = _measured(plan, values)
-    return show(done, _told, files, values)
+    return show(done, files, values)
 
 
 def plan_of(values: dict[str, Any]) -> SplitVotesPlan:
@@ -149,16 +148,3 @@ def _measured(plan: SplitVotesPlan, values: dict[str, Any]) -> Done:
     finally:
         line.clear()
         folder.remove_if_empty()
-
-
-def _told(done: Done, place: str) -> Told:
-    from bench.cli.showing import Told
-    from bench.experiments.split_votes.words import (
-        print_split_votes,
-        split_votes_markdown,
-        split_votes_suite,
-        summarise_split_votes,
-    )
-
-    summary, suite = summarise_split_votes(done.result, place), split_votes_suite(done.result)
-    return Told(lambda console: print_split_votes(summary, console), split_votes_markdown(summary), suite)

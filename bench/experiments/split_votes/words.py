@@ -6,19 +6,12 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, milliseconds
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part as TablePart
-from bench.report.sheet import Sheet
+from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.quantity import duration_text
 
 Result = Mapping[str, Any]
@@ -34,53 +27,15 @@ _RETRIES = (
     *("K", "order", "retry", "first\np50 ms", "grant\np99", "\nmax", "all lost,\nof trials", "dead\np50 ms"),
     *("per\nrounds", "grant\ntries", "\nall"),
 )
-_ROOMY = 100  # columns
 _LEFT = {"order", "retry", ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One table: what it shows, its head (lines of a cell are parted by newlines) and its rows."""
-
-    name: str
-    about: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitVotesSummary:
-    """A result in words. `lines`: labelled sentences; those labelled "because" or "warning" want attention."""
-
-    verdict: str
-    style: str
-    headline: str
-    conditions: str
-    parts: tuple[Part, ...]
-    lines: tuple[tuple[str, str], ...]
-
-
-def split_votes_sheet(result: Result, place: str = "") -> Sheet:
-    """Return `result`, stored at `place`, as a sheet."""
-    told = summarise_split_votes(result, place)
-    parts = tuple(
-        TablePart(part.name, part.about, part.head, part.rows, frozenset({1, 2} if "order" in part.head else {0}))
-        for part in told.parts
-    )
-    return Sheet(told.verdict, told.style, told.headline, told.conditions, parts, told.lines)
-
-
-def summarise_split_votes(result: Result, place: str = "") -> SplitVotesSummary:
-    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    word = word_of("split-votes", result["verdict"])
-    return SplitVotesSummary(
-        word.text,
-        word.colour,
-        _headline(result),
-        _conditions(result),
-        tuple(_parts(result)),
-        tuple(_lines(result, place)),
-    )
+def sheet(result: Result, place: str = "") -> Sheet:
+    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    return sheet_of(
+        result, place, kind="split-votes", headline=_headline(result), conditions=_conditions(result),
+        parts=_parts(result), lines=_lines(result), tables_first=True,
+    )  # fmt: skip
 
 
 def _headline(result: Result) -> str:
@@ -108,16 +63,20 @@ def _conditions(result: Result) -> str:
 
 
 def _parts(result: Result) -> Iterator[Part]:
-    calibration = tuple(map(_calibration, result["calibration"]))
+    calibration = map(_calibration, result["calibration"])
     about = "one driver sends each round's K·N SETs in one shuffled order"
-    yield Part("calibration", about, _CALIBRATION, calibration)
+    yield _part("calibration", about, _CALIBRATION, calibration)
     if result["contention"]:
         trials = max(row["trials"] for row in result["contention"])
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
-        yield Part("contention", about, _CONTENTION, tuple(map(_contention, result["contention"])))
+        yield _part("contention", about, _CONTENTION, map(_contention, result["contention"]))
     if result["retries"]:
         about = "the same, again and again until somebody wins"
-        yield Part("retries", about, _RETRIES, tuple(map(_retry, result["retries"])))
+        yield _part("retries", about, _RETRIES, map(_retry, result["retries"]))
+
+
+def _part(name: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Part:
+    return Part(name, about, head, tuple(rows), frozenset(n for n, cell in enumerate(head) if cell in _LEFT))
 
 
 def _calibration(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -161,9 +120,7 @@ def _retry(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
-    for reason in result["verdict"]["reasons"]:
-        yield "because", reason
+def _lines(result: Result) -> Iterator[tuple[str, str]]:
     yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder"
     yield "spread", "starts are spread over so much; apart: from the first start to the last; took: an attempt"
     yield (
@@ -182,10 +139,6 @@ def _lines(result: Result, place: str) -> Iterator[tuple[str, str]]:
         yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
         yield "per grant", "contention rounds; tries of the winner; attempts of all contenders"
     yield "keys left", _leaks(result["leaks"])
-    for warning in result["warnings"]:
-        yield "warning", warning
-    if place:
-        yield "result", place
 
 
 def _probable(result: Result) -> str:
@@ -218,7 +171,7 @@ def _mean(value: float | None) -> str:
     return MISSING if value is None else f"{value:.{1 if value < 99.95 else 0}f}"
 
 
-def split_votes_suite(result: Result) -> Suite:
+def suite(result: Result) -> Suite:
     """The calibration of each K and the verdict as a whole, as JUnit cases."""
     cases = [
         Case(
@@ -231,42 +184,3 @@ def split_votes_suite(result: Result) -> Suite:
     verdict = result["verdict"]
     whole = Case("split votes", verdict["status"], "; ".join(verdict["reasons"]) or _headline(result))
     return Suite("split-votes", result["started_at"], result["duration_s"], [*cases, whole], {"id": result["id"]})
-
-
-# -- the two shapes --------------------------------------------------------------------------------------------------
-
-
-def print_split_votes(summary: SplitVotesSummary, console: Console) -> None:
-    """Print `summary` on `console`."""
-    console.print(Text.assemble((f"{summary.verdict}   ", f"bold {summary.style}"), (summary.headline, "bold")))
-    console.print(Text(summary.conditions, style="dim"))
-    for part in summary.parts:
-        console.print(Text.assemble("\n", (part.name, "bold"), (f"   {part.about}", "dim")))
-        gap = 2 if console.width >= _ROOMY else 1
-        table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-        for head in part.head:
-            table.add_column(head, justify="left" if head in _LEFT else "right", no_wrap=True)
-        for row in part.rows:
-            table.add_row(*row)
-        console.print(table)
-    facts = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, text in summary.lines:
-        facts.add_row(
-            label, Text(text, style=summary.style if label == "because" else "yellow" if label == "warning" else "")
-        )
-    console.print()
-    console.print(facts)
-
-
-def split_votes_markdown(summary: SplitVotesSummary) -> str:
-    """Return `summary` as a Markdown document."""
-    parts = [f"## {summary.verdict}: {summary.headline}", summary.conditions]
-    for part in summary.parts:
-        head = [" ".join(cell.replace("-\n", "").split()) for cell in part.head]
-        rule = ["---" if cell in _LEFT else "---:" for cell in part.head]
-        rows = [head, rule, *map(list, part.rows)]
-        parts += [f"### {part.name}: {part.about}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
-    parts.append("\n".join(f"- **{label}**: {text}" for label, text in summary.lines))
-    return "\n\n".join(parts) + "\n"

@@ -16,17 +16,9 @@ from bench.report.html.page import REPORT_NAME, write_page
 from bench.report.html.run.page import run_page
 from bench.report.html.several_page import several_page
 from bench.report.html.sheet_page import sheet_page
-from bench.report.kinds import found_for, kind_of, sheet_of
+from bench.report.kinds import kind_of, room_of, told
 
 Result = Mapping[str, Any]
-FIGURES = {
-    "capacity": "bench.experiments.capacity.figures:capacity_figures",
-    "compare": "bench.experiments.compare.figures:comparison_figures",
-    "crash": "bench.report.html.odds_figures:crash_figures",
-    "fsync": "bench.experiments.fsync.figures:fsync_figures",
-    "gate": "bench.experiments.compare.figures:comparison_figures",
-    "split-votes": "bench.report.html.odds_figures:split_votes_figures",
-}
 
 
 def page_of(result: Result, place: str = "") -> Page:
@@ -34,8 +26,8 @@ def page_of(result: Result, place: str = "") -> Page:
     kind = kind_of(result)
     if kind == "run":
         return run_page(result, place)
-    figures = found_for(kind, FIGURES)
-    return sheet_page(sheet_of(result, place), result, kind, figures(result) if figures else ())
+    figures = room_of(kind, "figures")
+    return sheet_page(told(result, place), result, kind, figures.figures(result) if figures else ())
 
 
 def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:

@@ -17,7 +17,7 @@ from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, plot
 from bench.report.html.run.course import has_course
 from bench.report.html.run.latency import curve_axes, curve_lines, curve_of, curve_rows
 from bench.report.html.scale import exact, linear, number_tick, percentiles
-from bench.report.summary import summarise
+from bench.report.summary import sheet
 
 Result = Mapping[str, Any]
 STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
@@ -27,7 +27,7 @@ _IGNORED = ("seed", "targets")
 
 Show = Callable[[Result], str]
 _ROWS: tuple[tuple[str, Show], ...] = (
-    ("verdict", lambda r: summarise(r).verdict),
+    ("verdict", lambda r: sheet(r).verdict),
     ("leases/s", lambda r: count(r["rate"]["achieved_per_s"])),
     ("offered/s", lambda r: count(r["rate"]["offered_per_s"])),
     ("acquire p50", lambda r: latency(r["latency_s"]["acquire"]["p50"])),
@@ -53,7 +53,7 @@ def several_page(results: Sequence[Result], names: Sequence[str]) -> Page:
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
     figures = [_curves(results[:MOST_CURVES], labels), _rates(results[:MOST_CURVES], labels)]
     facts = [
-        ("shown", f"{label}, {summarise(r).verdict}: {summarise(r).conditions}", "")
+        ("shown", f"{label}, {sheet(r).verdict}: {sheet(r).conditions}", "")
         for label, r in zip(labels, results, strict=True)
     ]
     if len(results) > MOST_CURVES:
@@ -66,7 +66,7 @@ def several_page(results: Sequence[Result], names: Sequence[str]) -> Page:
         verdict=f"{len(results)} RUNS",
         style=style,
         headline="; ".join(
-            f"{label[0]} {summarise(r).verdict} {count(r['rate']['achieved_per_s'])} leases/s"
+            f"{label[0]} {sheet(r).verdict} {count(r['rate']['achieved_per_s'])} leases/s"
             for label, r in zip(labels, results, strict=True)
         ),
         conditions=f"from {results[0]['started_at']} to {results[-1]['started_at']}",

@@ -11,30 +11,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.report.html.figure import Figure, Page, Section, Table
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet
+from bench.report.sheet import STYLES, Part, Sheet
 
 Result = Mapping[str, Any]
-_STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}
 
 
 def sheet_page(sheet: Sheet, result: Result, kind: str, figures: Sequence[Figure] = ()) -> Page:
     """Return the page of `sheet`, told of `result`, with `figures`."""
-    marks = {"because": _STYLES.get(sheet.style, ""), "warning": "warning"}
     tables = tuple(Section(part.name, (), (_table(part, number),), "sheet") for number, part in enumerate(sheet.parts))
     pictures = (Section("In pictures", tuple(figures)),) if figures else ()
     started = str(result.get("started_at", ""))[:16].replace("T", " ")
     return Page(
         title=f"{sheet.verdict} · {kind} · {started}",
         verdict=sheet.verdict,
-        style=_STYLES.get(sheet.style, "warning"),
+        style=STYLES.get(sheet.style, "warning"),
         headline=sheet.headline,
         conditions=sheet.conditions,
-        facts=tuple((label, text, marks.get(label, "")) for label, text in sheet.lines),
+        facts=tuple((line.label, line.text, STYLES.get(sheet.style_of(line), "")) for line in sheet.lines),
         sections=(*pictures, *tables),
         repeat=shlex.join(str(word) for word in result.get("command") or ()),
     )
 
 
 def _table(part: Part, number: int) -> Table:
-    head = tuple(" ".join(cell.replace("-\n", "").split()) for cell in part.head)
-    return Table("", part.about, head, part.rows, left=part.left, name=f"part-{number}")
+    return Table("", part.about, part.plain_head, part.rows, left=part.left, name=f"part-{number}")

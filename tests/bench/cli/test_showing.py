@@ -15,7 +15,6 @@ from bench.cli import showing
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of
 from bench.cli.run import RunOutput, run_and_print
-from bench.report.junit import Suite
 from bench.run.done import Done
 from bench.run.interrupt import Interrupts, until_shown
 from bench.run.run import Finished
@@ -30,8 +29,7 @@ def interrupted(*_: object) -> Path:
     return Path("one/report.html")
 
 
-def told(_done: Done, place: str) -> showing.Told:
-    return showing.Told(lambda console: console.print(f"the table, in {place}"), "", Suite("x", "", 0.0, [], {}))
+PASSED = {"kind": "x", "started_at": "", "duration_s": 0.0, "verdict": {"status": "pass", "reasons": []}}
 
 
 def test_an_experiment_is_shown_before_it_is_interrupted(
@@ -39,8 +37,8 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
 ) -> None:
     monkeypatch.setattr(showing, "report_beside", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        showing.show(Done({}, Path("one/result.json"), 0), told, NO_FILES, {"as_json": False, "quiet": False})
-    assert capsys.readouterr().out == "the table, in one/result.json, report.html\n"
+        showing.show(Done(PASSED, Path("one/result.json"), 0), NO_FILES, {"as_json": False, "quiet": False})
+    assert "result     one/result.json, report.html\n" in capsys.readouterr().out
 
 
 def test_a_second_wish_is_granted_at_once() -> None:
@@ -67,7 +65,7 @@ def test_a_run_is_shown_whole_and_ends_with_130(
         return Finished(run_result, Path("one/result.json"), 0)
 
     monkeypatch.setattr(run_module, "run_scenario", run_scenario)
-    monkeypatch.setattr(run_module, "report_beside", interrupted)
+    monkeypatch.setattr(showing, "report_beside", interrupted)
     output = RunOutput(tmp_path / "new", NO_FILES, as_json=False, quiet=False)
     assert run_and_print(load(), output, server=None, allow_missing=False, keep_history=False) == 130
     shown = capsys.readouterr().out

@@ -12,9 +12,10 @@ import pytest
 import xmlschema
 
 from bench.gates.threshold import read_threshold
-from bench.report.junit import Case, Suite, junit_xml, run_suite
-from bench.report.summary import summarise
-from bench.report.terminal import summary_text
+from bench.report.junit import Case, Suite, junit_xml
+from bench.report.summary import sheet
+from bench.report.summary import suite as suite_of
+from tests.bench.report.screen import sheet_text
 
 HERE = Path(__file__).parent
 XSD = xmlschema.XMLSchema(str(HERE / "JUnit.xsd"))
@@ -40,7 +41,7 @@ def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
     result = judged(
         "acquire.p99 < 5s", "acquire.p99 < 1us", status="fail", reasons=("acquire.p99 < 1us does not hold",)
     )
-    suite = read(junit_xml(run_suite(result)))
+    suite = read(junit_xml(suite_of(result)))
     assert [case.get("name") for case in suite.iter("testcase")] == ["the run", "acquire.p99 < 5s", "acquire.p99 < 1us"]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     failure = suite.find("testcase/failure")
@@ -50,7 +51,7 @@ def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
 
 @pytest.mark.parametrize("status", ["inconclusive", "invalid", "violated"])
 def test_what_is_not_a_pass_is_an_error(status: str) -> None:
-    suite = read(junit_xml(run_suite(judged(status=status, reasons=("it was so",)))))
+    suite = read(junit_xml(suite_of(judged(status=status, reasons=("it was so",)))))
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
 
 
@@ -59,7 +60,7 @@ def test_an_open_threshold_is_its_own_error_not_the_runs() -> None:
     entry = result["thresholds"][0]
     entry |= {"status": "inconclusive", "reason": "there are no samples", "value": None, "margin": None}
     result["verdict"] = {"status": "inconclusive", "reasons": [f"{entry['expression']}: {entry['reason']}"]}
-    suite = read(junit_xml(run_suite(result)))
+    suite = read(junit_xml(suite_of(result)))
     assert [len(case) for case in suite.iter("testcase")] == [0, 1]
 
 
@@ -71,7 +72,7 @@ def test_nothing_in_a_text_breaks_the_document() -> None:
 
 def test_the_terminal_shows_value_limit_and_margin() -> None:
     result = judged("acquire.p99 < 5s", "rate >= 9000000/s", "safety.violations == 0")
-    lines = [line for line in summary_text(summarise(result), 110).splitlines() if line.startswith("threshold")]
+    lines = [line for line in sheet_text(sheet(result), 110).splitlines() if line.startswith("threshold")]
     assert lines[0].split()[1:5] == ["PASS", "acquire.p99", "<", "5s"]
     assert "limit 5.00 s · margin +" in lines[0]
     assert lines[1].split()[1] == "FAIL"

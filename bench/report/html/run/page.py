@@ -17,16 +17,16 @@ from bench.report.html.run.course import course_figures
 from bench.report.html.run.instances import instance_figures, instances_finding
 from bench.report.html.run.latency import percentile_figure
 from bench.report.html.run.safety import examples_table, holders_figure, safety_finding
-from bench.report.summary import BAD, GOOD, TABLE_HEAD, WARNING, Summary, summarise
+from bench.report.sheet import STYLES, Sheet
+from bench.report.summary import sheet
 
 Result = Mapping[str, Any]
 _PAIR, _WORDS = frozenset({0, 1}), frozenset({0, 1, 4})
-STYLES = {GOOD: "good", WARNING: "warning", BAD: "bad"}
 
 
 def run_page(result: Result, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
-    summary = summarise(result, place)
+    summary = sheet(result, place)
     sections = [_speed(result, summary), *_course(result), _safety(result), _instances(result), _conditions(result)]
     return Page(
         title=f"{summary.verdict} · {result['scenario']['recipe']} · {result['started_at'][:16].replace('T', ' ')}",
@@ -34,17 +34,17 @@ def run_page(result: Result, place: str = "") -> Page:
         style=STYLES[summary.style],
         headline=summary.headline.replace("   ", " · "),
         conditions=summary.conditions,
-        facts=tuple((line.label, line.text, STYLES.get(line.style, "")) for line in summary.lines),
+        facts=tuple((line.label, line.text, STYLES.get(summary.style_of(line), "")) for line in summary.lines),
         sections=tuple(section for section in sections if section.figures or section.tables),
         repeat=shlex.join(result["command"]),
     )
 
 
-def _speed(result: Result, summary: Summary) -> Section:
-    rows = tuple((f"{row.name.strip()}{f' ({row.note})' if row.note else ''}", *row.cells) for row in summary.rows)
-    head = ("ms", *TABLE_HEAD)
+def _speed(result: Result, summary: Sheet) -> Section:
+    (part,) = summary.parts
+    rows = tuple((f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells) for name, *cells, note in part.rows)
     about = "From HDR histograms; – means fewer than ten samples beyond it"
-    table = Table("How long it took", about, head, rows, name="latency")
+    table = Table("How long it took", about, part.plain_head[:-1], rows, name="latency")
     curve = percentile_figure(result)
     return Section("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
 

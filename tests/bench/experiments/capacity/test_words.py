@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.experiments.capacity.words import answer, capacity_suite, summarise_capacity
+from bench.experiments.capacity.words import answer, sheet, suite
 from bench.report.sheet import print_sheet, sheet_markdown
 
 LATENCY = {"count": 30_000, "mean": 0.001, "p50": 0.0009, "p99": 0.0085, "p999": 0.012, "max": 0.03}
@@ -55,7 +55,7 @@ def result(*points: dict[str, Any]) -> dict[str, Any]:
 
 def shown(document: dict[str, Any], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    print_sheet(summarise_capacity(document, "results/x/result.json"), console)
+    print_sheet(sheet(document, "results/x/result.json"), console)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -85,9 +85,9 @@ def test_nothing_is_cut_off(width: int) -> None:
 
 def test_a_sweep_is_one_table_with_a_sentence_for_each_point() -> None:
     points = [point(variables={"instances": "1"}), point(None, 0.7, variables={"instances": "3"})]
-    summary = summarise_capacity(result(*points))
+    summary = sheet(result(*points))
     assert summary.parts[0].rows[0][:2] == ("1", "11,200–11,500")
     assert summary.parts[0].rows[1][:2] == ("3", "no rate")
-    assert [label for label, _ in summary.lines].count("instances=3") == 1
+    assert [line.label for line in summary.lines].count("instances=3") == 1
     assert "| 1 | 11,200–11,500 |" in sheet_markdown(summary)
-    assert [case.name for case in capacity_suite(result(*points)).cases] == ["1", "3"]
+    assert [case.name for case in suite(result(*points)).cases] == ["1", "3"]

@@ -16,7 +16,7 @@ from rich.console import Console
 from bench.experiments.compare.exact import ExactCosts, judge_exact, skipped
 from bench.experiments.compare.experiment import Identity, Question, compare_stored
 from bench.experiments.compare.stored import rounds_of
-from bench.experiments.compare.words import comparison_suite, summarise_comparison
+from bench.experiments.compare.words import sheet, suite
 from bench.gates.metric import find_metric
 from bench.gates.threshold import read_thresholds
 from bench.measure.result import schema
@@ -48,7 +48,7 @@ def compared(tmp_path: Path, factor: float = 1.0, kind: str = "gate", limits: tu
 
 def shown(result: Result, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_sheet(summarise_comparison(result, "results/x/result.json"), console)
+    print_sheet(sheet(result, "results/x/result.json"), console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -61,9 +61,9 @@ def test_the_verdict_stands_first_everywhere(tmp_path: Path, factor: float, word
             "reasons": ["rate: the interval is too wide to tell"],
             "only_noise": True,
         }
-    sheet = summarise_comparison(result)
+    summary = sheet(result)
     assert shown(result).startswith(f"{word}   new.toml")
-    assert sheet_markdown(sheet).startswith(f"## {word}: new.toml")
+    assert sheet_markdown(summary).startswith(f"## {word}: new.toml")
     jsonschema.Draft202012Validator(schema("comparison")).validate(result)
 
 
@@ -114,7 +114,7 @@ def test_exact_costs_are_told_one_by_one(tmp_path: Path) -> None:
 def test_junit_has_a_case_for_each_thing_judged(tmp_path: Path) -> None:
     result = compared(tmp_path, 1.3, limits=("acquire.p99 < 1us",))
     result["exact"] = judge_exact(COSTS, COSTS)
-    document = junit_xml(comparison_suite(result))
+    document = junit_xml(suite(result))
     xmlschema.XMLSchema(str(HERE / "JUnit.xsd")).validate(document)
     for name in ("rate (new.toml)", "acquire.p50 (new.toml)", "acquire.p99 &lt; 1us", "exact costs", '"gate"'):
         assert name in document

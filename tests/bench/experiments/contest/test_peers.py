@@ -19,7 +19,7 @@ from bench.experiments.contest.installed import PEERS, Absent, Contestant, Peer,
 from bench.experiments.contest.peers import _Cell as Cell
 from bench.experiments.contest.peers import bars, judge_peers
 from bench.experiments.contest.turn import Load, figures_of, rate_between
-from bench.experiments.contest.words import summarise_peers, write_readme
+from bench.experiments.contest.words import sheet, write_readme
 from lockcore import Outcome
 
 ROOT = Path(__file__).parents[4]
@@ -258,4 +258,4 @@ def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(
     verdict = judge_peers(bars)
     assert (verdict["word"], verdict["exit_code"]) == (word, code)
     assert judge_peers(bars, interrupted=True)["exit_code"] == 130
-    assert summarise_peers({**result(), "verdict": verdict}).verdict == word
+    assert sheet({**result(), "verdict": verdict}).verdict == word

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.experiments.crash.experiment import sections_of
 from bench.experiments.crash.judge import Asked, Crash, CutFacts, Ledger, Loss
-from bench.experiments.crash.words import crash_sheet, crash_suite
+from bench.experiments.crash.words import sheet, suite
 from bench.measure.expectation import conclude_rows
 from bench.report.sheet import print_sheet, sheet_markdown
 
@@ -64,7 +64,7 @@ FINE = result(
 
 def printed(found: dict[str, Any], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_sheet(crash_sheet(found, "here"), console)
+    print_sheet(sheet(found, "here"), console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -126,11 +126,11 @@ def test_policies_without_a_finding_of_their_own_have_a_headline_all_the_same() 
 
 
 def test_markdown_and_junit_say_the_same() -> None:
-    text = sheet_markdown(crash_sheet(FINE))
+    text = sheet_markdown(sheet(FINE))
     assert text.startswith("## AS EXPECTED: always lost 0 in 20 cuts")
     assert "| 3 | everysec | power cut | 1 | 280/400 | 0/400 | 0/800 | 0.02 | 2.05 |" in text
-    suite = crash_suite(FINE)
-    assert len(suite.cases) == len(FINE["rows"]) == 4 * 4 + 2
-    assert {case.status for case in suite.cases} == {"pass"}
+    whole = suite(FINE)
+    assert len(whole.cases) == len(FINE["rows"]) == 4 * 4 + 2
+    assert {case.status for case in whole.cases} == {"pass"}
     bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 0))
-    assert {case.status for case in crash_suite(bad).cases} == {"violated"}
+    assert {case.status for case in suite(bad).cases} == {"violated"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.experiments.fsync.scatter import Point, scatter, side_by_side
+from bench.experiments.fsync.scatter import Point, scatter
 
 
 def body(lines: list[str]) -> list[str]:
@@ -28,10 +28,3 @@ def test_further_right_is_more() -> None:
 
 def test_nothing_to_plot_is_an_empty_plot() -> None:
     assert all(not row.strip() for row in body(scatter([], "x", "y")))
-
-
-def test_two_plots_stand_beside_each_other() -> None:
-    left, right = scatter([Point("a", 1, 1)], "x", "y"), scatter([Point("b", 1, 1)], "x", "y")
-    lines = side_by_side(left, right)
-    assert len(lines) == len(left)
-    assert any("a" in line and "b" in line for line in lines)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bench.experiments.fsync.figures_of import costs_of_pair, rows_of
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.planner_words import chart_lines, disk_text
-from bench.experiments.fsync.words import fsync_cases, fsync_markdown, print_fsync
+from bench.experiments.fsync.planner_words import disk_text
+from bench.experiments.fsync.planner_words import sheet as planner_sheet
+from bench.experiments.fsync.words import sheet, suite
 from bench.measure.expectation import conclude_rows
+from bench.report.sheet import sheet_markdown
+from tests.bench.report.screen import sheet_text
 from tests.doubles.fsync_visits import cut, load, visit
 
 
@@ -51,9 +52,7 @@ def result(*visits: dict[str, Any], crash: bool = True) -> dict[str, Any]:
 
 
 def text_of(shown: dict[str, Any], width: int = 100) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    print_fsync(shown, "results/fsync/result.json", console)
-    return console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
+    return sheet_text(sheet(shown, "results/fsync/result.json"), width)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -63,11 +62,10 @@ def test_everything_fits_and_no_cell_is_cut(width: int) -> None:
     assert "…" not in text
 
 
-def test_the_verdict_comes_first_and_the_advice_opens_the_planners_page() -> None:
+def test_the_verdict_comes_first_and_the_advice_follows() -> None:
     lines = text_of(result()).splitlines()
     assert lines[0].startswith("AS EXPECTED   everysec ÷ always")
-    page = next(line for line in lines if line.startswith("PLANNER"))
-    assert "take everysec with delayed restart" in page
+    assert next(line for line in lines if line.startswith("advice")).split(maxsplit=1)[1].startswith("take everysec")
 
 
 def test_a_load_that_was_not_sustained_has_no_latency() -> None:
@@ -104,32 +102,38 @@ def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
 
 def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
     shown = result()
-    chart = "\n".join(chart_lines(shown["planner"]))
+    charts = planner_sheet(shown).charts
     options = shown["planner"]["options"]
     marks = [chr(ord("a") + index) for index, option in enumerate(options) if option["crash"] and option["p99_s"]]
     assert len(marks) == 2
-    body = "".join(line[8:] for line in chart.splitlines() if "│" in line)
-    assert all(body.count(mark) == 2 for mark in marks), "once in each plot"
+    for chart in charts:
+        body = "".join(line[8:] for line in chart if "│" in line)
+        assert all(body.count(mark) == 1 for mark in marks)
+    assert len(charts) == 2
+    beside = next(line for line in text_of(shown, 100).splitlines() if line.startswith(charts[0][0]))
+    assert beside.rstrip().endswith(charts[1][0])
+    assert charts[1][0] in map(str.strip, text_of(shown, 80).splitlines()), "below each other where there is no room"
 
 
 def test_an_option_without_a_p99_is_not_left_out_of_the_chart_in_silence() -> None:
-    page = result()["planner"]
+    shown = result()
+    page = shown["planner"]
     marked = list(zip("abcdefgh", page["options"], strict=False))
     next(option for _, option in marked if option["crash"] and option["p99_s"])["p99_s"] = None
     absent = [mark for mark, option in marked if option["crash"] and not option["p99_s"]]
-    assert chart_lines(page)[-1] == f"without a p99, so not among the double grants: {' '.join(absent)}"
+    assert f"so not among the double grants that are drawn: {' '.join(absent)}" in text_of(shown, 200)
 
 
 def test_without_a_crash_result_there_is_no_chart_and_no_column_of_losses() -> None:
     shown = result(crash=False)
-    assert chart_lines(shown["planner"]) == []
+    assert planner_sheet(shown).charts == ()
     text = text_of(shown)
     assert "lost per" not in text
     assert "run lockbench crash" in text
 
 
 def test_markdown_has_the_same_tables_and_whole_rows() -> None:
-    text = fsync_markdown(result(), "")
+    text = sheet_markdown(sheet(result()))
     assert text.startswith("## AS EXPECTED")
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert len(tables) > 20
@@ -139,5 +143,5 @@ def test_markdown_has_the_same_tables_and_whole_rows() -> None:
 
 def test_findings_are_cases() -> None:
     red = result(visit("everysec", 100), visit("always", 5000))
-    statuses = {case.status for case in fsync_cases(red).cases}
+    statuses = {case.status for case in suite(red).cases}
     assert "inconclusive" in statuses

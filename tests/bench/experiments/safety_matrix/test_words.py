@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from rich.console import Console
-
-from bench.experiments.safety_matrix.words import (
-    figures_text,
-    print_safety,
-    safety_markdown,
-    safety_suite,
-    summarise_safety,
-)
+from bench.experiments.safety_matrix.words import figures_text, sheet, suite
+from bench.report.sheet import sheet_markdown
+from tests.bench.report.screen import sheet_text
 
 ROW = {
     "part": "schedule",
@@ -45,9 +38,7 @@ def result(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def printed(width: int, *rows: dict[str, Any]) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_safety(summarise_safety(result(*rows), "here"), console)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return sheet_text(sheet(result(*rows), "here"), width).splitlines()
 
 
 def test_the_verdict_comes_first_and_every_row_says_all_six_things() -> None:
@@ -69,7 +60,7 @@ def test_a_row_that_was_not_looked_at_shows_its_reason() -> None:
 
 
 def test_markdown_keeps_its_table_whole() -> None:
-    text = safety_markdown(summarise_safety(result({**ROW, "figures": {}, "reason": "a|b"})))
+    text = sheet_markdown(sheet(result({**ROW, "figures": {}, "reason": "a|b"})))
     line = next(line for line in text.splitlines() if line.startswith("| set-nx-fixed"))
     assert line.replace("\\|", "").count("|") == 7
 
@@ -82,14 +73,12 @@ def test_figures_keep_their_size() -> None:
 
 def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
     unseen = {**ROW, "fault": "power", "verdict": "skipped", "reason": "no compiler", "figures": {}}
-    suite = safety_suite(result(ROW, {**ROW, "verdict": "as expected"}, {**ROW, "verdict": "violated"}, unseen))
-    assert [case.status for case in suite.cases] == ["inconclusive", "pass", "violated"]
-    assert suite.cases[0].name == "schedule set-nx-fixed overslept-holder"
-    assert suite.properties["rows not looked at"] == "1"
+    cases = suite(result(ROW, {**ROW, "verdict": "as expected"}, {**ROW, "verdict": "violated"}, unseen))
+    assert [case.status for case in cases.cases] == ["inconclusive", "pass", "violated"]
+    assert cases.cases[0].name == "schedule set-nx-fixed overslept-holder"
+    assert cases.properties["rows not looked at"] == "1"
 
 
 def test_an_interrupted_matrix_says_so_in_its_first_line() -> None:
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    print_safety(summarise_safety({**result(ROW), "interrupted": True}, "here"), console)
-    first = console.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
+    first = sheet_text(sheet({**result(ROW), "interrupted": True}, "here"), 80).splitlines()[0]
     assert first.startswith("NOT AS EXPECTED   1 row, then interrupted: ")

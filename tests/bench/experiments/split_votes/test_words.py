@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from rich.console import Console
 
-from bench.experiments.split_votes.words import print_split_votes, split_votes_markdown, summarise_split_votes
+from bench.experiments.split_votes.words import sheet
 from bench.measure.result import schema
+from bench.report.sheet import sheet_markdown
+from tests.bench.report.screen import sheet_text
 
 SAMPLE = Path(__file__).parents[2] / "report" / "split-votes.json"
 PLACE = "results/20261120-182401-split-votes-7f3a90c1/result.json"
@@ -25,10 +25,7 @@ def result() -> dict[str, Any]:
 
 
 def text_of(result: dict[str, Any], width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    print_split_votes(summarise_split_votes(result, PLACE), console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    return sheet_text(sheet(result, PLACE), width)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -81,7 +78,7 @@ def test_an_old_server_names_no_holders(result: dict[str, Any]) -> None:
 
 
 def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
-    text = split_votes_markdown(summarise_split_votes(result, PLACE))
+    text = sheet_markdown(sheet(result, PLACE))
     tables = [line for line in text.splitlines() if line.startswith("|")]
     rows = len(result["calibration"]) + len(result["contention"]) + len(result["retries"])
     assert len(tables) == rows + 2 * 3

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from bench.experiments.capacity.figures import capacity_figures
-from bench.experiments.compare.figures import comparison_figures
-from bench.experiments.fsync.figures import fsync_figures
-from bench.report.html.odds_figures import crash_figures, split_votes_figures
+from bench.experiments.capacity.figures import figures as capacity_figures
+from bench.experiments.compare.figures import figures as comparison_figures
+from bench.experiments.crash.figures import figures as crash_figures
+from bench.experiments.fsync.figures import figures as fsync_figures
+from bench.experiments.split_votes.figures import figures as split_votes_figures
 
 
 def probe(rate, p99, seen):

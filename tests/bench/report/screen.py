@@ -1,0 +1,17 @@
+"""A sheet as a terminal shows it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from bench.report.sheet import Sheet, print_sheet
+
+
+def sheet_text(sheet: Sheet, width: int) -> str:
+    """The plain text that a terminal of `width` columns shows of `sheet`, without trailing blanks."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    print_sheet(sheet, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
