@@ -46,7 +46,7 @@ def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int 
     )
 
 
-class Acquire:
+class Acquisition:
     """One acquire: the rounds it takes until it is won, given up, or out of time."""
 
     __slots__ = (

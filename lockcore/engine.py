@@ -21,7 +21,7 @@ from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, En
 from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
 from lockcore.flight import SMALLEST, Flight, MergedReply
-from lockcore.membership import Amnesia, Hello, Member, State, abstention_ns, forgotten_ns
+from lockcore.membership import Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.owed import Debts
 from lockcore.pipeline import Pipeline, Transmit
@@ -46,7 +46,7 @@ class Engine:
         self.unanimous = Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
         self.pipes = [Pipeline(index, address, self.amnesia.noticed) for index, address in enumerate(addresses)]
-        self.members = [Member() for _ in addresses]
+        self.members = [Membership() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Settled] = []
         self.turns, self.deadlines = Turns(self), Deadlines()

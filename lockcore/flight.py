@@ -58,7 +58,13 @@ class Electorate(Protocol):
 
 
 class Flight:
-    """The rounds of one batch. `done[i]`: replies of instance i so far (−1: it was not asked); `carried`: rounds that q
+    """The rounds of one batch, counted together.
+
+    The trick: in one order per connection, N instances × R rounds of successes are N byte comparisons with `expected`;
+    the rounds' own counts are not touched meanwhile (`round_.flight` says so), and are made from `done` when they are
+    asked for, or once the flight is over. `undecided` of a flight is negative, so that nobody counts it inline.
+
+    `done[i]`: replies of instance i so far (−1: it was not asked); `carried`: rounds that q
     instances have come past; `apart`: rounds counted by themselves; `open`: instances still to finish, 0 also once
     dissolved."""
 

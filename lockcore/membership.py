@@ -39,7 +39,7 @@ class State(Enum):
     REFUSED = "refused"
 
 
-class Identity(Enum):
+class IdentityKind(Enum):
     """By what two contacts with a server are told to be with one run of one server, the best first."""
 
     RUN_ID = "run_id"
@@ -56,11 +56,11 @@ NO_IDENTITY = (
     "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could not be noticed"
 )
 _MEANINGS = {
-    Identity.RUN_ID: "every restart is noticed",
-    Identity.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; a first replica changes it, "
-    "too, and costs max_ttl without its vote",
-    Identity.PROCESS: "neither run_id nor master_replid: a restart is noticed by another process_id or start time, not "
-    "one within a second with the same number; the same server given twice is not noticed",
+    IdentityKind.RUN_ID: "every restart is noticed",
+    IdentityKind.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; a first replica changes "
+    "it, too, and costs max_ttl without its vote",
+    IdentityKind.PROCESS: "neither run_id nor master_replid: a restart is noticed by another process_id or start time, "
+    "not one within a second with the same number; the same server given twice is not noticed",
 }
 
 
@@ -78,7 +78,7 @@ class Hello:
     server: str
     client_id: int
     replid: str = ""
-    identity: Identity = Identity.RUN_ID
+    identity: IdentityKind = IdentityKind.RUN_ID
     started_s: float = 0.0
     was_replica: bool = False
     tells: bool = True
@@ -95,15 +95,15 @@ def fields_of(info: bytes | str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
-def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[Identity, str, float] | None:
+def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, str, float] | None:
     """By what to tell a server apart, from its INFO: kind, value, start (s); None if by nothing. `now_s`: any clock."""
-    for kind in (Identity.RUN_ID, Identity.REPLICATION_ID):
+    for kind in (IdentityKind.RUN_ID, IdentityKind.REPLICATION_ID):
         if value := fields.get(kind.value):
             return kind, value, 0.0
     if not fields.get("process_id") or "uptime_in_seconds" not in fields:
         return None
     its_now_s = int(fields.get("server_time_usec", "0")) / 1e6 or now_s
-    return Identity.PROCESS, f"process {fields['process_id']}", its_now_s - int(fields["uptime_in_seconds"])
+    return IdentityKind.PROCESS, f"process {fields['process_id']}", its_now_s - int(fields["uptime_in_seconds"])
 
 
 def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
@@ -121,7 +121,7 @@ def abstention_ns(hello: Hello, known: Hello | None, rejoin: Rejoin, max_ttl_ms:
     return whole if hello.was_replica else max(0, whole - max(0, hello.uptime_s - 1) * NS_PER_S)
 
 
-class Member:
+class Membership:
     """The standing of one instance: `until_ns` ends an abstention, `retry_ns` is when a lost one is tried again."""
 
     __slots__ = ("ask_ns", "backoff_ns", "connecting", "hello", "reason", "retry_ns", "state", "until_ns")
@@ -203,9 +203,9 @@ class Member:
         return not self.is_connected and not self.connecting
 
 
-def twin_of(members: Sequence[Member], index: int, hello: Hello) -> int | None:
+def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
     """The other connected instance that is the very server of `hello`, if any: one server must not vote twice."""
-    if hello.identity is Identity.PROCESS:  # two machines may number alike
+    if hello.identity is IdentityKind.PROCESS:  # two machines may number alike
         return None
     for other, member in enumerate(members):
         if other != index and member.is_connected and member.hello and member.hello.run_id == hello.run_id:
@@ -224,7 +224,7 @@ class Electoral(Protocol):
     """The engine as what notices forgetting sees it."""
 
     now_ns: int
-    members: list[Member]
+    members: list[Membership]
 
     @property
     def pipes(self) -> Sequence[Forgetful]:

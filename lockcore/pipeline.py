@@ -1,7 +1,7 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*. Pure.
 
 Rules: bytes that were expected are counted by the flight (flight.py); of single lines the exact success is counted
-here, straight on the round (rounds.py says when that is enough), and resp.py says what any other line is worth. The
+here, straight on the round (`Awaited` says when that is enough), and resp.py says what any other line is worth. The
 one thing an instance says unasked (RESP3) is that keys were flushed: exactly between the replies before and after it.
 Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing is tagged. Acquire and
 release of one lock share the connection of their instance, so a release always lands after its SET. Bytes leave through
@@ -20,14 +20,14 @@ from lockcore.clock import NS_PER_MS
 from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
 from lockcore.flight import Flight
-from lockcore.membership import Member
+from lockcore.membership import Membership
 from lockcore.model import InstanceStatus
 from lockcore.resp import (
     NOT_YET,
     UNEXPECTED,
     HiredisProtocolError,
     PushNotification,
-    Replies,
+    ReplyReader,
     answer_of,
     exact_answer,
     exact_line,
@@ -79,7 +79,7 @@ class Pipeline:
         self._listen()
 
     def _listen(self) -> None:
-        self._replies = Replies()
+        self._replies = ReplyReader()
         self._cut = b""  # the beginning of a line
         self._begun = 0  # bytes of a reply of several lines
         self._progress: int | None = None  # bytes of whole replies, at the last look
@@ -327,7 +327,7 @@ class Pipeline:
         if kind == "READONLY":
             self.forgot(self.index, "it is a replica")
 
-    def status(self, member: Member, owed_releases: int) -> InstanceStatus:
+    def status(self, member: Membership, owed_releases: int) -> InstanceStatus:
         """A snapshot of its instance, for people."""
         hello = member.hello
         return InstanceStatus(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
 from lockcore.attempt import Steps, extend_steps, release_steps
@@ -21,8 +21,12 @@ from lockcore.settings import MOST_UNOBSERVED, Settings
 from lockcore.turns import Wanted
 
 if TYPE_CHECKING:
-    from lockcore.shells.target import Target
+    from lockcore.shells.aio import AsyncDriver
+    from lockcore.shells.blocking import ThreadDriver
+    from lockcore.shells.greenlet import GreenletDriver
+    from lockcore.shells.target import InstanceTarget
 
+D = TypeVar("D", bound="GreenletDriver | ThreadDriver | AsyncDriver")
 Shell = Literal["auto", "gevent", "threads"]
 
 
@@ -31,7 +35,7 @@ def check_drain(drain_s: object) -> None:
     check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
 
 
-def _targets_of(urls: Sequence[str], settings: Settings) -> list[Target]:
+def _targets_of(urls: Sequence[str], settings: Settings) -> list[InstanceTarget]:
     from lockcore.shells.target import target_of  # redis-py imports asyncio
 
     if isinstance(urls, str):
@@ -46,7 +50,7 @@ def _targets_of(urls: Sequence[str], settings: Settings) -> list[Target]:
     return [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in urls]
 
 
-def _driver_of(name: Shell) -> Any:
+def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
     if name == "auto":
         monkey = sys.modules.get("gevent.monkey")
         name = "gevent" if monkey is not None and monkey.is_module_patched("socket") else "threads"
@@ -73,13 +77,11 @@ def _check_released(lease: Lease, ended: Denied) -> None:
         raise error_of(ended, lease)
 
 
-class _Connected:
+class _AnyRedlock(Generic[D]):
     """What both kinds of lock have: a driver, its instances, and leases kept alive beside the callers."""
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: D) -> None:
         self._driver = driver
-        self.try_acquire = driver.try_acquire  # the driver's own methods: no wrapper on the hot path
-        self.try_release = driver.try_release
 
     def keep_alive(
         self,
@@ -101,7 +103,7 @@ class _Connected:
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
         """Every instance as this client sees it now."""
-        return self._driver.engine.status()  # type: ignore[no-any-return]
+        return self._driver.engine.status()
 
     def observe_every(self, every: int) -> None:
         """From now on one acquire in `every` (≥ 1) is observed, by the observer given at connect.
@@ -124,8 +126,17 @@ class _Connected:
         return extend_steps(self._driver.engine, lease, ttl_ms, monotonic_ns())
 
 
-class Redlock(_Connected):
-    """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may share it."""
+class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
+    """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may share it.
+
+    `try_acquire(resource, ttl_ms, wait_ms=0)`: acquire as a value, a `Lease`, or a `Denied` with its outcome.
+    `try_release(lease)`: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered).
+    """
+
+    def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
+        super().__init__(driver)
+        self.try_acquire = driver.try_acquire  # the driver's own methods: no wrapper on the hot path
+        self.try_release = driver.try_release
 
     @classmethod
     def connect(cls, urls: Sequence[str], *, shell: Shell = "auto", **settings: Any) -> Redlock:
@@ -145,14 +156,6 @@ class Redlock(_Connected):
         checked = Settings(**settings)
         return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))
 
-    if TYPE_CHECKING:
-
-        def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
-            """Acquire as a value: a `Lease`, or a `Denied` with its outcome. See `acquire`."""
-
-        def try_release(self, lease: Lease) -> Outcome:
-            """Give the lease back: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered)."""
-
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying again for up to `wait_ms` (0: one attempt; a day at
         most).
@@ -168,7 +171,7 @@ class Redlock(_Connected):
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """Extend as a value: a new `Lease`, or a `Denied` (GONE, UNREACHABLE): the old one then ends as before."""
-        return self._driver.drive(self._extend_steps(lease, ttl_ms))  # type: ignore[no-any-return]
+        return self._driver.drive(self._extend_steps(lease, ttl_ms))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
@@ -210,11 +213,16 @@ class Redlock(_Connected):
         self.close()
 
 
-class AsyncRedlock(_Connected):
+class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     """A lock over N independent instances, for tasks of one event loop (asyncio's own or uvloop).
 
     Its methods are those of `Redlock`, awaited; `keep_alive` and `instances` do not wait and are the same.
     """
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        super().__init__(driver)
+        self.try_acquire = driver.try_acquire
+        self.try_release = driver.try_release
 
     @classmethod
     async def connect(cls, urls: Sequence[str], **settings: Any) -> AsyncRedlock:
@@ -223,14 +231,6 @@ class AsyncRedlock(_Connected):
 
         checked = Settings(**settings)
         return cls(await AsyncDriver.connect(_targets_of(urls, checked), checked))
-
-    if TYPE_CHECKING:
-
-        async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
-            """Acquire as a value: a `Lease`, or a `Denied` with its outcome. See `acquire`."""
-
-        async def try_release(self, lease: Lease) -> Outcome:
-            """Give the lease back: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too few answered)."""
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """See `Redlock.acquire`. A task that is cancelled while it waits leaves nothing behind."""
@@ -242,7 +242,7 @@ class AsyncRedlock(_Connected):
 
     async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """See `Redlock.try_extend`."""
-        return await self._driver.drive(self._extend_steps(lease, ttl_ms))  # type: ignore[no-any-return]
+        return await self._driver.drive(self._extend_steps(lease, ttl_ms))
 
     async def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """See `Redlock.extend`."""

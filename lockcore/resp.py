@@ -17,8 +17,20 @@ from hiredis import PushNotification, Reader, ReplyError
 from lockcore.errors import ProtocolError
 
 __all__ = [
-    "NOT_YET", "TRANSIENT", "UNEXPECTED", "HiredisProtocolError", "PushNotification", "Replies", "ReplyError",
-    "answer_of", "bulk", "error_kind", "exact_answer", "exact_line", "request", "resp2",
+    "NOT_YET",
+    "TRANSIENT",
+    "UNEXPECTED",
+    "HiredisProtocolError",
+    "PushNotification",
+    "ReplyError",
+    "ReplyReader",
+    "answer_of",
+    "bulk",
+    "error_kind",
+    "exact_answer",
+    "exact_line",
+    "request",
+    "resp2",
 ]  # fmt: skip
 
 UNEXPECTED: Final = "UNEXPECTED"
@@ -67,7 +79,7 @@ def error_kind(reply: object) -> str:
     return kind if kind.isascii() and kind.isalpha() and kind.isupper() and len(kind) <= LONGEST_KIND else "ERR"
 
 
-class Replies:
+class ReplyReader:
     """The replies of one connection, in order. `next()` returns NOT_YET while the next one is incomplete."""
 
     __slots__ = ("feed", "next")

@@ -3,9 +3,10 @@
 Rules: a round counts a reply exactly once, whatever order they come in; it is *settled* when its name can no longer
 change and *closed* when nothing is undecided (all replies, or the timeout). A lost SET round asks for its clean-up at
 once, before its name is known. Replies after the close are read and counted as late. `missing` counts grants down to
-zero, so that the hot path needs one comparison; the vote margin of a closed round is −missing. Only the documented
-answer of a command is a success (resp.py); one error concerns one part of what was sent together. A release that an
-instance could not take now (TRANSIENT) or did not answer is owed to it (owed.py). Source: quorum.py for every decision.
+zero; the vote margin of a closed round is −missing. How replies are counted without a call into the round is told at
+`Awaited` (awaited.py) and `Flight` (flight.py). Only the documented answer of a command is a success (resp.py); one
+error concerns one part of what was sent together. A release that an instance could not take now (TRANSIENT) or did not
+answer is owed to it (owed.py). Source: quorum.py for every decision.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class SetRound:
         self.terms = terms
         self.started_ns = started_ns
         self.voters = engine.voters
-        self.undecided = len(engine.voters)
-        self.missing = engine.quorum
+        self.undecided = len(engine.voters)  # < 0: every reply through `reply` (awaited.py says why)
+        self.missing = engine.quorum  # counted down, so that the hot path needs one comparison
         self.refused = self.errored = self.silent = 0
         self.cleaned = False
         self.outcome: Outcome | None = None

@@ -9,7 +9,7 @@ from bench.errors import UsageError
 from bench.scenario.target import parse_target
 from bench.topology.doctor import Fact, Status
 from lockcore.errors import InstanceError
-from lockcore.membership import Identity
+from lockcore.membership import IdentityKind
 from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
@@ -35,7 +35,7 @@ def examine_target(url: str) -> tuple[Fact, ...]:
         return (Fact(target.address, error.reason, Status.MISSING, error.detail),)
     connected.sock.close()
     hello, dialect = connected.hello, connected.dialect
-    good = Status.OK if hello.identity is Identity.RUN_ID else Status.LIMITED
+    good = Status.OK if hello.identity is IdentityKind.RUN_ID else Status.LIMITED
     return (
         Fact(target.address, hello.server, Status.OK, f"up for {hello.uptime_s} s"),
         Fact("identity", hello.identity.value, good, hello.identity.meaning),

@@ -17,15 +17,15 @@ from threading import get_ident
 from typing import TypeVar
 
 from lockcore.arguments import check_acquire
-from lockcore.attempt import Acquire, lease_of
+from lockcore.attempt import Acquisition, lease_of
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.closing import LOOK_S
-from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, Driver
+from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
-from lockcore.shells.target import Target
+from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
@@ -33,10 +33,10 @@ T = TypeVar("T")
 ACQUIRED = Outcome.ACQUIRED
 
 
-class AsyncDriver(Driver):
+class AsyncDriver(LoopDriver):
     """The driver for asyncio: belongs to the loop that runs while it is made."""
 
-    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+    def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
         self._is_running, self._thread = (
             self._loop.is_running,
@@ -49,7 +49,7 @@ class AsyncDriver(Driver):
         self._terms_of = self.engine.terms_of
 
     @classmethod
-    async def connect(cls, targets: Sequence[Target], settings: Settings) -> AsyncDriver:
+    async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> AsyncDriver:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
         jobs = [driver._shake(target) for target in targets]
@@ -74,7 +74,7 @@ class AsyncDriver(Driver):
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         if wait_ms and resource in engine.turns:
             now_ns = monotonic_ns()
-            return await self.drive(Acquire(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
+            return await self.drive(Acquisition(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
             try:
@@ -94,7 +94,7 @@ class AsyncDriver(Driver):
                     round_.decided(ACQUIRED, now_ns)
                 return lease
             self.check_open()
-            first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+            first = Acquisition(engine, resource, terms, wait_ms, round_.started_ns, self.random)
             return await self.drive(first.after(round_, now_ns))
         except BaseException:
             round_.abandon()
@@ -146,7 +146,7 @@ class AsyncDriver(Driver):
             raise
 
     def check_home(self) -> None:
-        """See Driver.check_home."""
+        """See LoopDriver.check_home."""
         self.check_usable()
         if _get_running_loop() is not self._loop:
             raise CannotWaitError("outside the event loop that connected it")
@@ -192,10 +192,10 @@ class AsyncDriver(Driver):
             self._stop_timer()
             self.wake()
 
-    # -- hooks of Driver ----------------------------------------------------------------------------------------------
+    # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """See Driver.wake."""
+        """See LoopDriver.wake."""
         ready = self.engine.ready
         for round_ in ready:
             future = round_.waiter
@@ -259,7 +259,7 @@ class AsyncDriver(Driver):
             self._loop.remove_reader(wire.fileno)
             self._loop.remove_writer(wire.fileno)
 
-    def _shake(self, target: Target) -> asyncio.Future[Shaken]:
+    def _shake(self, target: InstanceTarget) -> asyncio.Future[Shaken]:
         try:
             return self._loop.run_in_executor(None, shaken, target)
         except RuntimeError as error:  # the executor was shut down: the interpreter, or the loop, is ending

@@ -25,17 +25,17 @@ from itertools import count
 from typing import Any, TypeVar
 
 from lockcore.arguments import check_acquire
-from lockcore.attempt import Acquire, Steps, lease_of
+from lockcore.attempt import Acquisition, Steps, lease_of
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.call import Call, locked, ring
-from lockcore.shells.closing import LOOK_S, Closing
-from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, Driver
+from lockcore.shells.closing import LOOK_S, Drain
+from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, LoopDriver
 from lockcore.shells.handshake import discard, shaken
-from lockcore.shells.target import Target
+from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 from lockcore.turns import Wanted
 
@@ -47,10 +47,10 @@ MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
 
-class ThreadDriver(Driver):
+class ThreadDriver(LoopDriver):
     """The driver for plain threads: usable from any thread of the process that made it."""
 
-    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+    def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         if not hasattr(select, "epoll"):
             raise RuntimeError("threads need select.epoll, which gevent's patches remove; use shell='gevent'")
         self._poll = select.epoll()
@@ -63,7 +63,7 @@ class ThreadDriver(Driver):
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self._tick_ns = FAR_FUTURE_NS
-        self._closing: Closing | None = None
+        self._closing: Drain | None = None
         self._words, self._until_ns = 0, 0  # words that callers are about to leave; how long to look out for them
         self._own = threading.local()
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
@@ -71,7 +71,7 @@ class ThreadDriver(Driver):
         super().__init__(targets, settings)
 
     @classmethod
-    def connect(cls, targets: Sequence[Target], settings: Settings) -> ThreadDriver:
+    def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> ThreadDriver:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
         with ThreadPoolExecutor(min(len(targets), MOST_HANDSHAKES)) as pool:
@@ -112,7 +112,7 @@ class ThreadDriver(Driver):
             if lease is not None:
                 return lease
             self.check_open()
-            first = Acquire(self.engine, resource, won.terms, wait_ms, started_ns, self.random)
+            first = Acquisition(self.engine, resource, won.terms, wait_ms, started_ns, self.random)
             return self._carry(first.after(won, now_ns), judged=True, undo=_give_back)  # type: ignore[no-any-return]
         except BaseException:
             if round_ is not None:
@@ -239,7 +239,7 @@ class ThreadDriver(Driver):
     def _wait_in_line(self, resource: str, ttl_ms: int, wait_ms: float, started_ns: int) -> Steps:
         terms = self.engine.terms(ttl_ms)
         return (
-            yield from Acquire(self.engine, resource, terms, wait_ms, started_ns, self.random).steps(monotonic_ns())
+            yield from Acquisition(self.engine, resource, terms, wait_ms, started_ns, self.random).steps(monotonic_ns())
         )
 
     def _release(self, lease: Lease, now_ns: int) -> Generator[Round, int, Outcome]:
@@ -317,8 +317,8 @@ class ThreadDriver(Driver):
             call.fail(InstanceClosedError("all instances", "this Redlock is closed"))
         self.calls.difference_update(call for call in calls if call.over)
 
-    def end_close(self, closing: Closing) -> None:
-        """See Driver.end_close."""
+    def end_close(self, closing: Drain) -> None:
+        """See LoopDriver.end_close."""
         self._refuse(list(self.calls))
         super().end_close(closing)
 
@@ -331,14 +331,14 @@ class ThreadDriver(Driver):
             self._inbox.popleft()()
         self._poll.close()
 
-    # -- hooks of Driver and Call -------------------------------------------------------------------------------------
+    # -- hooks of LoopDriver and Call ----------------------------------------------------------------------------------
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
         """Run `job` in the I/O thread at that time."""
         heappush(self._timers, (due_ns, next(self._numbers), job))
 
     def wake(self) -> None:
-        """See Driver.wake."""
+        """See LoopDriver.wake."""
         for round_ in self.engine.take_ready():
             call = round_.waiter
             if call is not None:

@@ -27,7 +27,7 @@ class Closable(Protocol):
         """Connect to every instance that is due."""
 
 
-class Closing:
+class Drain:
     """One close, from its begin."""
 
     def __init__(self, driver: Closable, drain_s: float) -> None:

@@ -1,8 +1,7 @@
 """What every way of waiting shares: *sockets, time and one engine → rounds to wake*.
 
 Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks; it decides nothing.
-Everything here runs in the loop's own thread. An instance that breaks is detached and tried again later; nobody waits
-for it.
+Everything here runs in the loop's own thread.
 """
 
 from __future__ import annotations
@@ -13,18 +12,14 @@ from typing import Any, TypeVar
 
 from lockcore.arguments import check_lease
 from lockcore.clock import FAR_FUTURE_NS, monotonic_ns
-from lockcore.engine import Engine
-from lockcore.errors import ForeignProcessError, InstanceClosedError, InstanceError, InstanceRefusedError, ProtocolError
+from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
-from lockcore.membership import twin_of
 from lockcore.model import Denied, Lease
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.closing import Closing
-from lockcore.shells.forked import forget_after_fork
-from lockcore.shells.handshake import Connected, Shaken
-from lockcore.shells.target import Target
-from lockcore.shells.wire import Wire
+from lockcore.shells.closing import Drain
+from lockcore.shells.connections import Connections
+from lockcore.shells.target import InstanceTarget
 from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
@@ -34,63 +29,20 @@ WHOLE: object = int
 TEXT: object = str
 
 
-def _nowhere(_data: bytes) -> int:
-    """What is sent here is dropped."""
-    return 0
-
-
-class Driver:
+class LoopDriver(Connections):
     """The common half of a shell. Subclasses give the underscored hooks that raise here."""
 
-    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
-        self.targets = targets
-        self.engine = Engine([target.address for target in targets], settings, self._want_flush)
-        self.wires: list[Wire | None] = [None] * len(targets)
+    def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
+        super().__init__(targets, settings)
         self.random = Random()
-        self.closed = False
         self.calls: set[Any] = set()
         self.keepers: dict[bytes, KeepAlive] = {}
-        self._inherited: list[Wire | None] = []
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = False
-        self.engine.turns.want_wake = self._wake_later
-        forget_after_fork(self)
-
-    def make_foreign(self) -> None:
-        """This process is a child of the one that connected: its sockets and owner tokens are not ours to use.
-
-        The sockets stay as they are: what watches them (an epoll set) may still be shared with the parent. Nothing is
-        sent to them: what our copies of its callers clean up may be what the parent is just being granted.
-        """
-        self.engine.foreign = self.engine.retired = self.closed = True
-        self.engine.voters = ()
-        for pipe in self.engine.pipes:
-            pipe.transmit = _nowhere if pipe.is_open else None
-        self._inherited, self.wires = self.wires, [None] * len(self.wires)
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
-    def _want_flush(self) -> None:
-        raise NotImplementedError
-
     def _tick_later(self, delay_ns: int) -> None:
-        raise NotImplementedError
-
-    def _wake_later(self) -> None:
-        """Call `wake` from the loop itself, soon."""
-        raise NotImplementedError
-
-    def _watch(self, index: int, wire: Wire) -> None:
-        raise NotImplementedError
-
-    def _watch_writes(self, index: int, wanted: bool) -> None:
-        raise NotImplementedError
-
-    def _unwatch(self, index: int) -> None:
-        raise NotImplementedError
-
-    def _connect_later(self, index: int) -> None:
-        """Run `shake` where it may block, then call `connected` in the loop's thread."""
         raise NotImplementedError
 
     def wake(self) -> None:
@@ -105,80 +57,6 @@ class Driver:
         """Raises CannotWaitError unless it may be used from where the caller is, ForeignProcessError, and
         InstanceClosedError."""
         self.check_usable()
-
-    # -- connections --------------------------------------------------------------------------------------------------
-
-    def admit(self, shaken: Sequence[Shaken]) -> None:
-        """The first contact with all. Raises InstanceError when one is refused or a quorum is out of reach."""
-        failures = [result for result in shaken if isinstance(result, InstanceError)]
-        try:
-            for failure in failures:
-                if isinstance(failure, InstanceRefusedError):
-                    raise failure
-            if len(shaken) - len(failures) < self.engine.quorum:
-                names = ", ".join(failure.instance for failure in failures)
-                reached = len(shaken) - len(failures)
-                raise InstanceClosedError(
-                    names,
-                    f"only {reached} of {len(shaken)} instances can be reached and a quorum needs {self.engine.quorum} "
-                    f"({failures[0].detail})",
-                )
-            for index, result in enumerate(shaken):
-                twin = self._attach(index, result)
-                if twin is not None:
-                    raise twin
-        except InstanceError:
-            for index, result in enumerate(shaken):
-                if isinstance(result, Connected) and self.wires[index] is None:
-                    result.sock.close()
-            self.shut()
-            raise
-        self.arm(monotonic_ns())
-
-    def connected(self, index: int, result: Shaken) -> None:
-        """A later contact: the instance re-joins, or is tried again after its back-off."""
-        if self.closed:
-            if isinstance(result, Connected):
-                result.sock.close()
-            return
-        self._attach(index, result)
-        self.flush()
-        self.arm(monotonic_ns())
-        self._wake_later()
-
-    def _attach(self, index: int, result: Shaken) -> InstanceRefusedError | None:
-        engine, now_ns = self.engine, monotonic_ns()
-        if isinstance(result, Connected):
-            twin = twin_of(engine.members, index, result.hello)
-            if twin is None:
-                wire = Wire(
-                    result.sock,
-                    lambda wanted: self._watch_writes(index, wanted),
-                    lambda error: self.broken(index, error),
-                )
-                self.wires[index] = wire
-                self._watch(index, wire)
-                engine.attach(index, result.hello, result.dialect, wire.transmit, now_ns)
-                return None
-            result.sock.close()
-            same = f"it is the same server as {self.targets[twin].address}; each may vote once"
-            result = InstanceRefusedError(self.targets[index].address, same)
-        refused = isinstance(result, InstanceRefusedError)
-        engine.detach(index, result.detail or result.reason, now_ns, refused=refused)
-        return result if isinstance(result, InstanceRefusedError) else None
-
-    def broken(self, index: int, error: Exception) -> None:
-        """The connection of an instance ended."""
-        wire = self.wires[index]
-        if wire is None:
-            return
-        self._unwatch(index)
-        self.wires[index] = None
-        wire.close(hard=True)
-        now_ns = monotonic_ns()
-        self.engine.detach(index, str(error) or type(error).__name__, now_ns)
-        self.arm(now_ns)  # to try again, even if nobody asks for anything
-        self._wake_later()
 
     # -- bytes and time -----------------------------------------------------------------------------------------------
 
@@ -340,13 +218,13 @@ class Driver:
         if keeper is not None:
             keeper.stop()
 
-    def begin_close(self, drain_s: float) -> Closing:
+    def begin_close(self, drain_s: float) -> Drain:
         """No lock is taken or kept any more. A shell goes on until that is over, then calls `end_close`."""
         for keeper in list(self.keepers.values()):
             keeper.stop()
-        return Closing(self, drain_s)
+        return Drain(self, drain_s)
 
-    def end_close(self, closing: Closing) -> None:
+    def end_close(self, closing: Drain) -> None:
         """What nobody took is released, then every socket closed."""
         try:
             if not self.closed:
@@ -354,14 +232,3 @@ class Driver:
                 self.flush()
         finally:
             self.shut()
-
-    def shut(self) -> None:
-        """Close every socket and settle what still waits. What was written is still executed."""
-        self.closed = True
-        self.engine.retire()
-        for index, wire in enumerate(self.wires):
-            if wire is not None:
-                self._unwatch(index)
-                self.wires[index] = None
-                wire.close()
-                self.engine.detach(index, "closed", monotonic_ns())

@@ -20,15 +20,15 @@ from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
 from lockcore.arguments import check_acquire
-from lockcore.attempt import Acquire, lease_of
+from lockcore.attempt import Acquisition, lease_of
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.closing import LOOK_S
-from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, Driver
+from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, LoopDriver
 from lockcore.shells.handshake import Shaken, shaken
-from lockcore.shells.target import Target
+from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
@@ -37,10 +37,10 @@ READ, WRITE = 1, 2
 ACQUIRED = Outcome.ACQUIRED
 
 
-class GreenletDriver(Driver):
+class GreenletDriver(LoopDriver):
     """The driver for gevent: belongs to the hub of the thread that made it."""
 
-    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+    def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._hub = get_hub()
         self._park = partial(RawGreenlet.switch, self._hub)  # gevent's own wrapper costs 0.2 µs more
         self._readers: list[Any] = [None] * len(targets)
@@ -51,7 +51,7 @@ class GreenletDriver(Driver):
         self._terms_of = self.engine.terms_of
 
     @classmethod
-    def connect(cls, targets: Sequence[Target], settings: Settings) -> GreenletDriver:
+    def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> GreenletDriver:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
         jobs = [driver._spawn(shaken, target) for target in targets]
@@ -59,7 +59,7 @@ class GreenletDriver(Driver):
         return driver
 
     def make_foreign(self) -> None:
-        """See Driver.make_foreign: a hub goes on in the child, and must not watch what is the parent's.
+        """See Connections.make_foreign: a hub goes on in the child, and must not watch what is the parent's.
 
         Whoever waits there would wait for what only the parent will hear, and is told.
         """
@@ -85,7 +85,7 @@ class GreenletDriver(Driver):
         terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
         if wait_ms and resource in engine.turns:
             now_ns = monotonic_ns()
-            return self.drive(Acquire(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
+            return self.drive(Acquisition(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
         round_ = engine.set_round(resource, terms, monotonic_ns())
         try:
             try:
@@ -106,7 +106,7 @@ class GreenletDriver(Driver):
                     round_.decided(ACQUIRED, now_ns)
                 return lease
             self.check_open()
-            first = Acquire(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+            first = Acquisition(engine, resource, terms, wait_ms, round_.started_ns, self.random)
             return self.drive(first.after(round_, now_ns))
         except BaseException:
             round_.abandon()
@@ -169,7 +169,7 @@ class GreenletDriver(Driver):
             self._inside = False
 
     def check_home(self) -> None:
-        """See Driver.check_home."""
+        """See LoopDriver.check_home."""
         self.check_usable()
         if get_hub() is not self._hub:
             raise CannotWaitError("in another thread than the one that connected it")
@@ -216,10 +216,10 @@ class GreenletDriver(Driver):
             self._timer.stop()
             self._wake_later()
 
-    # -- hooks of Driver ----------------------------------------------------------------------------------------------
+    # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """See Driver.wake."""
+        """See LoopDriver.wake."""
         self._waking = True
         switch = RawGreenlet.switch
         ready, woken = self.engine.ready, 0
@@ -238,12 +238,12 @@ class GreenletDriver(Driver):
             self._want_flush()
 
     def interrupted(self) -> None:
-        """See Driver.interrupted."""
+        """See LoopDriver.interrupted."""
         super().interrupted()
         self._inside = False
 
     def tick(self) -> None:
-        """See Driver.tick."""
+        """See LoopDriver.tick."""
         for index, reader in enumerate(self._readers):
             if reader is not None and not reader.active:  # gevent stops a watcher whose callback was interrupted
                 reader.start(partial(self.readable, index))
@@ -289,10 +289,9 @@ class GreenletDriver(Driver):
                 watcher.close()
         self._readers[index] = self._writers[index] = None
 
-    def _spawn(self, function: Callable[[Target], Shaken], target: Target) -> Any:
-        if monkey.is_module_patched("socket"):
-            return gevent.spawn(function, target)
-        return self._hub.threadpool.spawn(function, target)
+    def _spawn(self, function: Callable[[InstanceTarget], Shaken], target: InstanceTarget) -> Any:
+        spawn = gevent.spawn if monkey.is_module_patched("socket") else self._hub.threadpool.spawn
+        return spawn(function, target)
 
     def _connect_later(self, index: int) -> None:
         def run() -> None:

@@ -23,7 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError, InstanceTimeoutError
 from lockcore.membership import NO_IDENTITY, Hello, fields_of, identity_of
-from lockcore.shells.target import Target
+from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Sock, plain_socket
 
 TCP_USER_TIMEOUT_MS = 10_000
@@ -56,7 +56,7 @@ class Job(Protocol):
         """What came of it."""
 
 
-def shake(target: Target) -> Connected:
+def shake(target: InstanceTarget) -> Connected:
     """Connect and inspect one instance. Raises InstanceError: InstanceRefusedError when it must not take part."""
     connection = target.connection()
     try:
@@ -72,7 +72,7 @@ def shake(target: Target) -> Connected:
         raise _failure(target, error) from None
 
 
-def shaken(target: Target) -> Shaken:
+def shaken(target: InstanceTarget) -> Shaken:
     """`shake` with its failure as a value, whatever it is: an instance that is being connected must not stay so."""
     try:
         return shake(target)
@@ -88,7 +88,7 @@ def discard(job: Job) -> None:
         result.sock.close()
 
 
-def _failure(target: Target, error: Exception) -> InstanceError:
+def _failure(target: InstanceTarget, error: Exception) -> InstanceError:
     text = target.mask(" ".join(str(error).split()))[:LONGEST_TEXT]
     if "NOAUTH" in text or "Authentication required" in text:
         return InstanceRefusedError(target.address, "it asks for a password")
@@ -123,7 +123,7 @@ def _tells(connection: Any) -> bool:
         return False
 
 
-def _inspect(target: Target, connection: Any) -> Hello:
+def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     fields = fields_of(_ask(connection, "INFO", "server"))
     tells = _tells(connection)  # before its replication id is read: from here on a change is told
     for section in ("replication", "cluster"):
@@ -172,7 +172,7 @@ def _is_forbidden(error: ResponseError) -> bool:
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
 
-def _dialect(target: Target, connection: Any) -> Dialect:
+def _dialect(target: InstanceTarget, connection: Any) -> Dialect:
     key = f"{target.key_prefix}probe-{token_hex(8)}".encode()
     if _works(connection, "DELEX", key, "IFEQ", b"x"):
         release = "delex"
@@ -197,7 +197,7 @@ def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
     return True
 
 
-def _check_scripts(target: Target, connection: Any, key: bytes) -> None:
+def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
     for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
         _works(connection, "SCRIPT", "LOAD", script.source)  # else the first EVALSHA falls back to EVAL
     forms = (("EVAL", COMPARE_AND_DELETE.source), ("EVALSHA", COMPARE_AND_DELETE.sha))

@@ -24,7 +24,7 @@ SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class InstanceTarget:
     """One instance to connect: `address` (host:port or a path) is all that may be shown of it; `mask` takes what is
     secret of it out of a text."""
 
@@ -46,7 +46,7 @@ class Target:
         return _timed(options.pop("connection_class"))(**options)
 
 
-class _Timed:
+class _DeadlineSocket:
     """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it open."""
 
     def __init__(self, inner: Any, end_s: float) -> None:
@@ -74,12 +74,12 @@ def _left_s(end_s: float) -> float:
 def _timed(kind: Any) -> Any:
     """redis-py's connection of this kind, with one deadline over all steps from `connect` on."""
 
-    class Timed(kind):  # type: ignore[misc]
+    class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0
 
-        def _connect(self) -> _Timed:
+        def _connect(self) -> _DeadlineSocket:
             self._end_s = time.monotonic() + self._socket_timeout
-            return _Timed(super()._connect(), self._end_s)
+            return _DeadlineSocket(super()._connect(), self._end_s)
 
         @property
         def socket_timeout(self) -> float:
@@ -91,10 +91,10 @@ def _timed(kind: Any) -> Any:
 
         socket_connect_timeout = socket_timeout
 
-    return Timed
+    return TimedConnection
 
 
-def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
+def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
     """Check one URL as redis-py takes them. Raises ValueError with one sentence, without its password."""
     if not isinstance(url, str) or not url.startswith(SCHEMES):
         raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port, rediss://… or unix://path")
@@ -119,7 +119,7 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> Target:
         host = str(options.get("host", "localhost"))
         host = f"[{host}]" if ":" in host else host
         address = str(options.get("path") or f"{host}:{options.get('port', 6379)}")
-        target = Target(address, options, key_prefix, mask)
+        target = InstanceTarget(address, options, key_prefix, mask)
         target.connection()
     except (ValueError, TypeError, RedisError) as error:
         raise ValueError(f"{shown(url)!r} is not a usable instance URL: {mask(error)}") from None

@@ -250,7 +250,7 @@ class Storm:
         while now_ns < self.ends_ns:
             resource = f"r{random.randrange(self.plan.resources)}"
             ttl_ms = random.choice(self.plan.ttls_ms)
-            acquire = attempt.Acquire(
+            acquire = attempt.Acquisition(
                 engine, resource, engine.terms(ttl_ms), random.choice((0, 20, 60)), now_ns, random
             )
             result = yield from acquire.steps(now_ns)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockcore import attempt
-from lockcore.attempt import Acquire, lease_of, release_steps
+from lockcore.attempt import Acquisition, lease_of, release_steps
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
@@ -21,7 +21,7 @@ DRIFT_MS = 102  # of a TTL of 10 s
 
 def acquiring(fleet: ScriptedFleet, wait_ms: float = 0, ttl_ms: int = TTL_MS) -> Run:
     engine = fleet.engine
-    acquire = Acquire(engine, "stock", engine.terms(ttl_ms), wait_ms, fleet.now_ns, NoChance())
+    acquire = Acquisition(engine, "stock", engine.terms(ttl_ms), wait_ms, fleet.now_ns, NoChance())
     return Run(fleet, acquire.steps(fleet.now_ns))
 
 
@@ -153,7 +153,7 @@ def test_a_cancelled_caller_is_cleaned_up_at_once(error: type[BaseException]) ->
 def test_a_caller_cancelled_between_two_attempts_has_nothing_to_clean_up() -> None:
     fleet = fleet_of()
     engine = fleet.engine
-    steps = Acquire(engine, "stock", engine.terms(TTL_MS), 100, fleet.now_ns, NoChance()).steps(fleet.now_ns)
+    steps = Acquisition(engine, "stock", engine.terms(TTL_MS), 100, fleet.now_ns, NoChance()).steps(fleet.now_ns)
     round_ = next(steps)
     assert isinstance(round_, SetRound)
     engine.submit(round_)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
-from lockcore.membership import Hello, Identity, State, abstention_ns, fields_of, identity_of, twin_of
+from lockcore.membership import Hello, IdentityKind, State, abstention_ns, fields_of, identity_of, twin_of
 from tests.lockcore.scripted import NIL, OK, TTL_MS, ScriptedFleet, name_of, settings_of
 
 FLUSHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
@@ -210,15 +210,15 @@ def test_a_first_contact_with_a_server_that_was_a_replica_waits_whatever_its_upt
 @pytest.mark.parametrize(
     ("server", "identity"),
     [
-        ({"server": "run_id:abc\r\nprocess_id:1\r\n", "replication": "master_replid:def\r\n"}, Identity.RUN_ID),
-        (DRAGONFLY, Identity.REPLICATION_ID),
-        (KVROCKS, Identity.PROCESS),
+        ({"server": "run_id:abc\r\nprocess_id:1\r\n", "replication": "master_replid:def\r\n"}, IdentityKind.RUN_ID),
+        (DRAGONFLY, IdentityKind.REPLICATION_ID),
+        (KVROCKS, IdentityKind.PROCESS),
         ({"server": "run_id:\r\nuptime_in_seconds:3\r\n"}, None),
         ({"server": "process_id:3\r\n"}, None),
         ({}, None),
     ],
 )
-def test_a_server_is_told_apart_by_the_best_it_offers(server: dict[str, str], identity: Identity | None) -> None:
+def test_a_server_is_told_apart_by_the_best_it_offers(server: dict[str, str], identity: IdentityKind | None) -> None:
     found = identity_of(fields_of("".join(server.values())), 1000.0)
     assert (found and found[0]) is identity
 
@@ -253,7 +253,7 @@ def test_a_wall_clock_that_is_set_moves_no_start() -> None:
 
 def test_process_numbers_of_two_machines_make_no_twins() -> None:
     fleet = fleet_of(2)
-    kvrocks = Hello("process 1", 10, "kvrocks", 1, identity=Identity.PROCESS, started_s=5.0)
+    kvrocks = Hello("process 1", 10, "kvrocks", 1, identity=IdentityKind.PROCESS, started_s=5.0)
     fleet.engine.members[0].hello = kvrocks
     assert fleet.engine.members[0].state is State.VOTING
     assert twin_of(fleet.engine.members, 1, kvrocks) is None

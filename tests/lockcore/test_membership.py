@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S
-from lockcore.membership import Hello, Member, Rejoin, State, abstention_ns
+from lockcore.membership import Hello, Membership, Rejoin, State, abstention_ns
 
 MAX_TTL_MS = 10_000
 WHOLE_NS = (10_000 + 100 + 2) * NS_PER_MS  # max_ttl + drift of 1 % + 2 ms
@@ -51,7 +51,7 @@ def test_a_first_contact_counts_at_once_where_it_is_trusted(rejoin: Rejoin) -> N
 
 
 def test_a_member_goes_through_its_states() -> None:
-    member, seen = Member(), []
+    member, seen = Membership(), []
     hello = Hello("a", 1, "redis 7", 1)
     seen.append(member.state)
     member.joined(hello, 10, now_ns=100)
@@ -71,7 +71,7 @@ def test_a_member_goes_through_its_states() -> None:
 
 
 def test_only_a_voting_member_can_lag_and_only_a_lagging_one_catches_up() -> None:
-    member, seen = Member(), []
+    member, seen = Membership(), []
     member.joined(Hello("a", 1, "redis 7", 1), 10, now_ns=100)
     member.lagged("slow")
     seen.append(member.state)
@@ -84,6 +84,6 @@ def test_only_a_voting_member_can_lag_and_only_a_lagging_one_catches_up() -> Non
 
 
 def test_an_abstention_of_no_time_is_none() -> None:
-    member = Member()
+    member = Membership()
     member.joined(Hello("a", 1, "redis 7", 1), 0, now_ns=100)
     assert (member.state, member.reason) == (State.VOTING, "")

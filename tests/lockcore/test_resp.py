@@ -9,7 +9,7 @@ import pytest
 from redis.connection import Connection
 
 from lockcore.errors import ProtocolError
-from lockcore.resp import Replies, ReplyError, bulk, error_kind, request
+from lockcore.resp import ReplyError, ReplyReader, bulk, error_kind, request
 
 REPLIES: list[tuple[bytes, Any]] = [
     (b"+OK\r\n", b"OK"),
@@ -46,12 +46,12 @@ def packed(*arguments: bytes) -> bytes:
 
 @pytest.mark.parametrize("data, expected", REPLIES)
 def test_a_reply_is_parsed_to_its_value(data: bytes, expected: object) -> None:
-    assert Replies().all(data) == [expected]
+    assert ReplyReader().all(data) == [expected]
 
 
 @pytest.mark.parametrize("data, kind", ERRORS)
 def test_an_error_reply_is_a_value_with_a_kind(data: bytes, kind: str) -> None:
-    (reply,) = Replies().all(data)
+    (reply,) = ReplyReader().all(data)
     assert isinstance(reply, ReplyError)
     assert error_kind(reply) == kind
 
@@ -62,7 +62,7 @@ def test_a_reply_that_is_no_error_is_unexpected_where_errors_are_counted(reply: 
 
 
 def test_fed_byte_by_byte_equals_fed_at_once() -> None:
-    at_once, one_by_one = Replies(), Replies()
+    at_once, one_by_one = ReplyReader(), ReplyReader()
     pieces = [reply for index in range(len(EVERYTHING)) for reply in one_by_one.all(EVERYTHING[index : index + 1])]
     assert shown(pieces) == shown(at_once.all(EVERYTHING))
     assert len(pieces) == len(REPLIES) + len(ERRORS)
@@ -72,16 +72,16 @@ def test_fed_byte_by_byte_equals_fed_at_once() -> None:
 def test_fed_in_any_pieces_equals_fed_at_once(seed: int) -> None:
     random = Random(seed)
     cuts = sorted(random.choices(range(len(EVERYTHING)), k=random.randrange(1, 30)))
-    replies, parsed = Replies(), []
+    replies, parsed = ReplyReader(), []
     for start, end in zip([0, *cuts], [*cuts, len(EVERYTHING)], strict=True):
         parsed += replies.all(EVERYTHING[start:end])
-    assert shown(parsed) == shown(Replies().all(EVERYTHING))
+    assert shown(parsed) == shown(ReplyReader().all(EVERYTHING))
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200\r\n", b"\x16\x03\x01\x02", b"+OK\r\nhello\r\n", b":one\r\n"])
 def test_bytes_that_are_no_replies_are_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="does not speak RESP2"):
-        Replies().all(data)
+        ReplyReader().all(data)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -20,7 +20,7 @@ from lockcore.commands import Dialect
 from lockcore.engine import Engine
 from lockcore.membership import Hello
 from lockcore.model import Outcome
-from lockcore.resp import Replies
+from lockcore.resp import ReplyReader
 from lockcore.rounds import SetRound
 from tests.lockcore.scripted import DELIFEQ, EVALSHA, MISCONF, NIL, OK, ONE, START_NS, settings_of
 
@@ -93,7 +93,7 @@ def test_speed_of_encoding_a_batch_of_releases(benchmark: Callable[..., Any], di
 
 @brief
 def test_speed_of_parsing_replies(benchmark: Callable[..., Any]) -> None:
-    replies, data = Replies(), (OK + NIL + ONE + MISCONF) * (ROUNDS // 4)
+    replies, data = ReplyReader(), (OK + NIL + ONE + MISCONF) * (ROUNDS // 4)
     assert len(benchmark(replies.all, data)) == ROUNDS
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockcore.attempt import Acquire
+from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
@@ -33,7 +33,7 @@ class Caller:
     def __init__(self, fleet: ScriptedFleet, wait_ms: float = 100) -> None:
         self.fleet = fleet
         engine = fleet.engine
-        acquire = Acquire(engine, "stock", engine.terms(TTL_MS), wait_ms, fleet.now_ns, NoChance())
+        acquire = Acquisition(engine, "stock", engine.terms(TTL_MS), wait_ms, fleet.now_ns, NoChance())
         self.steps = acquire.steps(fleet.now_ns)
         self.result: Any = None
         self.wanted: Any = None
@@ -257,14 +257,14 @@ def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, re
 
 
 def test_a_turn_that_an_interrupt_does_not_pass_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave, left = Acquire._leave, set()
+    leave, left = Acquisition._leave, set()
 
-    def once(self: Acquire) -> None:
+    def once(self: Acquisition) -> None:
         if self not in left:
             left.add(self)
             leave(self)
 
-    monkeypatch.setattr(Acquire, "_leave", once)
+    monkeypatch.setattr(Acquisition, "_leave", once)
     with pytest.raises(AssertionError, match="leave"):
         test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(0, OK)
 

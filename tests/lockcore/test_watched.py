@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockcore.attempt import Acquire, lease_of
+from lockcore.attempt import Acquisition, lease_of
 from lockcore.clock import NS_PER_MS
 from lockcore.model import AttemptRecord, Lease, Outcome, Vote
 from lockcore.rounds import SetRound
@@ -33,7 +33,7 @@ def watched(instances: int = 3, every: int = 1) -> tuple[ScriptedFleet, list[Att
 
 def acquiring(fleet: ScriptedFleet, wait_ms: float = 0, ttl_ms: int = TTL_MS) -> Run:
     engine = fleet.engine
-    acquire = Acquire(engine, "stock", engine.terms(ttl_ms), wait_ms, fleet.now_ns, NoChance())
+    acquire = Acquisition(engine, "stock", engine.terms(ttl_ms), wait_ms, fleet.now_ns, NoChance())
     return Run(fleet, acquire.steps(fleet.now_ns))
 
 
@@ -189,7 +189,7 @@ def test_an_attempt_without_a_quorum_of_voters_is_reported_too() -> None:
     fleet.detach(1)
     fleet.after(10)
     engine = fleet.engine
-    steps = Acquire(engine, "stock", engine.terms(TTL_MS), 0, fleet.now_ns, NoChance()).steps(fleet.now_ns)
+    steps = Acquisition(engine, "stock", engine.terms(TTL_MS), 0, fleet.now_ns, NoChance()).steps(fleet.now_ns)
     round_ = next(steps)
     assert isinstance(round_, SetRound)
     engine.submit(round_)

@@ -31,7 +31,7 @@ from lockcore.commands import FIRST_NUMBER, OWNER_TOKEN_BYTES, claim_stem, set_n
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
 from lockcore.shells.handshake import Connected, shake
-from lockcore.shells.target import Target
+from lockcore.shells.target import InstanceTarget
 
 READ_BYTES = 65536
 DRIFT_FACTOR, DRIFT_MS = 0.01, 2
@@ -136,7 +136,7 @@ class _Connection:
 class WaitAofLock:
     """A quorum of instances, one connection to each. `counts`: WAITAOF replies asked, confirmed, unconfirmed."""
 
-    def __init__(self, targets: Sequence[Target], ttl_ms: int, timeout_ms: int, counts: Counter[str]) -> None:
+    def __init__(self, targets: Sequence[InstanceTarget], ttl_ms: int, timeout_ms: int, counts: Counter[str]) -> None:
         """Connect. Raises InstanceError when an instance cannot take part."""
         pool = gevent.get_hub().threadpool
         shaken = [job.get() for job in [pool.spawn(shake, target) for target in targets]]

@@ -23,7 +23,7 @@ from lockcore import Outcome, Vote
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import ProtocolError
 from lockcore.quorum import outcome_of, quorum_of
-from lockcore.resp import Replies, ReplyError, request
+from lockcore.resp import ReplyError, ReplyReader, request
 
 REPLY_S = 5.0
 FIRST_WITH_NX_GET = (7, 0)
@@ -102,7 +102,7 @@ class _Line:
             raise EnvironmentNotReadyError(f"{self._address} cannot be reached ({error.strerror}); start it") from error
         self._socket = stack.enter_context(sock)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = Replies()
+        self._reader = ReplyReader()
         self._sent: list[tuple[int, int]] = []  # seat, when (ns)
 
     def send(self, seat: int, command: bytes) -> None:

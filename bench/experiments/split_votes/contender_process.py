@@ -35,7 +35,7 @@ from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, Ret
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
 from lockcore.shells.greenlet import GreenletDriver
-from lockcore.shells.target import Target, target_of
+from lockcore.shells.target import InstanceTarget, target_of
 
 TIMEOUT_MS = 2000.0  # a crew may be larger than the machine: a reply that waits for a core is not lost
 SPIN_NS = 150_000  # before its time a contender stops sleeping
@@ -61,7 +61,7 @@ class Voter(Protocol):
 class WatchedDriver(GreenletDriver):
     """lockcore's own driver, which also keeps when it sent something (ns, each before it left)."""
 
-    def __init__(self, targets: Sequence[Target], settings: Settings) -> None:
+    def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self.sent_ns: list[int] = []
         super().__init__(targets, settings)
 

@@ -7,12 +7,12 @@ import traceback
 import pytest
 
 from lockcore import Redlock
-from lockcore.shells.target import Target, target_of
+from lockcore.shells.target import InstanceTarget, target_of
 
 SECRET = "s3cret"
 
 
-def target(url: str) -> Target:
+def target(url: str) -> InstanceTarget:
     return target_of(url, timeout_s=1.0, key_prefix="")
 
 
