@@ -1,7 +1,7 @@
 """What replies are given to: *a connection's next reply → whoever awaits it*. Pure.
 
 Rules: a connection (pipeline.py) carries whatever is `Awaited` and knows no round; a round counts and knows no
-connection but as a `Carrier`. Each side names here what it needs of the other, so that neither imports the other.
+connection but as an `InstancePipe`. Each side names here what it needs of the other, so that neither imports the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lockcore.commands import Dialect
 from lockcore.model import Outcome
 
 
-class Carrier(Protocol):
+class InstancePipe(Protocol):
     """The connection to one instance, as what it carries sees it. `index`: of the instance, from 0."""
 
     index: int
@@ -56,10 +56,10 @@ class Awaited(Protocol):
     def success(self) -> bytes:
         """The bytes of the plainest answer; empty when none is foreseen."""
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """What the instance said."""
 
-    def silence(self, pipe: Carrier) -> None:
+    def silence(self, pipe: InstancePipe) -> None:
         """The connection broke before it said anything."""
 
 
@@ -79,10 +79,10 @@ class Ignored:
     def __init__(self, started_ns: int) -> None:
         self.started_ns = started_ns
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Nobody asked."""
 
-    def silence(self, pipe: Carrier) -> None:
+    def silence(self, pipe: InstancePipe) -> None:
         """Nobody asked."""
 
 
@@ -93,7 +93,7 @@ class Scripted(Awaited, Protocol):
     def source(self) -> bytes:
         """The script in full."""
 
-    def last_reply(self, reply: object, pipe: Carrier) -> None:
+    def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """The answer to its source: not to be sent again."""
 
 
@@ -107,10 +107,10 @@ class SentAgain:
         self.awaited = awaited
         self.started_ns = started_ns
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """The answer to both."""
         self.awaited.last_reply(reply, pipe)
 
-    def silence(self, pipe: Carrier) -> None:
+    def silence(self, pipe: InstancePipe) -> None:
         """The connection broke."""
         self.awaited.silence(pipe)

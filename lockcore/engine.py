@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from lockcore.awaited import Awaited, Carrier, Ignored, Scripted, SentAgain, Settled
+from lockcore.awaited import Awaited, Ignored, InstancePipe, Scripted, SentAgain, Settled
 from lockcore.claims import Claims, Recent, Terms
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, merged_release
@@ -141,7 +141,7 @@ class Engine:
         reached = [pipe for pipe, member in members if pipe.is_open and member.state is not State.LAGGING]
         self._submit_to(reached, round_)
 
-    def _submit_to(self, reached: Sequence[Carrier], round_: ReleaseRound) -> None:
+    def _submit_to(self, reached: Sequence[InstancePipe], round_: ReleaseRound) -> None:
         round_.undecided = -len(reached)  # not all: successes alone do not settle it
         self.deadlines.watch(round_, self.now_ns)  # before it is sent: a quiet shell sends, and sets its timer, at once
         for pipe in reached:
@@ -153,11 +153,11 @@ class Engine:
         if round_.voters:
             self.submit_release(ReleaseRound(round_, max(round_.started_ns, self.now_ns)))  # its own age, not the SET's
 
-    def send_script(self, awaited: Scripted, pipe: Carrier) -> None:
+    def send_script(self, awaited: Scripted, pipe: InstancePipe) -> None:
         """An instance forgot its scripts: send the source, which also teaches it again. Once."""
         self.unicast(pipe, awaited.source, SentAgain(awaited, self.now_ns))
 
-    def send_again(self, round_: ReleaseRound, pipe: Carrier, *, whole: bool) -> None:
+    def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """To one instance: `whole`, or by itself because what it was sent together with failed."""
         self.deadlines.watch(round_, self.now_ns)
         if whole:
@@ -165,12 +165,12 @@ class Engine:
         else:
             self.unicast(pipe, round_.encode(pipe.dialect), round_)
 
-    def teach_merged(self, pipe: Carrier) -> None:
+    def teach_merged(self, pipe: InstancePipe) -> None:
         """An instance forgot the script of merged releases: load it again."""
         load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
         self.unicast(pipe, load, Ignored(self.now_ns))
 
-    def owe(self, pipe: Carrier, round_: ReleaseRound) -> None:
+    def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Remember a release that an instance did not take (owed.py), until its key has expired."""
         self._debts[pipe.index].add(round_.won.claim, round_.started_ns)
 
@@ -198,7 +198,7 @@ class Engine:
         self._to_merge = []  # last: an interrupted turn loses nothing
         self._merge_keys.clear()
 
-    def unicast(self, pipe: Carrier, data: bytes, awaited: Awaited) -> None:
+    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
         """Queue a command for one instance."""
         if self.batch or self._to_merge:
             self._spill()

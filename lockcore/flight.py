@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lockcore.awaited import Awaited, Carrier, Settled
+from lockcore.awaited import Awaited, InstancePipe, Settled
 from lockcore.model import Outcome
 from lockcore.resp import TRANSIENT, error_kind
 
@@ -38,7 +38,7 @@ class InFlight(Awaited, Settled, Protocol):
 class Stamped(InFlight, Protocol):
     """A round that wants to know when each instance answered."""
 
-    def stamp(self, pipe: Carrier) -> None:
+    def stamp(self, pipe: InstancePipe) -> None:
         """An instance has voted for it just now."""
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Electorate(Protocol):
     ready: list[Settled]
 
     @property
-    def voters(self) -> Sequence[Carrier]:
+    def voters(self) -> Sequence[InstancePipe]:
         """The connections that a batch is sent on."""
 
 
@@ -104,7 +104,7 @@ class Flight:
                 at = part.find(refusal, at + 1)
         return found if len(found) * FEWEST_PER_REFUSAL <= len(self.rounds) else []
 
-    def count(self, pipe: Carrier, replies: int, refused: Sequence[int] = ()) -> None:
+    def count(self, pipe: InstancePipe, replies: int, refused: Sequence[int] = ()) -> None:
         """`replies` more of one instance: successes but those to the rounds `refused`."""
         rounds, done = self.rounds, self.done
         for index in refused:
@@ -193,14 +193,14 @@ class Flight:
 class MergedPart(InFlight, Protocol):
     """A release that shared a call with others."""
 
-    def send_alone(self, pipe: Carrier) -> None:
+    def send_alone(self, pipe: InstancePipe) -> None:
         """Send it again by itself."""
 
 
 class Teacher(Electorate, Protocol):
     """The engine as a merged release sees it."""
 
-    def teach_merged(self, pipe: Carrier) -> None:
+    def teach_merged(self, pipe: InstancePipe) -> None:
         """Load the script of merged releases again."""
 
 
@@ -224,7 +224,7 @@ class MergedReply:
         self.waiter: Any = None
         self.flight: Flight | None = None
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """A reply to the whole call."""
         kind = error_kind(reply)
         pipe.skip(len(self.parts))
@@ -236,5 +236,5 @@ class MergedReply:
             else:
                 release.send_alone(pipe)
 
-    def silence(self, pipe: Carrier) -> None:
+    def silence(self, pipe: InstancePipe) -> None:
         """The parts are told themselves."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal, Protocol
 
-from lockcore.awaited import Awaited, Carrier, Ignored
+from lockcore.awaited import Awaited, Ignored, InstancePipe
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.resp import request
 
@@ -213,7 +213,7 @@ def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | No
     return None
 
 
-class Forgetful(Carrier, Protocol):
+class Forgetful(InstancePipe, Protocol):
     """The connection to an instance that may forget."""
 
     def void_sets(self) -> None:
@@ -233,7 +233,7 @@ class Electoral(Protocol):
     def recount(self) -> None:
         """The voters anew."""
 
-    def unicast(self, pipe: Carrier, data: bytes, awaited: Awaited) -> None:
+    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
         """Queue a command for one instance."""
 
 
@@ -291,7 +291,7 @@ class _ReplicationAsked(Ignored):
         super().__init__(started_ns)
         self._amnesia = amnesia
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Its answer; an error says nothing."""
         if isinstance(reply, bytes):
             self._amnesia.answered(pipe.index, reply)

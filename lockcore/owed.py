@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from lockcore.awaited import Awaited, Carrier
+from lockcore.awaited import Awaited, InstancePipe
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.commands import COMPARE_AND_DELETE, eval_of
 from lockcore.resp import TRANSIENT, error_kind
@@ -30,10 +30,10 @@ class Sender(Protocol):
     now_ns: int
     settings: Settings
 
-    def unicast(self, pipe: Carrier, data: bytes, awaited: Awaited) -> None:
+    def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
         """Queue a command for one instance."""
 
-    def send_script(self, awaited: OwedRelease, pipe: Carrier) -> None:
+    def send_script(self, awaited: OwedRelease, pipe: InstancePipe) -> None:
         """Send it again with its source."""
 
 
@@ -52,14 +52,14 @@ class OwedRelease:
         """Its script in full, for an instance that does not know it."""
         return eval_of(COMPARE_AND_DELETE, self.claim)
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """The instance took it, or not yet; an unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
             self.debts.engine.send_script(self, pipe)
         else:
             self.last_reply(reply, pipe)
 
-    def last_reply(self, reply: object, pipe: Carrier) -> None:
+    def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """The instance took it, can never take it, or not yet."""
         pipe.late_replies += 1
         kind = error_kind(reply)
@@ -67,7 +67,7 @@ class OwedRelease:
             pipe.count_error(kind)
         self.debts.answered(self, put_off=kind in TRANSIENT)
 
-    def silence(self, pipe: Carrier) -> None:
+    def silence(self, pipe: InstancePipe) -> None:
         """The connection broke."""
         self.debts.lost(self)
 
@@ -77,7 +77,7 @@ class Debts:
 
     __slots__ = ("_lasts_ns", "_pause_ns", "_put_off", "_under_way", "_waiting", "_wake", "due_ns", "engine", "pipe")
 
-    def __init__(self, engine: Sender, pipe: Carrier, wake: Callable[[int], object]) -> None:
+    def __init__(self, engine: Sender, pipe: InstancePipe, wake: Callable[[int], object]) -> None:
         self.engine, self.pipe, self._wake = engine, pipe, wake
         ttl_ms = engine.settings.max_ttl_ms  # the lease may have been extended
         self._lasts_ns = ttl_ms * NS_PER_MS + drift_ns(ttl_ms, engine.settings.drift_factor)

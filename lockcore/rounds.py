@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from lockcore.arguments import check_lease
-from lockcore.awaited import Carrier
+from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
 from lockcore.flight import Flight, MergedReply, Teacher
@@ -31,16 +31,16 @@ class RoundEngine(Teacher, Protocol):
     given_back: int
 
     @property
-    def voters(self) -> tuple[Carrier, ...]:
+    def voters(self) -> tuple[InstancePipe, ...]:
         """The connections to the instances that may vote now."""
 
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent."""
 
-    def send_again(self, round_: ReleaseRound, pipe: Carrier, *, whole: bool) -> None:
+    def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """Send a release once more to one instance; `whole`: with its script's source."""
 
-    def owe(self, pipe: Carrier, round_: ReleaseRound) -> None:
+    def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Remember a release that an instance did not take."""
 
 
@@ -97,7 +97,7 @@ class SetRound:
         known = granted + self.refused + self.errored + self.silent + undecided
         return Tally(granted, self.refused, self.errored, self.silent, engine.instances - known, undecided)
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count what one instance said."""
         if isinstance(reply, ReplyError):
             self.denied_by = self._denied_by() | 1 << pipe.index
@@ -120,7 +120,7 @@ class SetRound:
     def _denied_by(self) -> int:
         return getattr(self, "denied_by", 0)
 
-    def may_hold(self, pipe: Carrier) -> bool:
+    def may_hold(self, pipe: InstancePipe) -> bool:
         """False where an error answered its SET: nothing changed there, so nothing has to be released."""
         return not self._denied_by() >> pipe.index & 1
 
@@ -136,7 +136,7 @@ class SetRound:
             self.outcome = Outcome.ACQUIRED
             self.engine.ready.append(self)
 
-    def silence(self, pipe: Carrier, kind: str = "CLOSED") -> None:
+    def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
         """The connection broke with this reply outstanding, or it no longer counts: the SET may have happened."""
         if self._one_less():
             self.silent += 1
@@ -251,14 +251,14 @@ class ReleaseRound:
         """Its script in full, for an instance that does not know it."""
         return eval_of(self.script, self.won.claim, *self.script_arguments)
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count what one instance said; an unknown script is sent again with its source."""
         if error_kind(reply) == "NOSCRIPT":
             self.engine.send_again(self, pipe, whole=True)
         else:
             self.last_reply(reply, pipe)
 
-    def last_reply(self, reply: object, pipe: Carrier) -> None:
+    def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count it, whatever it is: a release that the instance cannot take now is owed to it."""
         kind = error_kind(reply)
         if kind in TRANSIENT:
@@ -281,11 +281,11 @@ class ReleaseRound:
         """What an instance of this dialect says where the key is ours, and where it is not."""
         return self.success_reply, self.failure_reply
 
-    def send_alone(self, pipe: Carrier) -> None:
+    def send_alone(self, pipe: InstancePipe) -> None:
         """What it was sent together with failed as a whole."""
         self.engine.send_again(self, pipe, whole=False)
 
-    def put_off(self, pipe: Carrier) -> None:
+    def put_off(self, pipe: InstancePipe) -> None:
         """The instance did not take it: it gets it later, if it may hold the key."""
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
@@ -296,7 +296,7 @@ class ReleaseRound:
             self.outcome = Outcome.RELEASED
             self.engine.ready.append(self)
 
-    def silence(self, pipe: Carrier) -> None:
+    def silence(self, pipe: InstancePipe) -> None:
         """The connection broke."""
         self.put_off(pipe)
         if self.undecided:
@@ -359,7 +359,7 @@ class ExtendRound(ReleaseRound):
         """SET … IFEQ answers like a SET, the script like a release."""
         return (b"OK", None) if dialect.native_extend else (1, 0)
 
-    def put_off(self, pipe: Carrier) -> None:
+    def put_off(self, pipe: InstancePipe) -> None:
         """An extension is not sent again."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 
-from lockcore.awaited import Carrier
+from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
 from lockcore.model import AttemptRecord, Observer, Outcome, Vote
 from lockcore.quorum import outcome_of, vote_margin
@@ -59,7 +59,7 @@ class WatchedSetRound(SetRound):
             self.sent_ns[pipe.index] = now_ns
             self.votes[pipe.index] = Vote.SILENT
 
-    def reply(self, reply: object, pipe: Carrier) -> None:
+    def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count and remember what one instance said."""
         if self.undecided:
             granted = reply == b"OK"
@@ -67,12 +67,12 @@ class WatchedSetRound(SetRound):
         super().reply(reply, pipe)
         self.close()
 
-    def stamp(self, pipe: Carrier, vote: Vote = Vote.GRANTED) -> None:
+    def stamp(self, pipe: InstancePipe, vote: Vote = Vote.GRANTED) -> None:
         """An instance has voted just now."""
         self.replied_ns[pipe.index] = self.engine.now_ns
         self.votes[pipe.index] = vote
 
-    def silence(self, pipe: Carrier, kind: str = "CLOSED") -> None:
+    def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
         """The connection broke, or the instance forgot."""
         super().silence(pipe, kind)
         self.close()

@@ -22,7 +22,7 @@ from bench.run.verdict import exit_code
 from bench.safety import judge as judge_module
 from bench.safety import rules
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import engine, rounds
+from lockcore import claims, engine
 
 pytestmark = pytest.mark.integration
 NOBODY = "redis://127.0.0.1:1"
@@ -77,7 +77,7 @@ def test_a_release_without_owner_check_is_found_out(ground: Ground, monkeypatch:
 
 def test_an_ignored_drift_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "WITHIN", (1.009,))
-    monkeypatch.setattr(rounds, "drift_ns", lambda _ttl_ms, _factor: 0)
+    monkeypatch.setattr(claims, "drift_ns", lambda _ttl_ms, _factor: 0)
     finding = clocks.validity_drift(replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
     if finding.verdict in (SKIPPED, NOT_KNOWN):
         pytest.skip(f"not known here: {finding.reason}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockcore import attempt, engine, rounds
+from lockcore import attempt, claims, engine
 from lockcore.commands import Dialect
 from lockcore.engine import Engine
 from lockcore.flight import Flight
@@ -125,7 +125,7 @@ def test_an_ignored_drift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(seed=0, faults=("pause",), rate=1.008, settings={"max_ttl_ms": 500}, **CONTENDED)
     plan.ttls_ms, plan.for_ms, plan.holds = (500,), 3_000, (1.5,)
     assert complaint(plan, seeds=2) == ""
-    monkeypatch.setattr(rounds, "drift_ns", lambda ttl_ms, factor: 0)
+    monkeypatch.setattr(claims, "drift_ns", lambda ttl_ms, factor: 0)
     assert "two valid leases" in complaint(plan)
 
 
