@@ -6,6 +6,9 @@ whose units are normalised at the door and scaled on print.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 MISSING, INFINITE = "–", "∞"
 
 
@@ -14,6 +17,11 @@ def count(value: float | None) -> str:
     if value is None:
         return MISSING
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
+
+
+def decimals(value: float | None, digits: int = 2) -> str:
+    """Return a number with so many digits after the point."""
+    return MISSING if value is None else f"{value:,.{digits}f}"
 
 
 def counted(value: float, noun: str) -> str:
@@ -77,3 +85,22 @@ def in_unit(value: float | None, unit: str) -> str:
     if unit == "ratio":
         return percent(value, 2)
     return f"{value:.2f}" if value != int(value) and value < 10 else count(value)
+
+
+def threshold_text(entry: Mapping[str, Any]) -> str:
+    """Return what was measured, the limit and the margin, or why there is no answer."""
+    value, limit = (in_unit(entry[name], entry["unit"]) for name in ("value", "limit"))
+    if entry.get("infinite"):
+        value = entry["reason"]
+    parts = [f"measured {value}", f"limit {limit}"]
+    if entry["margin"] is not None:
+        parts.append(f"margin {_margin(entry)}")
+    if entry["reason"] and entry["reason"] != value:
+        parts.append(entry["reason"])
+    return " · ".join(parts)
+
+
+def _margin(entry: Mapping[str, Any]) -> str:
+    margin, ratio = entry["margin"], entry["margin_ratio"]
+    sign = "-" if margin < 0 else "+" if margin else ""
+    return sign + (in_unit(abs(margin), entry["unit"]) if ratio is None else percent(abs(ratio)))

@@ -16,10 +16,19 @@ from typing import Any
 
 from bench.gates.threshold import sentence
 from bench.measure.verdict import word_of
-from bench.report.figures import INFINITE, count, counted, inverse, latency, milliseconds, percent, share
+from bench.report.figures import (
+    INFINITE,
+    count,
+    counted,
+    inverse,
+    latency,
+    milliseconds,
+    percent,
+    share,
+    threshold_text,
+)
 from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet, sheet_of
-from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 

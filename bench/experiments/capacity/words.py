@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.report.figures import MISSING, count, latency, milliseconds, percent
+from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.model import Delay, Skew
@@ -182,7 +182,7 @@ def _instance(instance: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"#{instance['index']} {instance['address']}",
         percent(instance["cpu_ratio"], 0),
-        MISSING if cpu is None else f"{cpu:.1f}",
+        decimals(cpu, 1),
         milliseconds(instance["reply_p50_s"]),
         milliseconds(instance["reply_p99_s"]),
         count(instance["delayed_fsyncs"]),

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.gates.metric import FOREVER_S
-from bench.report.figures import INFINITE, MISSING, count, counted, in_unit
+from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
-from bench.report.thresholds import threshold_text
 from bench.scenario.model import Delay
 from bench.scenario.quantity import delay_text, duration_text
 

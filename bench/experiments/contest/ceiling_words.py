@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.report.figures import decimals
+
 _COLUMNS = 108  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
 
 
@@ -51,7 +53,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['cycles_per_s']:,.0f}",
         f"{row['client_us']:.2f}",
         f"{row['server_us']:.2f}",
-        "–" if row["p50_us"] is None else f"{row['p50_us']:,.0f}",
+        decimals(row["p50_us"], 0),
         f"{ratio['median']:.3f}",
         f"{ratio['low']:.2f}–{ratio['high']:.2f}",
         "" if bar is None else f"{bar:.2f} {'reached' if ratio['median'] >= bar else 'missed'}",

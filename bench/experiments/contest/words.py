@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report.figures import MISSING, count, milliseconds, percent, share
+from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.junit import Case, Suite
 from bench.report.readme import put_between_marks
 from bench.report.sheet import Part, Sheet, part_markdown, sheet_of
@@ -139,8 +139,8 @@ def _hot(row: Row) -> tuple[str, ...]:
         _count(row["cycles_per_s"]),
         _wait(row, "p50_us"),
         _wait(row, "p99_us"),
-        MISSING if jain is None else f"{jain:.2f}",
-        MISSING if commands is None else f"{commands:.1f}",
+        decimals(jain),
+        decimals(commands, 1),
         share(row["gave_up"], row["gave_up"] + row["leases"]),
         count(sum(row["errors"].values())),
     )

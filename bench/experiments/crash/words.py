@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.experiments.crash.judge import impossible
 from bench.measure.expectation import ROW_WORDS
-from bench.report.figures import MISSING, count
+from bench.report.figures import MISSING, count, decimals
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 
@@ -60,7 +60,7 @@ def _headline(result: Result) -> str:
         told.append(f"always lost {count(_sum(always, 'lost_total'))} in {count(_sum(always, 'cuts'))} cuts")
     if cut := [row for row in groups if row["policy"] == "everysec" and row["kind"] == "power-cut"]:
         most, window = max(row["lost_per_cut"]["max"] for row in cut), _most(row["lost_window_s"]["max"] for row in cut)
-        told.append(f"everysec up to {count(most)} locks, {_seconds(window)} s, at a power cut")
+        told.append(f"everysec up to {count(most)} locks, {decimals(window)} s, at a power cut")
     if delayed := [row for row in result["rows"] if row["restart"] == "delayed"]:
         cuts = _sum([row for row in groups if row["restart"] == "delayed"], "cuts")
         told.append(f"delayed restart: {count(_sum(delayed, 'double_grants'))} double grants in {count(cuts)} cuts")
@@ -144,11 +144,11 @@ def _lost(row: Row) -> tuple[str, ...]:
     return (
         *_named(row),
         count(row["cuts"]),
-        _number(row["lost_per_cut"]["median"]),
-        _number(row["lost_per_cut"]["max"]),
+        decimals(row["lost_per_cut"]["median"], 0),
+        decimals(row["lost_per_cut"]["max"], 0),
         MISSING if row["lost_share"] is None else f"{row['lost_share']:.0%}",
-        _seconds(window["median"]),
-        _seconds(window["max"]),
+        decimals(window["median"]),
+        decimals(window["max"]),
         f"{row['fsync_in_flight']['cuts']}/{row['cuts']}" + _mark(row),
     )
 
@@ -157,12 +157,12 @@ def _twice(rows: Sequence[Row], margins: int, lost: Row | None) -> tuple[str, ..
     trusting = {row["margin"]: row for row in rows if not row["abstention"]}
     abstaining = [row for row in rows if row["abstention"]]
     held = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(margins)]
-    waits = [_seconds(_most(row["unavailable_s"]["max"] for row in some)) for some in (trusting.values(), abstaining)]
+    waits = [decimals(_most(row["unavailable_s"]["max"] for row in some)) for some in (trusting.values(), abstaining)]
     if lost is not None:
         window_s, back_s = lost["lost_window_s"]["max"], _most(row["back_s"]["max"] for row in rows)
         usual_s = _most(row["unavailable_s"]["median"] for row in rows)
-        gone = _number(lost["lost_per_cut"]["max"])
-        return (*_named(rows[0]), *held, gone, *map(_seconds, (window_s, back_s, usual_s)), waits[0])
+        gone = decimals(lost["lost_per_cut"]["max"], 0)
+        return (*_named(rows[0]), *held, gone, *map(decimals, (window_s, back_s, usual_s)), waits[0])
     return (*_named(rows[0]), *held, _doubled(abstaining), *waits)
 
 
@@ -283,14 +283,6 @@ def _sum(rows: Iterable[Row], name: str) -> int:
 
 def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{value:,.0f}"
-
-
-def _seconds(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2f}"
 
 
 def suite(result: Result) -> Suite:

@@ -11,7 +11,7 @@ from string import ascii_letters
 from typing import Any
 
 from bench.experiments.fsync.scatter import Point, scatter
-from bench.report.figures import MISSING, count, latency, milliseconds
+from bench.report.figures import MISSING, count, decimals, latency, milliseconds
 from bench.report.sheet import GOOD, Part, Sentence, Sheet
 
 Page = Mapping[str, Any]
@@ -116,7 +116,7 @@ def _losses(crash: Mapping[str, Any] | None) -> tuple[str, ...]:
     return (
         count(round(lost["median"])),
         count(lost["max"]),
-        MISSING if crash["lost_window_max_s"] is None else f"{crash['lost_window_max_s']:.2f}",
+        decimals(crash["lost_window_max_s"]),
         f"{count(crash['double_grants'])} in {count(crash['cuts'])}",
         f"{waits['max']:.1f}",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.report.figures import MISSING, count, milliseconds
+from bench.report.figures import MISSING, count, decimals, milliseconds
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.quantity import duration_text
@@ -157,7 +157,7 @@ def _leaks(leaks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rate(interval: Mapping[str, Any], digits: int = 2) -> str:
-    return MISSING if interval["rate"] is None else f"{interval['rate']:.{digits}f}"
+    return decimals(interval["rate"], digits)
 
 
 def _interval(interval: Mapping[str, Any], digits: int = 2) -> str:
@@ -168,7 +168,7 @@ def _interval(interval: Mapping[str, Any], digits: int = 2) -> str:
 
 
 def _mean(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.{1 if value < 99.95 else 0}f}"
+    return decimals(value, 1 if value is None or value < 99.95 else 0)
 
 
 def suite(result: Result) -> Suite:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.report.figures import MISSING, count, latency, percent
+from bench.report.figures import MISSING, count, decimals, latency, percent
 from bench.report.html.facts import scenario_facts
 from bench.report.html.figure import Cell, Column, Data, Figure, Key, Page, Section, Table
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, plot
@@ -38,7 +38,7 @@ _ROWS: tuple[tuple[str, Show], ...] = (
     ("release p99", lambda r: latency(r["latency_s"]["release"]["p99"])),
     ("hand-off p50", lambda r: latency(r["latency_s"]["handoff"]["p50"])),
     ("acquired", lambda r: percent(r["outcome_shares"]["acquired"])),
-    ("attempts per lease", lambda r: MISSING if r["attempts"]["mean"] is None else f"{r['attempts']['mean']:.2f}"),
+    ("attempts per lease", lambda r: decimals(r["attempts"]["mean"])),
     ("client CPU µs per lease", lambda r: count(r["cost"]["client_cpu_us_per_cycle"])),
     ("server CPU µs per lease", lambda r: count(r["cost"]["server_cpu_us_per_cycle"])),
     ("service faults", lambda r: count(r["safety"]["service_faults"])),

@@ -16,7 +16,7 @@ from bench.gates.metric import find_metric, metrics
 from bench.gates.threshold import read_threshold, read_thresholds, sentence
 from bench.measure.histogram import Histogram
 from bench.measure.result import schema
-from bench.report.thresholds import threshold_text
+from bench.report.figures import threshold_text
 
 SAMPLE = json.loads((Path(__file__).parents[1] / "report" / "sample.json").read_text(encoding="utf-8"))
 Result = dict[str, Any]
