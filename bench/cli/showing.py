@@ -19,7 +19,6 @@ from bench.report.kinds import cases_of, told
 from bench.report.sheet import print_sheet, sheet_markdown
 from bench.run.done import Done
 from bench.run.interrupt import until_shown
-from bench.run.run import Finished
 
 
 @until_shown()
@@ -28,7 +27,7 @@ def show(done: Done, files: Outputs, values: Mapping[str, Any]) -> int:
     return show_result(done, files, values)
 
 
-def show_result(done: Done | Finished, files: Outputs, values: Mapping[str, Any], footer: str = "") -> int:
+def show_result(done: Done, files: Outputs, values: Mapping[str, Any], footer: str = "") -> int:
     """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
 
     `footer`: a line of the command's own below the tables.

@@ -1,4 +1,4 @@
-"""How an experiment ends: *its result → stored, or shown and complained of; one exit code*.
+"""How a run or an experiment ends: *its result → stored, or shown and complained of; one exit code*.
 
 Rules: what was measured is never lost because a disk is full or a folder has gone: the result is handed back, and
 beside it why it could not be stored. 130 outlives everything. Source: README's exit codes.

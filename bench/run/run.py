@@ -21,6 +21,7 @@ from bench.gates.threshold import read_thresholds
 from bench.measure.result import Result, write_result
 from bench.measure.workers import read_workers
 from bench.run.conclude import Evidence, conclude, key_names
+from bench.run.done import Done
 from bench.run.faults import Timeline
 from bench.run.follow import Course, Show, follow
 from bench.run.interrupt import Interrupts
@@ -54,17 +55,7 @@ class Order:
     allow_skipped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A run that has a result; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
-
-    result: Result
-    path: Path | None
-    exit_code: int
-    unstored: str = ""
-
-
-def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Finished:
+def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done:
     """Run `order`, showing its progress, and return its result, which is written by then if it can be.
 
     `interrupts`: entered by the caller; with a result returned, they only count. Raises BenchError when the run cannot
@@ -79,7 +70,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Finished:
 
 def run_on(
     servers: Servers, order: Order, interrupts: Interrupts, show: Show, *, environ: Mapping[str, str] = os.environ
-) -> Finished:
+) -> Done:
     """Run `order` on servers that are there and stay: one run of several. `environ`: of the load's processes.
 
     Raises as `run_scenario` does; the servers must have been opened for the scenario's own faults.
@@ -113,7 +104,7 @@ def run_on(
         result["warnings"] += telemetry.finish(result["safety"], hurried=course.interrupted)
         code = exit_code(result["verdict"], interrupted=interrupts.count > 0)  # also while it was judged
         result["verdict"]["exit_code"] = code
-        return Finished(result, *_stored(result, order, workdir, code))
+        return Done(result, *_stored(result, order, workdir, code))
 
 
 def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:

@@ -21,9 +21,10 @@ from bench.experiments.observe.panels import Span, ask_boards, read_boards
 from bench.experiments.observe.query import Prometheus
 from bench.experiments.observe.watch import SCRAPE_S, Watch
 from bench.measure.result import SCHEMA_VERSION
+from bench.run.done import Done
 from bench.run.follow import Show
 from bench.run.interrupt import Interrupts
-from bench.run.run import Finished, Order, run_scenario
+from bench.run.run import Order, run_scenario
 from bench.run.verdict import INTERRUPTED
 
 PANELS_NAME = "panels.json"
@@ -35,7 +36,7 @@ Panels = dict[str, Any]
 class Observed:
     """The run, and its panels; `panels` None = there are none. `why`: the reason, or that they show less than it."""
 
-    finished: Finished
+    finished: Done
     panels: Panels | None
     path: Path | None
     why: str = ""
@@ -79,7 +80,7 @@ def _last_word_s(prometheus: Prometheus, run: str, start_s: float) -> float:
     return seen_s
 
 
-def _missed(prometheus: Prometheus, finished: Finished, run: str, start_s: float, end_s: float) -> str:
+def _missed(prometheus: Prometheus, finished: Done, run: str, start_s: float, end_s: float) -> str:
     """A sentence where the boards show less than the result: a busy Prometheus comes late, or not at all."""
     counted_as = f'redlock_acquire_outcomes_total{{redlock_run_id="{run}"}}'
     answer = prometheus.at(f"sum(last_over_time({counted_as}[{end_s - start_s + 1:.0f}s]))", end_s)

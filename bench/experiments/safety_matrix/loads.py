@@ -18,8 +18,9 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, cannot, find
 from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.registry import find_recipe
+from bench.run.done import Done
 from bench.run.interrupt import Interrupts
-from bench.run.run import Finished, Order, run_scenario
+from bench.run.run import Order, run_scenario
 from bench.scenario import Scenario, load
 from bench.scenario.model import Fault
 
@@ -154,7 +155,7 @@ def _load_once(strain: Strain, recipe: str, duration_ms: float, ground: Ground) 
     return judge_load(finished, strain, safe=find_recipe(recipe).about.safe)
 
 
-def judge_load(finished: Finished, strain: Strain, *, safe: bool) -> Finding:
+def judge_load(finished: Done, strain: Strain, *, safe: bool) -> Finding:
     """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
     result, safety = finished.result, finished.result["safety"]
     undone = [f"{fault['kind']}: {fault['skipped']}" for fault in result["faults"] if fault["skipped"]]

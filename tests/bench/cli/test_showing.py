@@ -17,7 +17,6 @@ from bench.cli.report import place_of
 from bench.cli.run import RunOutput, run_and_print
 from bench.run.done import Done
 from bench.run.interrupt import Interrupts, until_shown
-from bench.run.run import Finished
 from bench.scenario import load
 
 SAMPLE = Path(__file__).parents[1] / "report" / "sample.json"
@@ -60,9 +59,9 @@ def test_a_run_is_shown_whole_and_ends_with_130(
 ) -> None:
     run_result: dict[str, Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
 
-    def run_scenario(_order: object, interrupts: Interrupts, _show: object) -> Finished:
+    def run_scenario(_order: object, interrupts: Interrupts, _show: object) -> Done:
         interrupts.raising = False
-        return Finished(run_result, Path("one/result.json"), 0)
+        return Done(run_result, Path("one/result.json"), 0)
 
     monkeypatch.setattr(run_module, "run_scenario", run_scenario)
     monkeypatch.setattr(showing, "report_beside", interrupted)

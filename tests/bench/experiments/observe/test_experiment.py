@@ -13,8 +13,9 @@ from bench.experiments.observe.page import _missing, value_text
 from bench.experiments.observe.panels import Span, _stretches, read_boards, resolve
 from bench.experiments.observe.query import Answer, Prometheus, Series
 from bench.experiments.observe.watch import Watch, _variables, _wanted, find_collector, find_prometheus
+from bench.run.done import Done
 from bench.run.interrupt import Interrupts
-from bench.run.run import Finished, Order, run_scenario
+from bench.run.run import Order, run_scenario
 from bench.run.verdict import INTERRUPTED
 from bench.scenario import load
 
@@ -103,7 +104,7 @@ class Nobody:
 def test_ctrl_c_while_the_panels_are_asked_leaves_only_them_away(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    finished = Finished({"id": "x"}, tmp_path / "result.json", 0)
+    finished = Done({"id": "x"}, tmp_path / "result.json", 0)
     monkeypatch.setattr(
         "bench.experiments.observe.experiment.run_scenario", lambda _order, _interrupts, _show: finished
     )
@@ -126,17 +127,17 @@ class Told:
 
 
 def test_boards_that_show_less_than_the_run_say_so() -> None:
-    finished = Finished({"totals": {"acquired": 1200, "contended": 34}}, None, 0)
+    finished = Done({"totals": {"acquired": 1200, "contended": 34}}, None, 0)
     assert _missed(Told(1234.0), finished, "x", 0.0, 9.0) == ""  # type: ignore[arg-type]
     assert "show 1,000 of its 1,234 acquires" in _missed(Told(1000.0), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
     assert "show 0 of its 1,234" in _missed(Told(None), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
 
 
 def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run_on(_servers: object, _order: Order, interrupts: Interrupts, _show: object) -> Finished:
+    def run_on(_servers: object, _order: Order, interrupts: Interrupts, _show: object) -> Done:
         interrupts.raising = False
         interrupts.note()
-        return Finished({}, None, 0)
+        return Done({}, None, 0)
 
     monkeypatch.setattr("bench.run.run.open_servers", lambda *_, **__: nullcontext())
     monkeypatch.setattr("bench.run.run.run_on", run_on)

@@ -20,16 +20,16 @@ from bench.experiments.safety_matrix.loads import (
 )
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.registry import find_recipe
-from bench.run.run import Finished
+from bench.run.done import Done
 from bench.topology.faults.kinds import read_faults
 
 
-def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Finished:
+def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Done:
     names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid")
     counts = {"tested_leases": 150, **counts}
     safety: dict[str, Any] = {"verdict": verdict, "reason": None, **dict.fromkeys(names, 0), **counts}
     faults = [{"kind": "stop", "skipped": skipped}]
-    return Finished({"safety": safety, "faults": faults, "totals": {"acquired": 100}}, Path("here"), 0)
+    return Done({"safety": safety, "faults": faults, "totals": {"acquired": 100}}, Path("here"), 0)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
         (finished("VIOLATED", foreign_deletes=1), PAUSES, True, VIOLATED),
     ],
 )
-def test_what_a_load_says_of_a_recipe(ended: Finished, strain: Strain, safe: bool, verdict: str) -> None:
+def test_what_a_load_says_of_a_recipe(ended: Done, strain: Strain, safe: bool, verdict: str) -> None:
     assert judge_load(ended, strain, safe=safe).verdict == verdict
 
 
