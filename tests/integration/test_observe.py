@@ -80,7 +80,6 @@ def test_prometheus_answers_while_it_runs_and_ctrl_c_keeps_what_was_measured(tmp
     assert result["interrupted"] is True
     panels = json.loads((tmp_path / "result" / "panels.json").read_text())
     assert panels["id"] == result["id"]
-    assert (tmp_path / "result" / "panels.html").stat().st_size > 10_000
     assert all_gone(tmp_path)
 
 

@@ -1,7 +1,7 @@
-"""`lockbench observe`: *scenario and options → a run that can be watched, its boards stored and drawn*.
+"""`lockbench observe`: *scenario and options → a run that can be watched, and what every panel of its boards says*.
 
 Rules: all of `lockbench run` holds, exit codes too. Where Prometheus is goes to stderr as soon as it scrapes; the
-panels go into panels.json and panels.html beside the result. Source: README, "Watching a run".
+panels' answers go into panels.json beside the result.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from bench.scenario import Scenario, load
 if TYPE_CHECKING:
     from bench.experiments.observe.experiment import Observed
     from bench.experiments.observe.watch import Watch
-
-PAGE_NAME = "panels.html"
 
 
 @click.command(
@@ -51,7 +49,7 @@ PAGE_NAME = "panels.html"
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="no progress and no summary")
 def observe(scenario: Path | None, **values: Any) -> int:
-    """One run with Prometheus around it: query it while it runs, see every board's panels afterwards.
+    """One run with Prometheus around it: query it while it runs, keep what every board's panels say.
 
     SCENARIO.toml and the options are those of `lockbench run`.
     """
@@ -117,10 +115,7 @@ def _show(observed: Observed, values: dict[str, Any]) -> None:
 
 
 def _boards(observed: Observed) -> str:
-    from bench.errors import BenchError
     from bench.experiments.observe.experiment import counted
-    from bench.experiments.observe.page import panels_page
-    from bench.report.html.page import write_page
 
     if observed.panels is None or observed.path is None:
         return "none"
@@ -128,9 +123,4 @@ def _boards(observed: Observed) -> str:
     said = f"{full} of {every} panels have data"
     if complaints:
         said += f", Prometheus complained {len(complaints)} times: {complaints[0]}"
-    try:
-        page = panels_page(observed.panels, observed.finished.result, str(observed.finished.path))
-        path = write_page(page, observed.path.with_name(PAGE_NAME))
-    except (BenchError, ImportError) as error:
-        return f"{said} · {observed.path} (no page: {error})"
-    return f"{said} · {path}"
+    return f"{said} · {observed.path}"

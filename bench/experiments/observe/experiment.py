@@ -3,7 +3,7 @@
 Rules: the run is that of `lockbench run`, its result and exit code too; what watches it never decides them. The panels
 are asked when Prometheus has seen the run's last word. What was measured is kept, and shown, whatever happens to the
 panels: Ctrl-C while they are asked leaves only them away.
-Source: observe_watch.py, observe_panels.py; bench/measure/panels.schema.json.
+Source: bench/measure/panels.schema.json.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.observe.experiment import _missed, counted, observe, write_panels
-from bench.experiments.observe.page import _missing, value_text
 from bench.experiments.observe.panels import Span, _stretches, read_boards, resolve
 from bench.experiments.observe.query import Answer, Prometheus, Series
 from bench.experiments.observe.watch import Watch, _variables, _wanted, find_collector, find_prometheus
@@ -146,32 +145,9 @@ def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPa
         assert run_scenario(order, interrupts, lambda _: None).exit_code == INTERRUPTED
 
 
-def test_what_compares_two_runs_says_that_there_is_one() -> None:
-    ratio = {"targets": [{"expr": 'a{run=~"$run"} / a{run=~"$baseline"}', "error": "", "warnings": [], "series": []}]}
-    plain = {"targets": [{"expr": 'a{run=~"$run"}', "error": "", "warnings": [], "series": []}]}
-    assert "compares two runs" in _missing(ratio)
-    assert "did not happen" in _missing(plain)
-
-
 def test_panels_that_cannot_be_written_leave_nothing_half(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="cannot be written"):
         write_panels({"boards": []}, tmp_path / "gone")
     path = write_panels({"boards": []}, tmp_path)
     assert json.loads(path.read_text()) == {"boards": []}
     assert [one.name for one in tmp_path.iterdir()] == ["panels.json"]
-
-
-@pytest.mark.parametrize(
-    "value, unit, text",
-    [
-        (0.0042, "s", "4.20 ms"),
-        (0.5, "percentunit", "50.0 %"),
-        (2048.0, "bytes", "2.0 KiB"),
-        (12.0, "bytes", "12 B"),
-        (1234.0, "suffix: acquires/s", "1,234 acquires/s"),
-        (1.07, "suffix: ×", "1.07 ×"),
-        (None, "s", "–"),
-    ],
-)
-def test_a_value_is_shown_in_its_panels_unit(value: float | None, unit: str, text: str) -> None:
-    assert value_text(value, unit) == text
