@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.telemetry.table import BY_NAME, Instrument, Kind
+from bench.telemetry.table import BY_NAME, Instrument, InstrumentKind
 
 INSTANCE = ("server_address", "server_port")
 RUN = "redlock_run_id"
@@ -44,7 +44,7 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong part.
     """
     one = BY_NAME[name]
-    if (one.kind is Kind.HISTOGRAM) != (part in ("bucket", "sum", "count")):
+    if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count")):
         raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
     known = _labels(one) | ({"le"} if part == "bucket" else set())
     unknown = set(labels) - known

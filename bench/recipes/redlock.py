@@ -12,7 +12,7 @@ from typing import Self
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.protocol import About, Acquire, Reach, RecipeSettings, Release, pass_by, reach_of
-from bench.telemetry.attempts import AttemptLog
+from bench.telemetry.load_log import AttemptLog
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock
 from lockcore.errors import InstanceError
 

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from bench.recipes.instance import Instance
 from bench.recipes.plain import DRIFT_FACTOR, HELD, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
-from bench.telemetry.extensions import ExtensionLog
+from bench.telemetry.load_log import ExtensionLog
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_EXTEND

@@ -18,8 +18,8 @@ from bench.run.faults import Timeline
 from bench.run.servers import Servers
 from bench.safety.live import LiveJudge
 from bench.scenario import Scenario
+from bench.telemetry.instances import FSYNCS
 from bench.telemetry.run import Run, address_of, policy_of
-from bench.telemetry.servers import FSYNCS
 from bench.telemetry.settings import settings_of
 from bench.topology.faults.site import Site
 from bench.topology.info_watch import InfoWatch

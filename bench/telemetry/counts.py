@@ -6,7 +6,7 @@ Rules
 - Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
 - A hand-off needs the operations around it: it is looked for in the records added last and those before.
 
-Source: the definitions of bench.measure (latency, outcomes, votes); `table.py`.
+Source: the definitions of bench.measure (latency, outcomes, votes).
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.timeline import Integers
-from bench.telemetry.attributes import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
-from bench.telemetry.buckets import NS_PER_S, Buckets
-from bench.telemetry.extensions import Extension
-from bench.telemetry.points import Exemplar, Point, point
+from bench.telemetry.load_log import Extension
+from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
+from bench.telemetry.table import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
 
 SETTLE_NS, FAST = 2 * NS_PER_S, 20_000
 Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
 
 
-class Counts:
+class OperationCounts:
     """Adds up a run. `quorum`: the votes that win."""
 
     def __init__(self, quorum: int) -> None:
@@ -84,7 +83,7 @@ class Counts:
         """Those of them that got the lock."""
         return self._acquires["acquired"].count
 
-    def points(self, exemplars: Exemplars) -> Iterator[Point]:
+    def points(self, exemplars: Exemplars) -> Iterator[DataPoint]:
         """All of it. Of each closed set every member is there, with 0 if it never happened."""
         for name, buckets in self._acquires.items():
             took = point("redlock.acquire.duration", buckets, redlock_outcome=name)
@@ -117,7 +116,7 @@ class Extensions:
             took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
             buckets.add(np.array(took, np.int64))
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[DataPoint]:
         """One histogram per outcome; none while nothing was ever extended."""
         if any(buckets.count for buckets in self._buckets.values()):
             for name, buckets in self._buckets.items():
@@ -133,7 +132,7 @@ class HandoffWindow:
         self._kept = np.empty(0, RECORD_DTYPE)
         self._until_ns = 0
 
-    def add(self, records: Records, now_ns: int, counts: Counts) -> None:
+    def add(self, records: Records, now_ns: int, counts: OperationCounts) -> None:
         """Take what is new at `now_ns`, and count what is settled by now."""
         kept = np.concatenate([self._kept, records])
         settle_ns = SETTLE_NS

@@ -6,7 +6,7 @@ Rules
 - Counters at the end are those of the whole history read once more, votes patched late included: equal to `totals`.
 - A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one warning.
 
-Source: bench.measure (the run's folder protocol), this folder's parts.
+Source: bench.measure (the run's folder protocol).
 """
 
 from __future__ import annotations
@@ -25,27 +25,16 @@ from typing import Any
 from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, Records, history_parts, read_history
 from bench.measure.workers import Worker, read_workers
-from bench.telemetry.attempts import AttemptTail
-from bench.telemetry.attributes import VIOLATIONS
-from bench.telemetry.buckets import NS_PER_S
-from bench.telemetry.counts import Counts, Extensions, HandoffWindow, busy
-from bench.telemetry.extensions import ExtensionTail
+from bench.telemetry.counts import Extensions, HandoffWindow, OperationCounts, busy
+from bench.telemetry.instances import AnswerTimes, Info, InfoTotals, instance_points
+from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
-from bench.telemetry.page import Page, open_page
-from bench.telemetry.points import Point, Snapshot, point
-from bench.telemetry.run import Run
-from bench.telemetry.servers import Info, Servers
-from bench.telemetry.settings import Settings
-from bench.telemetry.spans import Spans
-from bench.telemetry.surroundings import (
-    Replies,
-    instance_points,
-    phase_of,
-    phase_points,
-    run_points,
-    worker_points,
-)
-from bench.telemetry.tracing import Tracing
+from bench.telemetry.page import MetricsPage, open_page
+from bench.telemetry.points import NS_PER_S, DataPoint, Snapshot, point
+from bench.telemetry.run import Run, phase_of, phase_points, run_points, worker_points
+from bench.telemetry.settings import TelemetrySettings
+from bench.telemetry.table import VIOLATIONS
+from bench.telemetry.traces import Spans, Tracing
 
 TRIES = 5  # looks that fail one after the other, before it gives up
 LOOK_S = 1.0  # at most between two looks: files do not stay for ever
@@ -66,12 +55,12 @@ class Sources:
 class Exporter:
     """Exports one run. Made by `open_exporter`; `start` before the load, `finish` once there is a result."""
 
-    def __init__(self, settings: Settings, run: Run, folder: Path, sources: Sources) -> None:
+    def __init__(self, settings: TelemetrySettings, run: Run, folder: Path, sources: Sources) -> None:
         self._settings, self._run, self._folder, self._sources = settings, run, folder, sources
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._began_ns = time.time_ns()
         self._otlp: Otlp | None = None
-        self._page: Page | None = None
+        self._page: MetricsPage | None = None
         resource = run.resource(settings.service_name)
         if settings.metrics or settings.traces:
             self._otlp = open_otlp(settings, resource, self._wall_ns)
@@ -83,8 +72,8 @@ class Exporter:
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
-        self._counts, self._handoffs = Counts(run.quorum), HandoffWindow()
-        self._replies, self._servers = Replies(run.addresses), Servers(run.addresses)
+        self._counts, self._handoffs = OperationCounts(run.quorum), HandoffWindow()
+        self._replies, self._servers = AnswerTimes(run.addresses), InfoTotals(run.addresses)
         self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
         self._looked_ns = self._before_ns = time.monotonic_ns()
         self._last: Records | None = None
@@ -178,7 +167,7 @@ class Exporter:
 
         A worker that nobody follows forgets its oldest files; then what was counted while they were there stays.
         """
-        counts, parts = Counts(self._run.quorum), history_parts(self._folder)
+        counts, parts = OperationCounts(self._run.quorum), history_parts(self._folder)
         for part in range(parts):
             history = read_history(self._folder, part, parts)
             if history.missing_segments:
@@ -217,7 +206,7 @@ class Exporter:
             if sink is not None:
                 sink.offer(snapshot)
 
-    def _gauges(self, notes: Sequence[Worker]) -> Sequence[Point]:
+    def _gauges(self, notes: Sequence[Worker]) -> Sequence[DataPoint]:
         """Who holds and who waits: as the records tell, or as the workers saw it last, where holds and waits outlast
         an interval."""
         running = [note for note in notes if note["phase"] == "running"]
@@ -229,7 +218,7 @@ class Exporter:
             point("redlock.load.achieved", self._achieved_per_s),
         )
 
-    def _others(self) -> list[Point]:
+    def _others(self) -> list[DataPoint]:
         faults = self._sources.faults()
         points = [
             point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
@@ -272,12 +261,12 @@ class Exporter:
         return said
 
 
-def open_exporter(settings: Settings, run: Run, folder: Path, sources: Sources | None = None) -> Exporter:
+def open_exporter(settings: TelemetrySettings, run: Run, folder: Path, sources: Sources | None = None) -> Exporter:
     """An exporter of the run whose processes write into `folder`. Raises BenchError when it cannot be made."""
     return Exporter(settings, run, folder, sources or Sources())
 
 
-def _safety(judged: Judged | None) -> Iterator[Point]:
+def _safety(judged: Judged | None) -> Iterator[DataPoint]:
     """What an oracle has found; nothing, not even a zero, where none runs."""
     if judged is not None:
         leases, violations = judged

@@ -3,6 +3,7 @@
 Rules
 - The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates,
   time-outs and retries are the exporters' business, by the standard variables.
+- A collector never slows the load: what it does not take in time is dropped, the oldest first, and counted.
 - Metrics are cumulative, so a snapshot that did not arrive is made good by the next; of several only the newest waits.
 - Exporters say why they fail in their log: the last line is kept, without secrets, for the warning.
 
@@ -14,22 +15,100 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
-from bench.telemetry.buckets import Buckets
-from bench.telemetry.line import Line
-from bench.telemetry.points import Exemplar, Point, Snapshot, by_name
-from bench.telemetry.settings import GRPC, Settings
-from bench.telemetry.spans import LINK, Span
-from bench.telemetry.table import BOUNDS, SCOPE, Instrument, Kind
+from bench.telemetry.points import Buckets, DataPoint, Exemplar, Snapshot, by_name
+from bench.telemetry.run import Run
+from bench.telemetry.settings import GRPC, Environ, TelemetrySettings, settings_of
+from bench.telemetry.table import BOUNDS, SCOPE, Instrument, InstrumentKind
+from bench.telemetry.traces import LINK, TraceSpan
 
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 _LOGGER = "opentelemetry"
+
+T = TypeVar("T")
+
+
+class SendQueue(Generic[T]):
+    """A queue to somebody who may be slow, or gone: what is dropped, for want of room or by a failed hand-over, is
+    counted.
+
+    `hand_over` takes a batch of up to `batch` items and returns whether it arrived; it may block.
+    """
+
+    def __init__(self, name: str, hand_over: Callable[[Sequence[T]], bool], *, room: int, batch: int) -> None:
+        self._hand_over, self._room, self._batch = hand_over, room, batch
+        self._queue: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._closing = self._handing_over = False
+        self.dropped = self.sent = self.failures = 0
+        self._under_way = 0
+        self._thread = threading.Thread(target=self._work, name=f"telemetry-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being handed over, also one that `close` has given up."""
+        with self._changed:
+            return self._handing_over
+
+    def put(self, items: Sequence[T]) -> None:
+        """Queue `items`."""
+        with self._changed:
+            self._queue.extend(items)
+            while len(self._queue) > self._room:
+                self._queue.popleft()
+                self.dropped += 1
+            self._changed.notify()
+
+    def close(self, within_s: float) -> None:
+        """Hand over what is queued, for `within_s` at most."""
+        deadline_s = time.monotonic() + within_s
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+            while (self._queue or self._under_way) and (left_s := deadline_s - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            self.dropped += len(self._queue) + self._under_way
+            self._queue.clear()
+            self._room = self._under_way = 0
+
+    def _work(self) -> None:
+        while (items := self._next()) is not None:
+            arrived = False
+            try:
+                arrived = self._hand_over(items)
+            finally:
+                self._note(arrived)
+
+    def _next(self) -> Sequence[T] | None:
+        with self._changed:
+            while not self._queue:
+                if self._closing:
+                    return None
+                self._changed.wait()
+            items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
+            self._under_way, self._handing_over = len(items), True
+            return items
+
+    def _note(self, arrived: bool) -> None:
+        with self._changed:
+            under_way, self._under_way = self._under_way, 0  # 0 also when `close` has given it up
+            self._handing_over = False
+            self.failures += not arrived
+            if arrived:
+                self.sent += under_way
+            else:
+                self.dropped += under_way
+            self._changed.notify_all()
 
 
 class Otlp:
@@ -42,9 +121,11 @@ class Otlp:
         self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
         self._metrics = self._traces = None
         if metrics is not None:
-            self._metrics = Line[Snapshot]("metrics", lambda all_: self._send_metrics(metrics, all_), room=1, batch=1)
+            self._metrics = SendQueue[Snapshot](
+                "metrics", lambda all_: self._send_metrics(metrics, all_), room=1, batch=1
+            )
         if traces is not None:
-            self._traces = Line[Span](
+            self._traces = SendQueue[TraceSpan](
                 "traces", lambda spans: self._send_spans(traces, spans), room=SPANS_KEPT, batch=SPANS_PER_BATCH
             )
 
@@ -81,11 +162,11 @@ class Otlp:
         ]
 
     def offer(self, snapshot: Snapshot) -> None:
-        """See Sink."""
+        """Queue what is so now; never waits, never raises."""
         if self._metrics is not None:
             self._metrics.put([snapshot])
 
-    def offer_spans(self, spans: Sequence[Span]) -> None:
+    def offer_spans(self, spans: Sequence[TraceSpan]) -> None:
         """Queue spans."""
         if self._traces is not None:
             self._traces.put(spans)
@@ -107,7 +188,7 @@ class Otlp:
     def _send_metrics(self, exporter: Any, snapshots: Sequence[Snapshot]) -> bool:
         return self._noting(lambda: exporter.export(_metrics_data(self._resource, snapshots[-1])))
 
-    def _send_spans(self, exporter: Any, spans: Sequence[Span]) -> bool:
+    def _send_spans(self, exporter: Any, spans: Sequence[TraceSpan]) -> bool:
         return self._noting(lambda: exporter.export([_readable(span, self._resource, self._wall_ns) for span in spans]))
 
     def _noting(self, export: Callable[[], Any]) -> bool:
@@ -148,7 +229,7 @@ def _shown(text: str) -> str:
     return secrets()(text)[:200]
 
 
-def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> Otlp:
+def open_otlp(settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int) -> Otlp:
     """Make the exporters that `settings` ask for.
 
     Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
@@ -172,6 +253,21 @@ def open_otlp(settings: Settings, resource: Mapping[str, str], wall_ns: int) -> 
         raise UsageError(f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it") from None
 
 
+def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_s: float = CLOSE_S) -> list[str]:
+    """Export `points` of a run that has ended, if `environ` asks for it; wait `within_s` (s) at most. Returns warnings.
+
+    Raises BenchError when a variable cannot be read or a package is missing.
+    """
+    settings = settings_of(environ)
+    if settings is None or settings.metrics is None:
+        return []
+    otlp = open_otlp(replace(settings, traces=None), run.resource(settings.service_name), wall_ns=0)
+    now_ns = time.time_ns()
+    otlp.offer(Snapshot(now_ns, now_ns, run.common, points))
+    otlp.close(within_s)
+    return [*settings.warnings, *otlp.complaints(settings.endpoint)]
+
+
 def _exporter(signal: str, protocol: str | None) -> Any:
     if protocol is None:
         return None
@@ -192,20 +288,24 @@ def _metrics_data(resource: Any, snapshot: Snapshot) -> Any:
     return export.MetricsData([export.ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
-def _metric(export: Any, instrument: Instrument, points: Sequence[Point], snapshot: Snapshot) -> Any:
+def _metric(export: Any, instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot) -> Any:
     cumulative = export.AggregationTemporality.CUMULATIVE
-    if instrument.kind is Kind.HISTOGRAM:
+    if instrument.kind is InstrumentKind.HISTOGRAM:
         data = export.Histogram([_histogram(export, point, snapshot) for point in points], cumulative)
     else:
         numbers = [
             export.NumberDataPoint(_attributes(point, snapshot), snapshot.began_ns, snapshot.taken_ns, point.value)
             for point in points
         ]
-        data = export.Sum(numbers, cumulative, True) if instrument.kind is Kind.COUNTER else export.Gauge(numbers)
+        data = (
+            export.Sum(numbers, cumulative, True)
+            if instrument.kind is InstrumentKind.COUNTER
+            else export.Gauge(numbers)
+        )
     return export.Metric(instrument.name, instrument.meaning, instrument.unit, data)
 
 
-def _histogram(export: Any, point: Point, snapshot: Snapshot) -> Any:
+def _histogram(export: Any, point: DataPoint, snapshot: Snapshot) -> Any:
     buckets = point.value
     assert isinstance(buckets, Buckets)
     unit = buckets.unit
@@ -229,11 +329,11 @@ def _exemplar(one: Exemplar) -> Any:
     return SdkExemplar({}, one.value, one.at_ns, one.span_id, one.trace_id)
 
 
-def _attributes(point: Point, snapshot: Snapshot) -> dict[str, str | int]:
+def _attributes(point: DataPoint, snapshot: Snapshot) -> dict[str, str | int]:
     return dict((*snapshot.common, *point.attributes))
 
 
-def _readable(span: Span, resource: Any, wall_ns: int) -> Any:
+def _readable(span: TraceSpan, resource: Any, wall_ns: int) -> Any:
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags

@@ -16,14 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
-from bench.telemetry.buckets import Buckets
-from bench.telemetry.points import Point, Snapshot, by_name
+from bench.telemetry.points import Buckets, DataPoint, Snapshot, by_name
 from bench.telemetry.table import BOUNDS, Instrument
 
 LINGER_S = 20.0
 
 
-class Page:
+class MetricsPage:
     """The served page. Made by `open_page`."""
 
     def __init__(self, place: tuple[str, int], resource: Mapping[str, str]) -> None:
@@ -46,7 +45,7 @@ class Page:
         self.address = f"http://{host}:{self._server.server_port}/metrics"
 
     def offer(self, snapshot: Snapshot) -> None:
-        """See Sink."""
+        """Show what is so now; never waits, never raises."""
         self._snapshot = snapshot
 
     def close(self, within_s: float = LINGER_S) -> None:
@@ -75,7 +74,7 @@ class Page:
             self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()
 
-    def _family(self, instrument: Instrument, points: list[Point], snapshot: Snapshot) -> Any:
+    def _family(self, instrument: Instrument, points: list[DataPoint], snapshot: Snapshot) -> Any:
         from prometheus_client.metrics_core import Metric
 
         kind = instrument.kind
@@ -91,7 +90,7 @@ class Page:
         return family
 
 
-def _add_histogram(family: Any, name: str, labels: dict[str, str], point: Point, buckets: Buckets) -> None:
+def _add_histogram(family: Any, name: str, labels: dict[str, str], point: DataPoint, buckets: Buckets) -> None:
     from prometheus_client.samples import Exemplar
 
     exemplars = {
@@ -113,10 +112,10 @@ def _bound_of(value: float) -> float:
     return next((bound for bound in BOUNDS if value <= bound), float("inf"))
 
 
-def open_page(place: tuple[str, int], resource: Mapping[str, str]) -> Page:
+def open_page(place: tuple[str, int], resource: Mapping[str, str]) -> MetricsPage:
     """Serve at `place` (host, port; 0 = any). Raises EnvironmentNotReadyError when it cannot be served."""
     try:
-        return Page(place, resource)
+        return MetricsPage(place, resource)
     except ImportError as error:
         raise EnvironmentNotReadyError(
             f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', or leave --metrics-port away"

@@ -1,17 +1,94 @@
 """One value on its way out: *instrument, attributes, value → a data point that the table allows*.
 
-Rules: a name, an attribute or a value of a closed set that is not in the table is a bug and raises; so nothing that
-names a resource, a key or an owner token can leave. Source: `table.py`.
+Rules
+- A name, an attribute or a value of a closed set that is not in the table is a bug and raises; so nothing that names a
+  resource, a key or an owner token can leave.
+- A value belongs to the first bound of a histogram that it does not exceed, as OpenTelemetry and Prometheus have it.
+- Sums are kept in the integers that came in (nanoseconds, or things), so merging loses nothing; `unit` turns them into
+  what is exported.
+
+Source: OpenTelemetry's data model, "Histogram".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
-from bench.telemetry.buckets import Buckets
-from bench.telemetry.table import BY_NAME, Instrument, Kind
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_bucket
+from bench.telemetry.table import BOUNDS, BY_NAME, Instrument, InstrumentKind
+
+NS_PER_S = 1_000_000_000
+_EDGES = {
+    NS_PER_S: np.array([round(bound * NS_PER_S) for bound in BOUNDS], np.int64),
+    1: np.floor(np.array(BOUNDS)).astype(np.int64),
+}
+
+
+@dataclass(slots=True)
+class Buckets:
+    """A histogram of integers. `unit`: how many of them make one exported unit (1e9 for ns → s, 1 for things)."""
+
+    unit: int = NS_PER_S
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1, np.int64))
+    total: int = 0
+    least: int | None = None
+    greatest: int | None = None
+
+    def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | None = None) -> None:
+        """Count an array of integers, each once or as many `times` (≥ 1) as said."""
+        if not len(values):
+            return
+        indices = np.searchsorted(_EDGES[self.unit], values, side="left")
+        if times is None:
+            self.counts += np.bincount(indices, minlength=len(self.counts))
+            self.total += int(values.sum())
+        else:
+            np.add.at(self.counts, indices, times)
+            self.total += int((values * times).sum())
+        least, greatest = int(values.min()), int(values.max())
+        self.least = least if self.least is None else min(self.least, least)
+        self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
+
+    def copy(self) -> Buckets:
+        """The same values, apart from this one."""
+        return Buckets(self.unit, self.counts.copy(), self.total, self.least, self.greatest)
+
+    def merge(self, other: Buckets) -> None:
+        """Add the values of another one of the same unit."""
+        self.counts += other.counts
+        self.total += other.total
+        known = [one for one in (self.least, other.least) if one is not None]
+        self.least = min(known, default=None)
+        self.greatest = max([one for one in (self.greatest, other.greatest) if one is not None], default=None)
+
+    @classmethod
+    def of_histogram(cls, histogram: Histogram) -> Buckets:
+        """The same samples as an HDR histogram's, each at the middle of its bucket there (three digits)."""
+        buckets = cls()
+        filled = np.flatnonzero(histogram.counts)
+        middles = [(lowest_of_bucket(index) + highest_of_bucket(index)) // 2 for index in filled.tolist()]
+        buckets.add(np.array(middles, np.int64), histogram.counts[filled])
+        return buckets
+
+    @property
+    def count(self) -> int:
+        """How many values."""
+        return int(self.counts.sum())
+
+    @property
+    def sum(self) -> float:
+        """Their sum in exported units."""
+        return self.total / self.unit if self.unit != 1 else self.total
+
+
+def bucket_of(value: float) -> int:
+    """The index of the bucket that an exported value (seconds, things) belongs to."""
+    return int(np.searchsorted(BOUNDS, value, side="left"))
+
 
 Attributes = tuple[tuple[str, str | int], ...]
 
@@ -27,7 +104,7 @@ class Exemplar:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class DataPoint:
     """A value as of now: of a counter or histogram since the run began."""
 
     instrument: Instrument
@@ -43,17 +120,10 @@ class Snapshot:
     began_ns: int
     taken_ns: int
     common: Attributes
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
 
 
-class Sink(Protocol):
-    """Where snapshots go. Never blocks for long, never raises."""
-
-    def offer(self, snapshot: Snapshot) -> None:
-        """Take what is so now."""
-
-
-def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Point:
+def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
     """A point of the instrument `name`; attributes are given with `_` for `.` in their names. Buckets are copied.
 
     Raises ValueError for what is not in the table.
@@ -68,14 +138,14 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Poin
         if attribute is None or (attribute.values and text not in attribute.values):
             raise ValueError(f"{name} has no attribute {label}={text!r} in the instrument table")
         pairs.append((attribute.name, text))
-    if isinstance(value, Buckets) != (instrument.kind is Kind.HISTOGRAM):
+    if isinstance(value, Buckets) != (instrument.kind is InstrumentKind.HISTOGRAM):
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
-    return Point(instrument, tuple(sorted(pairs)), value.copy() if isinstance(value, Buckets) else value)
+    return DataPoint(instrument, tuple(sorted(pairs)), value.copy() if isinstance(value, Buckets) else value)
 
 
-def by_name(points: Sequence[Point]) -> Mapping[Instrument, list[Point]]:
+def by_name(points: Sequence[DataPoint]) -> Mapping[Instrument, list[DataPoint]]:
     """The points of each instrument, in the order of their first."""
-    groups: dict[Instrument, list[Point]] = {}
+    groups: dict[Instrument, list[DataPoint]] = {}
     for one in points:
         groups.setdefault(one.instrument, []).append(one)
     return groups

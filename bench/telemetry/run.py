@@ -1,14 +1,18 @@
-"""What a run is, as far as telemetry must know: *scenario and servers → Run*. Pure.
+"""One run, apart from its operations and instances: *scenario, servers, workers' notes → Run, data points*.
 
-Source: the resource and `redlock.run.info` of `table.py`.
+Rules: pure; what is not known makes no point, never a 0 that nobody has seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
+from bench.measure.histogram import Histogram
+from bench.measure.workers import Worker, total
+from bench.telemetry.points import Buckets, DataPoint, point
+from bench.telemetry.table import PHASES
 from lockcore.clock import NS_PER_MS
 
 Address = tuple[str, int]
@@ -19,7 +23,7 @@ PATCHED_WITHIN_NS = 2_000 * NS_PER_MS  # the workers patch votes once a second
 class Run:
     """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket).
 
-    `fsync`: one of attributes.POLICIES. `instance`: tells the exporters of one run apart. `duration_ns` None: no end.
+    `fsync`: one of table.POLICIES. `instance`: tells the exporters of one run apart. `duration_ns` None: no end.
     """
 
     id: str
@@ -67,7 +71,7 @@ def address_of(text: str) -> Address:
 
 
 def policy_of(policies: Iterable[str | None]) -> str:
-    """One of attributes.POLICIES for the instances' AOF policies; None: it did not say."""
+    """One of table.POLICIES for the instances' AOF policies; None: it did not say."""
     known = set(policies) - {None}
     return str(known.pop()) if len(known) == 1 else "mixed" if known else "unknown"
 
@@ -78,3 +82,48 @@ def version() -> str:
         return metadata.version("lockbench")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def run_points(run: Run) -> Iterator[DataPoint]:
+    """What stays the same."""
+    yield point(
+        "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
+        redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
+        service_version=version(),
+    )  # fmt: skip
+    yield point("redlock.quorum.size", run.quorum)
+    if run.rate_per_s is not None:
+        yield point("redlock.load.offered", run.rate_per_s)
+
+
+def phase_of(run: Run, notes: Sequence[Worker], now_ns: int) -> str | None:
+    """The part of the run at `now_ns` (monotonic); None before all workers have spawned their users."""
+    begun = [int(note["spawned_ns"]) for note in notes]
+    if len(begun) < run.processes or not all(begun):
+        return None
+    since_ns = now_ns - max(begun)
+    if all(note["phase"] == "stopped" for note in notes):
+        return "draining"
+    if since_ns < run.warmup_ns:
+        return "warm_up"
+    if run.duration_ns is not None and since_ns >= run.warmup_ns + run.duration_ns:
+        return "draining"
+    return "measuring"
+
+
+def phase_points(phase: str | None) -> Iterator[DataPoint]:
+    """1 for the phase the run is in, 0 for the others; all 0 when it has ended or not begun."""
+    for name in PHASES:
+        yield point("redlock.run.active", int(name == phase), redlock_run_phase=name)
+
+
+def worker_points(notes: Sequence[Worker]) -> Iterator[DataPoint]:
+    """The load processes' own health."""
+    yield point("redlock.load.late_starts", total(notes, "late_starts"))
+    yield point("redlock.load.queued_starts", total(notes, "queued_starts"))
+    for note in notes:
+        index = int(note["worker"])
+        yield point("redlock.client.cpu", max(float(note["cpu_s"]), 0.0), redlock_worker=index)
+        if note.get("lag_histogram"):
+            lag = Buckets.of_histogram(Histogram.decode(note["lag_histogram"]))
+            yield point("redlock.scheduler.lag", lag, redlock_worker=index)

@@ -1,4 +1,4 @@
-"""Is telemetry asked for, and how: *the standard `OTEL_*` variables → Settings, or None*.
+"""Is telemetry asked for, and how: *the standard `OTEL_*` variables → TelemetrySettings, or None*.
 
 Rules
 - Without an endpoint (or an exporter named in so many words) there is none: nothing is imported, written or sent.
@@ -35,7 +35,7 @@ Environ = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TelemetrySettings:
     """What to export. `metrics`, `traces`: the OTLP protocol, None = not over OTLP. `page`: host and port of /metrics.
 
     `one_in`: of how many ordinary operations one is traced, 0 = none. `endpoint`: for people, without secrets.
@@ -57,7 +57,7 @@ def is_wanted(environ: Environ) -> bool:
     return not _off(environ) and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
-def settings_of(environ: Environ) -> Settings | None:
+def settings_of(environ: Environ) -> TelemetrySettings | None:
     """The settings, None when nothing is wanted. Raises UsageError for a value that cannot be read."""
     if not is_wanted(environ):
         return None
@@ -67,7 +67,7 @@ def settings_of(environ: Environ) -> Settings | None:
     for name, only in _FIXED.items():
         if environ.get(name, only).strip().lower() not in ("", only):
             warnings.append(f"telemetry: {name} is ignored, there is only {only}")
-    return Settings(
+    return TelemetrySettings(
         metrics=metrics,
         traces=None if one_in < 0 else traces,
         page=_page(environ) if "prometheus" in _exporters(environ, "METRICS") else None,

@@ -1,25 +1,83 @@
 """THE instrument table: *name → unit, kind, attributes, meaning*, and what each is called in Prometheus.
 
 Rules
-- What is exported stands here and nowhere else; README's table, the `/metrics` page and the boards are made from it.
+- What is exported stands here and nowhere else: the `/metrics` page and the boards are made from it, and so is the
+  table in README (`python -m bench.telemetry.table bench/telemetry/README.md`).
+- An attribute is never a resource, key, owner token or password: a set of values that is not spelled out here comes
+  from the run's configuration (its instances, workers, recipe), so its size is known before the first operation. It has
+  the name of OpenTelemetry's stable conventions where there is one, `redlock.*` otherwise.
 - Every data point carries `redlock.recipe` and `redlock.fsync`; the run id stands on the resource, and is a label of
   every series in Prometheus (the page adds it, a collector's `resource_to_telemetry_conversion` does the same).
 - One list of bounds for all histograms on every path. Counts of whole things (attempts, margins) have it too: up to 4
   each number has a bucket of its own.
-- Every counter starts at 0 with its run; those of INFO, too (`servers.py`).
+- Every counter starts at 0 with its run; those of INFO, too (`instances.py`).
 - Prometheus names follow OpenTelemetry's translation: dots become `_`, the unit is appended (not one in braces), a
   counter ends in `_total`.
 
-Source: the decided names of the project; the OpenTelemetry specification, "Prometheus compatibility"; E6 of IEC 60063.
+Source: OpenTelemetry's specification, "Prometheus compatibility", and its semantic conventions for databases, servers
+and errors (stable); E6 of IEC 60063.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
-from bench.telemetry import attributes as at
-from bench.telemetry.attributes import Attribute
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One key. `values`: all it may be, or empty when `origin` says where its few values come from."""
+
+    name: str
+    meaning: str
+    values: tuple[str, ...] = ()
+    origin: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name as a Prometheus label."""
+        return self.name.replace(".", "_")
+
+
+ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
+RELEASE_OUTCOMES = ("released", "gone", "unreachable")
+EXTEND_OUTCOMES = ("extended", "gone", "unreachable")
+VOTES = ("granted", "refused", "errored", "silent", "absent", "undecided")
+VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal")
+POLICIES = ("none", "no", "everysec", "always", "mixed", "unknown")
+PHASES = ("warm_up", "measuring", "draining")
+DROPPED = ("span", "attempt", "export", "record")
+CPU_STATES = ("sys", "user", "sys_children", "user_children")
+
+RECIPE = Attribute("redlock.recipe", "the lock under test", origin="`lockbench recipes`")
+FSYNC = Attribute("redlock.fsync", "when the instances sync their AOF", POLICIES)
+RUN_ID = Attribute("redlock.run.id", "which run; on the resource", origin="drawn once per run")
+ACQUIRED_AS = Attribute("redlock.outcome", "how an acquire ended", ACQUIRE_OUTCOMES)
+RELEASED_AS = Attribute("redlock.outcome", "how a release ended", RELEASE_OUTCOMES)
+EXTENDED_AS = Attribute("redlock.outcome", "how an extension ended", EXTEND_OUTCOMES)
+VOTE = Attribute("redlock.vote", "what one instance said", VOTES)
+VIOLATION = Attribute("redlock.violation.kind", "which rule of the oracle was broken", VIOLATIONS)
+FAULT = Attribute("redlock.fault.kind", "what was injected", origin="the scenario's [[faults]]")
+FAULT_TARGET = Attribute("redlock.fault.target", "into what", origin="instance:<index> or worker:<index>")
+WORKER = Attribute("redlock.worker", "index of the load process", origin="0 … processes − 1")
+PHASE = Attribute("redlock.run.phase", "part of a run", PHASES)
+DROPPED_KIND = Attribute("redlock.telemetry.item", "what was dropped", DROPPED)
+CPU_STATE = Attribute("state", "where CPU time went, as INFO splits it", CPU_STATES)
+ADDRESS = Attribute("server.address", "host of the instance", origin="the run's instances")
+PORT = Attribute("server.port", "port of the instance", origin="the run's instances")
+SYSTEM = Attribute("db.system.name", "what the instance is", ("redis",))
+OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
+VOTE_ERROR = Attribute("error.type", "why there was no good answer", ("errored", "silent"))
+ERROR = Attribute(
+    "error.type", "why there was no good answer", origin="TIMEOUT, CLOSED, or an error reply's first word"
+)
+USERS = Attribute("redlock.users", "callers over all processes", origin="the scenario")
+INSTANCES = Attribute("redlock.instances", "N", origin="the scenario")
+PROCESSES = Attribute("redlock.processes", "load processes", origin="the scenario")
+LOOP = Attribute("redlock.loop", "closed: callers at once again; open: a schedule", ("closed", "open"))
+VERSION = Attribute("service.version", "of lockbench", origin="the installation")
 
 BOUNDS: tuple[float, ...] = (
     *(
@@ -30,17 +88,17 @@ BOUNDS: tuple[float, ...] = (
     100.0,
 )  # 43 upper bounds, six a decade: 10 µs … 100 s
 
-COMMON: tuple[Attribute, ...] = (at.RECIPE, at.FSYNC)
+COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 RESOURCE: tuple[str, ...] = (
     "service.name", "service.instance.id", "service.version", "redlock.run.id", "redlock.recipe", "redlock.fsync",
 )  # fmt: skip
 SCOPE = "lockbench"
 
 _UNITS = {"s": "seconds", "By": "bytes"}
-_INSTANCE = (at.ADDRESS, at.PORT)
+_INSTANCE = (ADDRESS, PORT)
 
 
-class Kind(Enum):
+class InstrumentKind(Enum):
     """How a value moves: a COUNTER only grows, a GAUGE is what holds now, a HISTOGRAM counts by `BOUNDS`."""
 
     COUNTER = "counter"
@@ -54,7 +112,7 @@ class Instrument:
 
     name: str
     unit: str
-    kind: Kind
+    kind: InstrumentKind
     attributes: tuple[Attribute, ...]
     meaning: str
 
@@ -69,7 +127,7 @@ class Instrument:
         name = self.name.replace(".", "_")
         amount, _, per = self.unit.partition("/")
         suffixes = [_UNITS.get(amount, ""), "per_second" if per == "s" else ""]
-        if self.kind is Kind.COUNTER:
+        if self.kind is InstrumentKind.COUNTER:
             suffixes.append("total")
         for suffix in filter(None, suffixes):
             name = name if name.endswith(f"_{suffix}") else f"{name}_{suffix}"
@@ -77,27 +135,27 @@ class Instrument:
 
 
 def _histogram(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
-    return Instrument(name, unit, Kind.HISTOGRAM, attributes, meaning)
+    return Instrument(name, unit, InstrumentKind.HISTOGRAM, attributes, meaning)
 
 
 def _counter(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
-    return Instrument(name, unit, Kind.COUNTER, attributes, meaning)
+    return Instrument(name, unit, InstrumentKind.COUNTER, attributes, meaning)
 
 
 def _gauge(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
-    return Instrument(name, unit, Kind.GAUGE, attributes, meaning)
+    return Instrument(name, unit, InstrumentKind.GAUGE, attributes, meaning)
 
 
 _LOCK = (
-    _histogram("redlock.acquire.duration", "s", "from the intended start until acquire returned", at.ACQUIRED_AS),
-    _histogram("redlock.release.duration", "s", "from sending a release until it returned", at.RELEASED_AS),
-    _histogram("redlock.extend.duration", "s", "from sending an extension until it returned", at.EXTENDED_AS),
+    _histogram("redlock.acquire.duration", "s", "from the intended start until acquire returned", ACQUIRED_AS),
+    _histogram("redlock.release.duration", "s", "from sending a release until it returned", RELEASED_AS),
+    _histogram("redlock.extend.duration", "s", "from sending an extension until it returned", EXTENDED_AS),
     _histogram("redlock.hold.duration", "s", "from the grant until the release is sent"),
     _histogram("redlock.handoff.duration", "s", "a holder's release sent → the next grant there, somebody waiting"),
     _histogram("redlock.lease.validity", "s", "how long a lease was still valid when it was granted"),
-    _histogram("redlock.acquire.attempts", "{attempt}", "rounds one acquire took", at.ACQUIRED_AS),
-    _counter("redlock.acquire.outcomes", "{acquire}", "acquires that returned", at.ACQUIRED_AS),
-    _counter("redlock.votes", "{vote}", "votes of each acquire's last round, once it has closed", at.VOTE),
+    _histogram("redlock.acquire.attempts", "{attempt}", "rounds one acquire took", ACQUIRED_AS),
+    _counter("redlock.acquire.outcomes", "{acquire}", "acquires that returned", ACQUIRED_AS),
+    _counter("redlock.votes", "{vote}", "votes of each acquire's last round, once it has closed", VOTE),
     _histogram("redlock.vote.margin", "{vote}", "granted votes − quorum of acquired leases, once the round has closed"),
     _counter("redlock.split_votes", "{round}", "rounds that nobody could win: split-brain retries"),
     _histogram(
@@ -108,7 +166,7 @@ _LOCK = (
     _counter("redlock.leases.gone", "{lease}", "leases found gone, or another's, when they were to be released"),
 )
 _SAFETY = (
-    _counter("redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", at.VIOLATION),
+    _counter("redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", VIOLATION),
     _counter("redlock.safety.judged_leases", "{lease}", "leases judged so far, where an oracle runs"),
     _counter("redlock.crash.lost_locks", "{lock}", "acknowledged locks that an instance forgot in a crash"),
     _histogram("redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"),
@@ -119,30 +177,30 @@ _LOAD = (
     _gauge("redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"),
     _counter("redlock.load.late_starts", "{acquire}", "operations the timer started late: the generator's fault"),
     _counter("redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"),
-    _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", at.WORKER),
-    _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", at.WORKER),
-    _gauge("redlock.fault.active", "{fault}", "1 if it was in force in the last interval", at.FAULT, at.FAULT_TARGET),
-    _gauge("redlock.run.active", "{run}", "1 for the phase the run is in, 0 for the others", at.PHASE),
+    _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER),
+    _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", WORKER),
+    _gauge("redlock.fault.active", "{fault}", "1 if it was in force in the last interval", FAULT, FAULT_TARGET),
+    _gauge("redlock.run.active", "{run}", "1 for the phase the run is in, 0 for the others", PHASE),
     _gauge(
         "redlock.run.info", "{run}", "1; what the run is, in its attributes",
-        at.USERS, at.INSTANCES, at.PROCESSES, at.LOOP, at.VERSION,
+        USERS, INSTANCES, PROCESSES, LOOP, VERSION,
     ),
-    _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", at.DROPPED_KIND),
+    _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", DROPPED_KIND),
 )  # fmt: skip
 _SERVERS = (
     _histogram(
         "db.client.operation.duration", "s", "an instance's answer to a SET, of observed attempts",
-        at.SYSTEM, at.OPERATION, at.VOTE_ERROR, *_INSTANCE,
+        SYSTEM, OPERATION, VOTE_ERROR, *_INSTANCE,
     ),
     _gauge("redlock.quorum.size", "{instance}", "votes that win: more than half of the configured instances"),
     _gauge("redlock.instance.voting", "{instance}", "1 while all load processes get its votes, else 0", *_INSTANCE),
     _gauge("redlock.instance.abstaining", "{instance}", "1 while it must not vote: may have forgotten", *_INSTANCE),
     _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
-    _counter("redlock.instance.errors", "{error}", "errors the load met there", at.ERROR, *_INSTANCE),
+    _counter("redlock.instance.errors", "{error}", "errors the load met there", ERROR, *_INSTANCE),
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
     _gauge("redis.uptime", "s", "INFO uptime_in_seconds", *_INSTANCE),
     _counter("redis.restarts", "{restart}", "starts since the run began: INFO has another run_id", *_INSTANCE),
-    _counter("redis.cpu.time", "s", "INFO used_cpu_*", at.CPU_STATE, *_INSTANCE),
+    _counter("redis.cpu.time", "s", "INFO used_cpu_*", CPU_STATE, *_INSTANCE),
     _counter("redis.commands.processed", "{command}", "INFO total_commands_processed", *_INSTANCE),
     _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),
     _counter("redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE),
@@ -175,3 +233,8 @@ def readme_table() -> str:
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"
         lines.append(f"| `{one.name}` | {one.unit} | {one.kind.value} | {keys} | {one.meaning} |")
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Any
 from bench.errors import BenchError
 from bench.telemetry.exporter import Sources, open_exporter
 from bench.telemetry.run import Run, address_of, policy_of
-from bench.telemetry.settings import Settings, settings_of
+from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.info_watch import InfoWatch
 from bench.topology.probe import inspect
 
@@ -56,7 +56,7 @@ def _run(order: dict[str, Any]) -> Run:
     )
 
 
-def _own_port(settings: Settings, worker: int) -> Settings:
+def _own_port(settings: TelemetrySettings, worker: int) -> TelemetrySettings:
     """Each worker of a host has a page of its own, on consecutive ports."""
     if settings.page is None:
         return settings

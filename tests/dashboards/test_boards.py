@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.telemetry.table import BOUNDS, BY_NAME, INSTRUMENTS, Kind
+from bench.telemetry.table import BOUNDS, BY_NAME, INSTRUMENTS, InstrumentKind
 from dashboards.query import Query, metric
 
 dashboards_main = pytest.importorskip("dashboards.__main__", reason="grafana-foundation-sdk is not installed")
@@ -30,7 +30,7 @@ EXPRS = [
 _SERIES = {
     f"{one.prometheus}{suffix}": one
     for one in INSTRUMENTS
-    for suffix in (("_bucket", "_sum", "_count") if one.kind is Kind.HISTOGRAM else ("",))
+    for suffix in (("_bucket", "_sum", "_count") if one.kind is InstrumentKind.HISTOGRAM else ("",))
 }
 _SELECTOR = re.compile(r"([a-z_]+)\{([^}]*)\}")
 
@@ -115,7 +115,7 @@ def test_counters_are_rated_or_taken_whole_and_rates_use_the_rate_interval(expr:
     for match in _SELECTOR.finditer(expr):
         one = _SERIES[match.group(1)]
         before, after = expr[: match.start()], expr[match.end() :]
-        if one.kind is Kind.GAUGE:
+        if one.kind is InstrumentKind.GAUGE:
             assert not re.search(r"(rate|increase)\($", before)
         elif before.endswith("rate("):
             assert after.startswith("[$__rate_interval]")

@@ -19,9 +19,8 @@ from bench.experiments.observe.watch import SCRAPE_S, open_watch
 from bench.measure.result import schema
 from bench.run.run import Order
 from bench.scenario import load
-from bench.telemetry.buckets import Buckets
-from bench.telemetry.page import Page, open_page
-from bench.telemetry.points import Snapshot, point
+from bench.telemetry.page import MetricsPage, open_page
+from bench.telemetry.points import Buckets, Snapshot, point
 
 pytestmark = [
     pytest.mark.integration,
@@ -115,7 +114,7 @@ def _a_crash(prometheus: Prometheus) -> str:
 
     run = secrets.token_hex(4)
     port = int(os.environ["OTEL_EXPORTER_PROMETHEUS_PORT"])
-    page: Page = open_page(("127.0.0.1", port), {"redlock.run.id": run})
+    page: MetricsPage = open_page(("127.0.0.1", port), {"redlock.run.id": run})
     window = Buckets()
     window.add(np.array([WINDOW_NS]))
     points = [

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bench.telemetry.spans import SPANS
-from bench.telemetry.table import BOUNDS, BY_NAME, COMMON, INSTRUMENTS, Kind
+from bench.telemetry.table import BOUNDS, BY_NAME, COMMON, INSTRUMENTS, InstrumentKind
+from bench.telemetry.traces import SPANS
 from tests.doubles.collector import Collector, GrpcCollector, Received, attributes_of, number_of
 
 pytestmark = pytest.mark.integration
@@ -92,7 +92,12 @@ def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Told, in
     for metric in told.received.history.get(instrument.name, ()):
         assert (metric.unit, metric.description) == (instrument.unit, instrument.meaning)
         kind = metric.WhichOneof("data")
-        assert kind == {Kind.COUNTER: "sum", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}[instrument.kind]
+        assert (
+            kind
+            == {InstrumentKind.COUNTER: "sum", InstrumentKind.GAUGE: "gauge", InstrumentKind.HISTOGRAM: "histogram"}[
+                instrument.kind
+            ]
+        )
         allowed = {attribute.name: attribute.values for attribute in (*COMMON, *instrument.attributes)}
         for point in getattr(metric, kind).data_points:
             for name, value in attributes_of(point).items():
@@ -197,7 +202,7 @@ def test_the_resource_names_the_run(told: Told) -> None:
 
 def test_counters_never_fall_and_start_when_the_run_did(told: Told) -> None:
     for instrument in INSTRUMENTS:
-        if instrument.kind is Kind.GAUGE:
+        if instrument.kind is InstrumentKind.GAUGE:
             continue
         latest: dict[str, float] = {}
         for metric in told.received.history.get(instrument.name, ()):

@@ -12,8 +12,7 @@ import numpy as np
 
 from bench.errors import BenchError
 from bench.experiments.crash.judge import CutFacts
-from bench.telemetry.buckets import Buckets
-from bench.telemetry.points import Point, point
+from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
 from lockcore.clock import NS_PER_S
@@ -23,7 +22,7 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
     """Export what `cuts` came to, if `environ` asks for telemetry. Returns warnings; never costs the result."""
     if not is_wanted(environ):
         return []
-    from bench.telemetry.once import export_once
+    from bench.telemetry.otlp import export_once
 
     warnings: list[str] = []
     for policy in dict.fromkeys(cut.crash.policy for cut in cuts):
@@ -40,7 +39,7 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
     return list(dict.fromkeys(warnings))
 
 
-def _points(cuts: Sequence[CutFacts]) -> Iterator[Point]:
+def _points(cuts: Sequence[CutFacts]) -> Iterator[DataPoint]:
     figures = [cut.of() for cut in cuts]
     windows = Buckets()
     windows.add(np.array([round(window_s * NS_PER_S) for *_, window_s in figures if window_s is not None], np.int64))

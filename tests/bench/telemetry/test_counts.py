@@ -6,7 +6,7 @@ import pytest
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
-from bench.telemetry.counts import Counts, HandoffWindow, busy
+from bench.telemetry.counts import HandoffWindow, OperationCounts, busy
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import Exemplar, point
 
@@ -37,7 +37,7 @@ def history(number: int, seed: int) -> np.ndarray:
     return records
 
 
-def values_of(counts: Counts) -> dict[tuple[str, str], float]:
+def values_of(counts: OperationCounts) -> dict[tuple[str, str], float]:
     """Numbers, and counts of histograms, by metric and attribute."""
     return {
         (one.instrument.name, " ".join(str(value) for _, value in one.attributes)): getattr(
@@ -52,7 +52,7 @@ def test_counts_equal_the_fold_of_the_same_operations(seed: int) -> None:
     records = history(3_000, seed)
     facts = Facts(instances=5, users=9)
     expected = fold(records, Window(0, 1 << 62), facts).values
-    counts = Counts(facts.quorum)
+    counts = OperationCounts(facts.quorum)
     for part in np.array_split(records, 7):
         counts.add(part)
         counts.add_votes(part)
@@ -74,14 +74,14 @@ def test_counts_equal_the_fold_of_the_same_operations(seed: int) -> None:
 
 
 def test_sums_are_those_of_the_durations(records) -> None:
-    counts = Counts(3)
+    counts = OperationCounts(3)
     counts.add(records({"start": 10, "ended": 14}, {"start": 20, "ended": 21, "outcome": "contended"}))
     durations = [one for one in counts.points({}) if one.instrument.name == "redlock.acquire.duration"]
     assert [one.value.sum for one in durations] == [0.004, 0.001, 0, 0, 0]
 
 
 def test_a_split_vote_costs_from_the_first_attempt_to_the_one_that_won(records) -> None:
-    counts = Counts(3)
+    counts = OperationCounts(3)
     counts.add(
         records(
             {"start": 10, "attempt": 17, "ended": 18, "attempts": 3, "split": 2},
@@ -100,7 +100,7 @@ def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
         for number in range(100)
     ]  # fmt: skip
     whole = records(*chain)
-    at_once, growing = Counts(3), Counts(3)
+    at_once, growing = OperationCounts(3), OperationCounts(3)
     at_once.add_handoffs(whole, ALL_TIME)
     window, seen = HandoffWindow(), 0
     for second in range(1, 16):
@@ -121,7 +121,7 @@ def test_busy_is_how_many_were_at_it_on_average(records) -> None:
 
 
 def test_exemplars_go_to_the_outcome_they_are_of(records) -> None:
-    counts = Counts(3)
+    counts = OperationCounts(3)
     counts.add(records({"start": 10, "ended": 14}))
     exemplar = Exemplar(0.004, 1, 2, 3)
     found = {one.attributes: one.exemplars for one in counts.points({"acquired": [exemplar]}) if one.exemplars}

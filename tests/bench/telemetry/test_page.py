@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.telemetry.buckets import Buckets
-from bench.telemetry.page import Page, open_page
-from bench.telemetry.points import Exemplar, Snapshot, point
+from bench.telemetry.page import MetricsPage, open_page
+from bench.telemetry.points import Buckets, Exemplar, Snapshot, point
 
 RESOURCE = {"service.name": "lockbench", "redlock.run.id": "ab12"}
 COMMON = (("redlock.recipe", "redlock"), ("redlock.fsync", "always"))
 OPEN_METRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
 
-def read(page: Page, headers: dict[str, str] | None = None) -> str:
+def read(page: MetricsPage, headers: dict[str, str] | None = None) -> str:
     with urllib.request.urlopen(urllib.request.Request(page.address, headers=headers or {}), timeout=30) as answer:
         return str(answer.read().decode())
 
@@ -46,7 +45,7 @@ def snapshot() -> Snapshot:
 LABELS = 'redlock_fsync="always",redlock_outcome="acquired",redlock_recipe="redlock",redlock_run_id="ab12"'
 
 
-def test_series_have_the_names_buckets_and_labels_that_otlp_leads_to(page: Page) -> None:
+def test_series_have_the_names_buckets_and_labels_that_otlp_leads_to(page: MetricsPage) -> None:
     page.offer(snapshot())
     text = read(page)
     assert f'redlock_acquire_duration_seconds_bucket{{le="1e-05",{LABELS}}} 0.0' in text
@@ -62,12 +61,12 @@ def test_series_have_the_names_buckets_and_labels_that_otlp_leads_to(page: Page)
     assert 'target_info{redlock_run_id="ab12",service_name="lockbench"} 1.0' in text
 
 
-def test_exemplars_are_there_for_who_asks_for_open_metrics(page: Page) -> None:
+def test_exemplars_are_there_for_who_asks_for_open_metrics(page: MetricsPage) -> None:
     page.offer(snapshot())
     assert f'# {{span_id="{11:016x}",trace_id="{10:032x}"}} 0.002' in read(page, OPEN_METRICS)
 
 
-def test_before_the_first_snapshot_there_is_a_page_without_metrics(page: Page) -> None:
+def test_before_the_first_snapshot_there_is_a_page_without_metrics(page: MetricsPage) -> None:
     assert "redlock_acquire" not in read(page)
 
 
@@ -119,7 +118,7 @@ def test_whoever_scraped_before_gets_the_last_snapshot() -> None:
     assert not closing.is_alive()
 
 
-def test_a_port_that_is_taken_is_one_sentence(page: Page) -> None:
+def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
     with pytest.raises(EnvironmentNotReadyError, match="choose another --metrics-port"):
         open_page(("127.0.0.1", port), RESOURCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.errors import UsageError
-from bench.telemetry.settings import GRPC, HTTP, Settings, is_wanted, settings_of
+from bench.telemetry.settings import GRPC, HTTP, TelemetrySettings, is_wanted, settings_of
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
@@ -25,7 +25,7 @@ def test_without_an_endpoint_there_is_no_telemetry(environ: dict[str, str]) -> N
     assert settings_of(environ) is None
 
 
-def settings(**variables: str) -> Settings:
+def settings(**variables: str) -> TelemetrySettings:
     found = settings_of({**ENDPOINT, **variables})
     assert found is not None
     return found

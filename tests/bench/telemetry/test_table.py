@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.telemetry import attributes
-from bench.telemetry.attributes import Attribute
-from bench.telemetry.table import BOUNDS, BY_NAME, COMMON, INSTRUMENTS, Instrument, Kind, with_table
+from bench.telemetry import table
+from bench.telemetry.table import (
+    BOUNDS,
+    BY_NAME,
+    COMMON,
+    INSTRUMENTS,
+    Attribute,
+    Instrument,
+    InstrumentKind,
+    with_table,
+)
 
 ROOT = Path(__file__).parents[3]
 DECIDED = """
@@ -51,7 +59,7 @@ def test_small_whole_numbers_have_buckets_of_their_own() -> None:
 
 
 def test_attributes_are_closed_sets_or_come_from_the_configuration() -> None:
-    known = [value for value in vars(attributes).values() if isinstance(value, Attribute)]
+    known = [value for value in vars(table).values() if isinstance(value, Attribute)]
     for attribute in known:
         assert bool(attribute.values) != bool(attribute.origin), attribute.name
 
@@ -70,8 +78,8 @@ def test_no_attribute_can_name_a_resource_key_owner_token_or_password() -> None:
         (BY_NAME["redlock.load.offered"], "redlock_load_offered_per_second"),
         (BY_NAME["redis.aof.size"], "redis_aof_size_bytes"),
         (BY_NAME["redlock.split_votes"], "redlock_split_votes_total"),
-        (Instrument("a.seconds", "s", Kind.GAUGE, (), ""), "a_seconds"),
-        (Instrument("a.total", "{b}", Kind.COUNTER, (), ""), "a_total"),
+        (Instrument("a.seconds", "s", InstrumentKind.GAUGE, (), ""), "a_seconds"),
+        (Instrument("a.total", "{b}", InstrumentKind.COUNTER, (), ""), "a_total"),
     ],
 )
 def test_prometheus_names_follow_the_specification(instrument: Instrument, expected: str) -> None:
@@ -81,7 +89,7 @@ def test_prometheus_names_follow_the_specification(instrument: Instrument, expec
 @pytest.mark.parametrize("readme", ["bench/telemetry/README.md"])
 def test_the_table_in_a_readme_is_made_from_this_one(readme: str) -> None:
     text = (ROOT / readme).read_text(encoding="utf-8")
-    assert with_table(text) == text, "run: python -m bench.telemetry bench/telemetry/README.md"
+    assert with_table(text) == text, "run: python -m bench.telemetry.table bench/telemetry/README.md"
 
 
 def test_a_readme_without_marks_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Observed attempts from the load process to the exporter: complete rows, bounded, paced by the rate."""
+"""Attempts and extensions from the load process to the exporter: complete rows, bounded, paced by the rate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.telemetry import attempts
-from bench.telemetry.attempts import CROWDED, KEPT, LATER, MOST, AttemptLog, AttemptTail, checksum
-from lockcore import AttemptRecord, Outcome, Tally, Vote
+from bench.telemetry import load_log
+from bench.telemetry.counts import Extensions
+from bench.telemetry.load_log import (
+    CROWDED,
+    KEPT,
+    LATER,
+    MOST,
+    AttemptLog,
+    AttemptTail,
+    ExtensionLog,
+    ExtensionTail,
+    checksum,
+)
+from lockcore import AttemptRecord, Lease, Outcome, Tally, Vote
 
 
 def record(number: int = 1, started_ns: int = 100, resource: str = "r7") -> AttemptRecord:
@@ -89,7 +100,7 @@ def test_about_a_thousand_acquires_a_second_are_observed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_s: int, every: int
 ) -> None:
     now_s, paces = [0.0], [1]
-    monkeypatch.setattr(attempts.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(load_log.time, "monotonic", lambda: now_s[0])
     log = log_in(tmp_path, paces)
     for _ in range(6):  # seconds
         done = 0
@@ -99,3 +110,21 @@ def test_about_a_thousand_acquires_a_second_are_observed(
         now_s[0] += 1
         log.flush()
     assert paces[-1] == every
+
+
+def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path: Path) -> None:
+    log, tail, extended = ExtensionLog(tmp_path, 3), ExtensionTail(tmp_path), Extensions()
+    assert list(extended.points()) == []
+    lease = Lease("r5", b"t", 1_000, 70, 80, 990, None, 1, 0)
+    for ours in (True, True, False, None):
+        log.note(lease, 100, 2_100, ours)
+    assert list(tail.new_extensions()) == []  # not before it is told to write
+    log.flush()
+    found = list(tail.new_extensions())
+    assert [one.outcome for one in found] == ["extended", "extended", "gone", "unreachable"]
+    assert {(one.resource, one.attempt_ns, one.sent_ns, one.replied_ns) for one in found} == {
+        (checksum("r5"), 70, 100, 2_100)
+    }
+    extended.add(found)
+    values = {one.attributes[0][1]: (one.value.count, one.value.sum) for one in extended.points()}
+    assert values == {"extended": (2, pytest.approx(4e-6)), "gone": (1, 2e-6), "unreachable": (1, 2e-6)}

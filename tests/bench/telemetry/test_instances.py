@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.telemetry.servers import FSYNCS, Info, Servers
+from bench.telemetry.instances import FSYNCS, Info, InfoTotals
 
 ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
 
@@ -17,7 +17,7 @@ def said(**fields: Any) -> Info:
 
 def told(*answers: Info) -> dict[str, float]:
     """The points of the first instance after these answers."""
-    servers = Servers(ADDRESSES)
+    servers = InfoTotals(ADDRESSES)
     for answer in answers:
         servers.note([answer, None])
     return {

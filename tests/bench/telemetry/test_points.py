@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.measure.histogram import Histogram
-from bench.telemetry.buckets import NS_PER_S, Buckets, bucket_of
+from bench.telemetry.points import NS_PER_S, Buckets, bucket_of
 from bench.telemetry.table import BOUNDS
 
 RNG = np.random.default_rng(7)

@@ -6,11 +6,8 @@ from itertools import count
 import numpy as np
 import pytest
 
-from bench.telemetry.attempts import Ask, Attempt, checksum
-from bench.telemetry.choose import PER_REASON, Looks, choose
-from bench.telemetry.extensions import Extension
-from bench.telemetry.spans import SPANS, Span, Spans
-from bench.telemetry.tracing import DELAY, Tracing
+from bench.telemetry.load_log import Ask, Extension, ObservedAttempt, checksum
+from bench.telemetry.traces import DELAY, PER_REASON, SPANS, Looks, Spans, TraceSpan, Tracing, choose
 
 MS = 1_000_000
 ADDRESSES = [("10.0.0.1", 7001), ("10.0.0.2", 7002), ("10.0.0.3", 7003)]
@@ -73,7 +70,7 @@ def test_nothing_happened_nothing_is_chosen(records) -> None:
 # -- spans ----------------------------------------------------------------------------------------------------------
 
 
-def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: str = "r0") -> Attempt:
+def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: str = "r0") -> ObservedAttempt:
     """`votes`: g granted, r refused, s silent, a absent; sent after 0.1 ms, answered after 0.5."""
     at_ns = round(started_ms * MS)
     names = {"g": "granted", "r": "refused", "s": "silent", "a": "absent", "e": "errored"}
@@ -81,7 +78,7 @@ def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: 
         Ask(names[vote], 0 if vote == "a" else at_ns + MS // 10, at_ns + MS // 2 if vote in "gre" else 0)
         for vote in votes
     )
-    return Attempt(0, checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, 0, asks)
+    return ObservedAttempt(0, checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, 0, asks)
 
 
 def tracing(one_in: int = 0) -> Tracing:
@@ -90,7 +87,7 @@ def tracing(one_in: int = 0) -> Tracing:
     return Tracing(spans, one_in, 10**18, random.Random(1))
 
 
-def traced(records, *attempts: Attempt) -> list[Span]:
+def traced(records, *attempts: ObservedAttempt) -> list[TraceSpan]:
     made = tracing()
     made.note(attempts)
     return [*made.look(records), *made.finish()]

@@ -1,0 +1,232 @@
+"""What load processes write for the exporter beside the history: *attempts, extensions → rows of a file → the same*.
+
+Rules
+- The writer keeps rows in memory and writes them when it is told to, about once a second; a file that cannot be written
+  is given up: the run is never stopped by it. The reader never hands out half a row. Files are named
+  `<kind>-<process>-<pid>.bin` and lie in the run's folder.
+- An observed attempt costs the load one `pack` and one append. About `PER_SECOND` acquires a second are observed, all
+  of them at low rates, never fewer than one in `MOST`.
+- A row holds no resource, only its checksum: with the time when the round began enough to find the operation in the
+  history.
+- Callers that wait for a hot resource try again hundreds of times a second: of those attempts a sample is enough. What
+  is too much to keep even so is counted in the rows that follow.
+- Extensions are written by recipes that extend leases while they are held.
+
+Source: `AttemptRecord` in lockcore/model.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from bench.measure.record import OUTCOME_CODES, OUTCOMES
+from lockcore import AttemptRecord, Lease, Outcome, Vote
+
+PER_SECOND, MOST, AT_ONCE = 1000, 64, 1500
+KEPT = 5000  # rows a second; what is more is dropped
+CROWDED, FIRST, LATER = KEPT // 2, 32, 64  # with so many rows: the first attempts of an acquire, then one in so many
+_ATTEMPT_FIELDS, _EXTENSION_FIELDS = 9, 5  # int64 in a row; of an attempt, three more per instance
+_VOTES = tuple(vote.value for vote in Vote)
+_CODES = {vote: code for code, vote in enumerate(Vote)}
+_NAME = re.compile(r"[a-z]+-(\d+)-\d+\.bin")
+
+Row = tuple[int, ...]
+
+
+class RowLog:
+    """The writing side of the load process `process` (this one). `fields`: how many int64 a row has."""
+
+    def __init__(self, folder: Path, kind: str, process: int, fields: int) -> None:
+        self._path = folder / f"{kind}-{process}-{os.getpid()}.bin"
+        self._pack = struct.Struct(f"<{fields}q").pack
+        self._rows: list[bytes] = []
+
+    def __len__(self) -> int:
+        """Rows that wait to be written."""
+        return len(self._rows)
+
+    def add(self, *row: int) -> None:
+        """Keep one row."""
+        self._rows.append(self._pack(*row))
+
+    def flush(self) -> None:
+        """Write what was kept."""
+        rows, self._rows = self._rows, []
+        if rows:
+            with suppress(OSError), self._path.open("ab") as file:
+                file.write(b"".join(rows))
+
+
+class RowTail:
+    """The reading side: follows all files of a kind."""
+
+    def __init__(self, folder: Path, kind: str, fields: int) -> None:
+        self._folder, self._pattern = folder, f"{kind}-*.bin"
+        self._row = struct.Struct(f"<{fields}q")
+        self._read: dict[Path, int] = {}
+
+    def new_rows(self) -> Iterator[tuple[int, Row]]:
+        """What was written since the last call, each with the process that wrote it."""
+        for path in sorted(self._folder.glob(self._pattern)):
+            if match := _NAME.fullmatch(path.name):
+                yield from ((int(match[1]), row) for row in self._follow(path))
+
+    def _follow(self, path: Path) -> Iterator[Row]:
+        start = self._read.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read()
+        data = data[: len(data) - len(data) % self._row.size]
+        self._read[path] = start + len(data)
+        yield from self._row.iter_unpack(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One instance in one attempt: `vote` in lower case; `sent_ns`, `replied_ns` 0 = never."""
+
+    vote: str
+    sent_ns: int
+    replied_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAttempt:
+    """One observed attempt, by instance; fields as in AttemptRecord. `resource`: `checksum` of its name."""
+
+    process: int
+    resource: int
+    number: int
+    acquire_ns: int
+    started_ns: int
+    decided_ns: int
+    closed_ns: int
+    outcome: str
+    margin: int
+    asks: tuple[Ask, ...]
+
+
+def checksum(resource: str) -> int:
+    """What stands for a resource in a row."""
+    return crc32(resource.encode())
+
+
+class AttemptLog:
+    """The writing side, in the load process `process`. `observe_every` is told of how many acquires to observe one."""
+
+    def __init__(self, folder: Path, process: int, instances: int, observe_every: Callable[[int], None]) -> None:
+        self._observe_every = observe_every
+        self._rows = RowLog(folder, "attempts", process, _ATTEMPT_FIELDS + 3 * instances)
+        self._dropped = self._seen = self._acquires = 0
+        self._every = 1
+        self._pace(1)
+        self._flushed_s = time.monotonic()
+
+    def observe(self, record: AttemptRecord) -> None:
+        """Keep one attempt."""
+        if record.attempt == 1:
+            self._seen += 1
+            self._acquires += self._every
+            if self._seen == AT_ONCE:
+                self._pace(MOST)
+        number = record.attempt
+        if number > FIRST and number % LATER and len(self._rows) >= CROWDED and record.outcome is not Outcome.ACQUIRED:
+            return
+        if len(self._rows) >= KEPT:
+            self._dropped += 1
+            return
+        self._rows.add(
+            checksum(record.resource), record.attempt, record.acquire_ns, record.started_ns, record.decided_ns,
+            record.closed_ns, OUTCOME_CODES[record.outcome.value], record.margin, self._dropped,
+            *[_CODES[vote] for vote in record.votes], *record.sent_ns, *record.replied_ns,
+        )  # fmt: skip
+
+    def flush(self) -> None:
+        """Once a second: write what was kept, and see how many to observe from now on."""
+        self._rows.flush()
+        now_s = time.monotonic()
+        lasted_s, self._flushed_s = max(now_s - self._flushed_s, 0.1), now_s
+        acquires_per_s = self._acquires / lasted_s
+        self._seen = self._acquires = 0
+        self._pace(min(max(round(acquires_per_s / PER_SECOND), 1), MOST))
+
+    def _pace(self, every: int) -> None:
+        self._every = every
+        self._observe_every(every)
+
+
+class AttemptTail:
+    """The reading side: follows all files of a run."""
+
+    def __init__(self, folder: Path, instances: int) -> None:
+        self._instances = instances
+        self._rows = RowTail(folder, "attempts", _ATTEMPT_FIELDS + 3 * instances)
+        self._dropped: dict[int, int] = {}
+
+    @property
+    def dropped(self) -> int:
+        """Attempts that were observed and not kept."""
+        return sum(self._dropped.values())
+
+    def new_attempts(self) -> Iterator[ObservedAttempt]:
+        """What was written since the last call."""
+        for process, row in self._rows.new_rows():
+            self._dropped[process] = row[_ATTEMPT_FIELDS - 1]
+            yield self._attempt(process, row)
+
+    def _attempt(self, process: int, row: Row) -> ObservedAttempt:
+        resource, number, acquire_ns, started_ns, decided_ns, closed_ns, outcome, margin = row[:8]
+        count, votes = self._instances, row[_ATTEMPT_FIELDS:]
+        asks = tuple(
+            Ask(_VOTES[votes[index]], votes[count + index], votes[2 * count + index]) for index in range(count)
+        )
+        return ObservedAttempt(
+            process, resource, number, acquire_ns, started_ns, decided_ns, closed_ns, OUTCOMES[outcome], margin, asks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """One extension of the lease on `resource` (`checksum`) won by the round begun at `attempt_ns`.
+
+    `outcome`: one of table.EXTEND_OUTCOMES.
+    """
+
+    resource: int
+    attempt_ns: int
+    sent_ns: int
+    replied_ns: int
+    outcome: str
+
+
+class ExtensionLog:
+    """The writing side, in the load process `process`."""
+
+    def __init__(self, folder: Path, process: int) -> None:
+        self._rows = RowLog(folder, "extensions", process, _EXTENSION_FIELDS)
+        self.flush = self._rows.flush
+
+    def note(self, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> None:
+        """An extension came back: `ours` None = nobody said."""
+        outcome = "unreachable" if ours is None else "extended" if ours else "gone"
+        self._rows.add(checksum(lease.resource), lease.started_ns, sent_ns, replied_ns, OUTCOME_CODES[outcome])
+
+
+class ExtensionTail:
+    """The reading side."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rows = RowTail(folder, "extensions", _EXTENSION_FIELDS)
+
+    def new_extensions(self) -> Iterator[Extension]:
+        """What was written since the last call."""
+        for _, (resource, attempt_ns, sent_ns, replied_ns, outcome) in self._rows.new_rows():
+            yield Extension(resource, attempt_ns, sent_ns, replied_ns, OUTCOMES[outcome])
