@@ -1,7 +1,7 @@
 """`lockbench doctor`: *this machine, or an instance → what it can do, a line each*.
 
 Rules: everything that was tried is printed, also what works; exit 3 when something is missing that every run needs.
-Source: bench.topology.doctor, bench.topology.target_facts.
+Source: bench.topology.doctor, bench.topology.doctor.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.topology.doctor import Fact, Status, examine
-from bench.topology.target_facts import examine_target
+from bench.topology.doctor import Fact, Status, examine, examine_target
 
 _STYLES = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
 

@@ -5,7 +5,7 @@ Rules
 - A connection that broke in the middle is never used again (redis-py closes it).
 - EVALSHA; an instance that forgot the script (SCRIPT FLUSH, restart) is sent its source.
 
-Source: bench.topology.connections; EVALSHA's reference page.
+Source: bench.topology.target; EVALSHA's reference page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redis.exceptions import (
 
 from bench.errors import UsageError
 from bench.recipes.protocol import RecipeSettings
-from bench.topology.connections import connection_pool
+from bench.topology.target import connection_pool
 from lockcore import InstanceStatus
 from lockcore.clock import monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE, Script

@@ -25,7 +25,7 @@ from bench.measure.facts import Window
 from bench.run.faults import Timeline
 from bench.run.interrupt import Interrupts
 from bench.run.progress import NS, Follower, Progress
-from bench.workloads.alive import is_alive
+from bench.workloads.launch import is_alive
 
 LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
 START_S = 60.0  # from launch until all users run: connecting and spawning take a few seconds at most

@@ -27,8 +27,7 @@ from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.guard import Guard
-from bench.topology.info import InfoSnapshot, delta
-from bench.topology.probe import InstanceFacts, info_snapshot, inspect, require_independent
+from bench.topology.probe import InfoSnapshot, InstanceFacts, delta, info_snapshot, inspect, require_independent
 from bench.topology.server import find_server
 
 WORK_PREFIX = "lockbench-run-"

@@ -6,12 +6,13 @@ Rules
 - What was put back is looked at; a server that could not be asked is named, with the value to set by hand.
 - Nothing is written to a configuration file (no CONFIG REWRITE). URLs travel through a pipe, never on a command line.
 
-Source: CONFIG GET and CONFIG SET; bench.topology.leash.
+Source: CONFIG GET and CONFIG SET; bench.topology.borrowed_setting.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,8 +21,60 @@ from contextlib import suppress
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.leash import Leash
 from bench.topology.target import Target, parse_targets
+
+_END_S = 5.0
+
+
+class Leash:
+    """One such command, holding its change. Made only once the change is there."""
+
+    def __init__(self, command: Sequence[str], *, ready: str, say: str = "") -> None:
+        """Start `command`, send it the text `say`, and wait for a line that starts with `ready`.
+
+        Raises EnvironmentNotReadyError, with what it said instead, when it ends or says anything else first.
+        """
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                text=True,
+            )
+        except OSError as error:
+            raise EnvironmentNotReadyError(f"{command[0]} cannot be run: {error.strerror}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(say)
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline().strip()
+        except OSError:
+            answer = ""
+        except BaseException:
+            self.release()
+            raise
+        if not answer.startswith(ready):
+            self.release()
+            raise EnvironmentNotReadyError(f"{command[0]} failed: {answer or 'it ended without a word'}")
+
+    def release(self) -> None:
+        """Let go and wait until the command has undone its change and ended. More than once is fine."""
+        process = self._process
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except OSError:  # it ended before it read everything
+                    continue
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
 
 TIMEOUT_S = 2.0
 _TRIES, _REST_S = 3, 0.2

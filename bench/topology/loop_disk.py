@@ -1,24 +1,123 @@
-"""A real file system whose power can be cut: *bytes → ext4 on a loop device, mounted nowhere, shut down hard*.
+"""Disks that leave nothing to unmount: *bytes → a folder in memory, or ext4 on a loop device, mounted nowhere*.
 
-Rules: FS_IOC_SHUTDOWN stops every write to the disk at once, the journal's too: what was not synced by then is gone, as
-when the power goes. Mounting it again replays the journal. Image, loop device and mount live as long as our descriptors
-do (the image has no name, the device clears itself), so nothing is left however we end. Only a file system that was
-made here is ever shut down. Needs root, loop devices, mkfs.ext4 and Linux 5.8.
-Source: ioctl EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c), loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR.
+Rules
+- A file system that is mounted nowhere has no place in the mount table; it lives as long as somebody uses it, and is
+  reached by `/proc/<our pid>/fd/<n>`. Image, loop device and mount live as long as our descriptors do.
+- A disk in memory is made full by shrinking it to what is in use: at once, without memory.
+- FS_IOC_SHUTDOWN stops every write to the loop disk at once, the journal's too: what was not synced by then is gone, as
+  when the power goes. Mounting it again replays the journal. Only a file system that was made here is ever shut down.
+- Needs root (CAP_SYS_ADMIN) and Linux 5.2; the loop disk also loop devices, mkfs.ext4 and Linux 5.8.
+
+Source: fsopen(2), fsconfig(2), fsmount(2), fspick(2), their numbers the same on every architecture; tmpfs(5);
+ioctl EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR.
 """
 
+from __future__ import annotations
+
 import contextlib
+import ctypes
+import errno
 import fcntl
 import os
 import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.detached_mount import mount_detached
+
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSPICK = 430, 431, 432, 433
+_CLOSE_ON_EXEC, _THIS_FILE = 1, 8
+_SET_STRING, _CREATE, _RECONFIGURE = 1, 6, 7
+
+
+def mount_detached(kind: str, settings: Mapping[str, str]) -> int:
+    """Mount a file system of this `kind` (as /proc/filesystems names it); close what is returned. Raises OSError."""
+    context = _call(_FSOPEN, kind.encode(), _CLOSE_ON_EXEC)
+    try:
+        _set(context, settings)
+        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
+    finally:
+        os.close(context)
+
+
+def set_again(root: int, settings: Mapping[str, str]) -> None:
+    """Give the file system mounted at `root` other settings. Raises OSError."""
+    context = _call(_FSPICK, root, b"", _CLOSE_ON_EXEC | _THIS_FILE)
+    try:
+        _set(context, settings)
+        _call(_FSCONFIG, context, _RECONFIGURE, None, None, 0)
+    finally:
+        os.close(context)
+
+
+def _set(context: int, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        _call(_FSCONFIG, context, _SET_STRING, name.encode(), value.encode(), 0)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result
+
+
+_GROWING_TRIES = 100
+
+
+class MemoryDisk:
+    """A tmpfs of `size_bytes` (pages of 4 KiB, taken as they are written).
+
+    Raises EnvironmentNotReadyError when this machine or user cannot have one.
+    """
+
+    def __init__(self, size_bytes: int = 1 << 30) -> None:
+        self._size_bytes, self._root = size_bytes, -1
+        try:
+            self._root = mount_detached("tmpfs", {"size": str(size_bytes), "mode": "0700"})
+        except OSError as error:
+            raise EnvironmentNotReadyError(
+                f"no disk in memory can be made ({error.strerror}): it needs root and Linux 5.2"
+            ) from error
+        self.folder = Path(f"/proc/{os.getpid()}/fd/{self._root}")
+
+    def take_the_place_of(self, folder: Path) -> None:
+        """Have the empty `folder` lead here from now on; whoever removes it removes a link, not what is here."""
+        folder.rmdir()
+        folder.symlink_to(self.folder)
+
+    def make_full(self) -> None:
+        """Leave not one free page from now on. Raises EnvironmentNotReadyError when it grows faster than it shrinks."""
+        for _ in range(_GROWING_TRIES):
+            state = os.fstatvfs(self._root)
+            try:
+                self._resize((state.f_blocks - state.f_bfree) * state.f_frsize)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # that one says: more is in use than this by now
+                    raise
+            else:
+                return
+        raise EnvironmentNotReadyError("the disk in memory cannot be made full: it is written to too fast")
+
+    def make_room(self) -> None:
+        """Have the full size again; more than once is fine."""
+        self._resize(self._size_bytes)
+
+    def close(self) -> None:
+        """Let go; it is gone once no server uses it. More than once is fine."""
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    def _resize(self, size_bytes: int) -> None:
+        set_again(self._root, {"size": str(size_bytes)})
+
 
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _AUTOCLEAR = 4

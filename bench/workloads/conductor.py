@@ -31,7 +31,7 @@ from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRun
 from bench.errors import BenchError
 from bench.measure.histogram import Histogram
 from bench.workloads.alarm import call_at
-from bench.workloads.alive import is_alive
+from bench.workloads.launch import is_alive
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE
 from bench.workloads.note import note_failure
 from bench.workloads.plan import FLEET, RUN_ID, Plan, plan_of

@@ -13,6 +13,7 @@ Source: Locust's command line; the run's folder protocol.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -23,9 +24,30 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
-from bench.workloads.orphan import PARENT_VARIABLE
 from bench.workloads.plan import FAILURE_FILE, PLAN_VARIABLE, Plan
+
+
+def is_alive(pid: int) -> bool:
+    """Whether process `pid` runs (or sleeps, or is stopped)."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+PARENT_VARIABLE = "LOCKBENCH_PARENT"
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have this process ended when its parent `parent_pid` ends; at once if it has."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGTERM)
+
 
 LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")

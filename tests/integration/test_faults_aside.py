@@ -107,7 +107,7 @@ def test_without_nft_dropping_is_skipped_with_that_reason(monkeypatch: pytest.Mo
 def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bench.topology.detached_mount._FSOPEN", 100_000)
+    monkeypatch.setattr("bench.topology.loop_disk._FSOPEN", 100_000)
     with Site(frozenset({Need.MEMORY_DISK})) as site, start_fleet(1, environment=site.environment) as fleet:
         site.attach(fleet)
         assert "it needs root and Linux 5.2" in str(fault(site, "disk-full").why_not())

@@ -12,9 +12,8 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.info import delta
 from bench.topology.ports import HOST, KeptPort, keep_ports
-from bench.topology.probe import info_snapshot, inspect, leaked_keys, require_independent
+from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
 from bench.topology.server import ServerBinary, found_servers
 
 pytestmark = pytest.mark.integration

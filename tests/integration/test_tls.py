@@ -11,11 +11,10 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.set_nx import SetNxLuaRecipe
-from bench.topology.connections import TlsConnection, connection_pool
 from bench.topology.fleet import start_fleet
 from bench.topology.ports import keep_ports
 from bench.topology.server import ServerBinary, found_servers
-from bench.topology.target import parse_targets
+from bench.topology.target import TlsConnection, connection_pool, parse_targets
 from lockcore import Lease, Outcome
 from tests.integration.lockcore.certificates import make_certificates
 

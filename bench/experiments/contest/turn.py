@@ -20,8 +20,7 @@ from bench.experiments.contest.clients.order import BIN_S, Order, middle_us
 from bench.experiments.contest.fairness import jains_index
 from bench.experiments.contest.installed import Contestant
 from bench.topology.fleet import Fleet
-from bench.topology.info import delta
-from bench.topology.probe import info_snapshot
+from bench.topology.probe import delta, info_snapshot
 from bench.topology.target import parse_targets
 
 TTL_MS, WAIT_MS = 10_000, 10_000

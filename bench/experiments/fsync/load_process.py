@@ -29,7 +29,7 @@ from bench.experiments.fsync.waitaof_lock import WaitAofLock
 from bench.measure.histogram import Histogram
 from bench.workloads.alarm import PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
-from bench.workloads.orphan import die_with_parent
+from bench.workloads.launch import die_with_parent
 from bench.workloads.pacer import Pacer
 from lockcore import Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_S, monotonic_ns

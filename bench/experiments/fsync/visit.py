@@ -20,9 +20,8 @@ from bench.experiments.fsync.load import WAITAOF, Phase
 from bench.experiments.fsync.plan import RATES, FsyncCell, FsyncPlan
 from bench.experiments.fsync.rewrite import fill, rewrite_now
 from bench.experiments.fsync.waitaof import waitaof_truth
-from bench.topology.info import InfoDelta, InfoSnapshot, delta
 from bench.topology.latency_events import LatencyMonitor
-from bench.topology.probe import info_snapshot
+from bench.topology.probe import InfoDelta, InfoSnapshot, delta, info_snapshot
 
 MAXIMUM = "max"
 REWRITE_AT = 0.3  # of the measured window

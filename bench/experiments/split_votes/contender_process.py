@@ -30,7 +30,7 @@ from bench.experiments.split_votes.trial import TTL_MS, Block, Enrolment, resour
 from bench.recipes.instance import DEFINITE, Instance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
-from bench.workloads.orphan import die_with_parent
+from bench.workloads.launch import die_with_parent
 from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Settings, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of

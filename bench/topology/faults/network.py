@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import BenchError
+from bench.topology.borrowed_setting import Leash
 from bench.topology.faults.injection import FaultOrder, Injection
 from bench.topology.faults.params import NS_PER_MS, Param, choice, duration
 from bench.topology.faults.site import Need, Site
-from bench.topology.leash import Leash
 from bench.topology.proxy import CLEAR, Shape
 
 _DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology.borrowed_setting import Leash
 from bench.topology.faults.injection import Delayed, FaultOrder, Injection, Moment
 from bench.topology.faults.params import Param, choice, duration
 from bench.topology.faults.site import Site
-from bench.topology.leash import Leash
 
 _DAY_MS = 86_400_000.0
 _STOP = 'kill -STOP "$1" && echo stopped; read -r _; kill -CONT "$1"'

@@ -21,7 +21,7 @@ import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.fleet import Fleet
-from bench.topology.memory_disk import MemoryDisk
+from bench.topology.loop_disk import MemoryDisk
 from bench.topology.ports import HOST
 from bench.topology.proxy import Proxies
 from bench.topology.server import ServerBinary

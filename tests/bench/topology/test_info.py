@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.topology.info import InfoSnapshot, delta
+from bench.topology.probe import InfoSnapshot, delta
 
 BEFORE: dict[str, Any] = {
     "run_id": "a",

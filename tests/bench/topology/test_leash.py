@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.leash import Leash
+from bench.topology.borrowed_setting import Leash
 
 HOLD = 'touch "$1"; echo here; read -r _; rm "$1"'
 DEADLINE_S = 30.0
@@ -44,7 +44,7 @@ def test_a_change_that_was_not_made_is_said(command: list[str], why: str) -> Non
 
 OWNER = """
 import sys
-from bench.topology.leash import Leash
+from bench.topology.borrowed_setting import Leash
 leash = Leash(sys.argv[1:], ready="here")
 print(leash._process.pid, flush=True)
 sys.stdin.read()

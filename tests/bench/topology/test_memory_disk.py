@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology import detached_mount
-from bench.topology.memory_disk import MemoryDisk
+from bench.topology.loop_disk import MemoryDisk
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import pytest
 
 from bench.cli.doctor import print_doctor
 from bench.errors import UsageError
-from bench.topology.doctor import Status
+from bench.topology.doctor import Status, examine_target
 from bench.topology.ports import HOST, KeptPort
-from bench.topology.target_facts import examine_target
 from tests.doubles.instance import Instances
 
 

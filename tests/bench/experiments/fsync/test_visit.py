@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.visit import _of_servers
-from bench.topology.info import InfoSnapshot
+from bench.topology.probe import InfoSnapshot
 
 
 def snapshot(values: dict[str, Any] | None, at_s: int, missing: str | None = None) -> InfoSnapshot:
