@@ -17,8 +17,8 @@ from bench.cli.outputs import Outputs
 from bench.cli.report import place_of, report_beside
 from bench.report.kinds import cases_of, told
 from bench.report.sheet import print_sheet, sheet_markdown
-from bench.run.done import Done
 from bench.run.interrupt import until_shown
+from bench.run.verdict import Done
 
 
 @until_shown()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.measure import generator, votes, workers
+from bench.measure import generator, outcomes, workers
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Histogram
 from bench.measure.latency import LATENCIES, block, blocks, durations, handoffs
@@ -57,7 +57,7 @@ class Fold:
         self._outcomes: Counts = dict.fromkeys(ACQUIRE_OUTCOMES, 0)
         self._totals: Counts = dict.fromkeys(ACQUIRE_OUTCOMES, 0)
         self._releases: Counts = dict.fromkeys(RELEASE_OUTCOMES, 0)
-        self._votes: Counts = dict.fromkeys(votes.KINDS, 0)
+        self._votes: Counts = dict.fromkeys(outcomes.KINDS, 0)
         self._margins: Counter[int] = Counter()
         self._latencies = {name: Histogram() for name in LATENCIES}
         self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
@@ -71,15 +71,15 @@ class Fold:
         self._totals = add_counts(self._totals, count_acquires(records))
         self._releases = add_counts(self._releases, count_releases(records))
         self._outcomes = add_counts(self._outcomes, count_acquires(inside))
-        self._votes = add_counts(self._votes, votes.count_votes(inside))
-        self._margins += votes.count_margins(inside, self._facts.quorum)
+        self._votes = add_counts(self._votes, outcomes.count_votes(inside))
+        self._margins += outcomes.count_margins(inside, self._facts.quorum)
         for name, values in durations(inside).items():
             self._latencies[name].add(values)
         self._latencies["handoff"].add(handoffs(records, window))
-        self._attempts.add(votes.attempts_of(inside)[acquired(inside)])
+        self._attempts.add(outcomes.attempts_of(inside)[acquired(inside)])
         self._tenths += _per_tenth(records["granted_ns"], window)
         self._over_time.add(records)
-        split_votes = votes.split_votes_of(inside)
+        split_votes = outcomes.split_votes_of(inside)
         self._sums.update(
             records=len(records),
             due=len(inside),
@@ -87,9 +87,9 @@ class Fold:
             granted=int(window.holds(records["granted_ns"]).sum()),
             finished=int(window.holds(generator.ends_ns(records)).sum()),
             busy_ns=generator.busy_ns(records, window),
-            attempts=int(votes.attempts_of(records).sum()),
+            attempts=int(outcomes.attempts_of(records).sum()),
             releases=int((records["release_sent_ns"] > 0).sum()),
-            window_attempts=int(votes.attempts_of(inside).sum()),
+            window_attempts=int(outcomes.attempts_of(inside).sum()),
             split_votes=int(split_votes.sum()),
             split_operations=int((split_votes > 0).sum()),
         )

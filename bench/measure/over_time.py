@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure import votes
+from bench.measure import outcomes
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, highest_of_bucket
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
@@ -88,7 +88,7 @@ class OverTime:
         place, codes = place[known], records["outcome"][known] & 0xFF
         for name in ACQUIRE_OUTCOMES:
             self._outcomes[name] += self._bins(place[codes == OUTCOME_CODES[name]])
-        splits = np.bincount(place, votes.split_votes_of(records)[known], self.slices.total)
+        splits = np.bincount(place, outcomes.split_votes_of(records)[known], self.slices.total)
         self._split_votes += splits.astype(np.int64)
         won = codes == OUTCOME_CODES["acquired"]
         leases, place = known[won], place[won]
@@ -103,7 +103,7 @@ class OverTime:
         return np.bincount(place, minlength=self.slices.total)
 
     def _add_margins(self, records: Records, leases: Integers, place: Integers) -> None:
-        granted, undecided = (votes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
+        granted, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
         closed = undecided == 0
         for number in np.flatnonzero(np.bincount(granted[closed])).tolist():
             counts = self._bins(place[closed & (granted == number)])

@@ -21,14 +21,13 @@ from bench.gates.threshold import read_thresholds
 from bench.measure.result import Result, write_result
 from bench.measure.workers import read_workers
 from bench.run.conclude import Evidence, conclude, key_names
-from bench.run.done import Done
 from bench.run.faults import Timeline
 from bench.run.follow import Course, Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower
 from bench.run.servers import Counters, Servers, open_servers, work_folder
 from bench.run.telemetry import RunTelemetry, open_telemetry
-from bench.run.verdict import INTERRUPTED, exit_code
+from bench.run.verdict import INTERRUPTED, Done, exit_code
 from bench.scenario import Scenario
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults

@@ -11,10 +11,14 @@ Source: bench.measure.verdict, which has the words, their order and their exit c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import sentence
 from bench.measure import verdict as words
+from bench.measure.result import Result, write_result
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict, conclude
 
 INTERRUPTED = words.INTERRUPTED_CODE
@@ -69,3 +73,22 @@ def _nothing_granted(sections: Mapping[str, Any]) -> list[str]:
     if sections["rate"]["achieved_per_s"]:
         return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
     return ["no lease was granted in the measured window"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of it; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
+
+    result: Result
+    path: Path | None
+    exit_code: int
+    unstored: str = ""
+
+
+def store(result: Result, folder: Path) -> Done:
+    """Write `result`, which has the sections `verdict` and `interrupted`, to `folder`."""
+    code = exit_code(result["verdict"], interrupted=result["interrupted"])
+    try:
+        return Done(result, write_result(result, folder), code)
+    except EnvironmentNotReadyError as error:
+        return Done(result, None, code if code == INTERRUPTED else error.exit_code, str(error))

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure.outcomes import acquired
+from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.timeline import Integers, Timeline
-from bench.measure.votes import attempts_of, votes_of
 
 CLEANUP_NS = 50_000_000  # how long the releases after a lost round may take to arrive
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.measure import votes
+from bench.measure import outcomes
 from bench.measure.facts import Window
 from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
@@ -40,14 +40,14 @@ class OperationCounts:
         self._attempts = {name: Buckets(1) for name in ACQUIRE_OUTCOMES}
         self._releases = {name: Buckets() for name in RELEASE_OUTCOMES}
         self._plain = {name: Buckets() for name in ("hold", "handoff", "validity", "dead_time")}
-        self._votes: Counter[str] = Counter(dict.fromkeys(votes.KINDS, 0))
+        self._votes: Counter[str] = Counter(dict.fromkeys(outcomes.KINDS, 0))
         self._margin = Buckets(1)
         self._split_votes = 0
 
     def add(self, records: Records) -> None:
         """Count what these operations took and how they ended."""
         won, codes = acquired(records), records["outcome"] & 0xFF
-        took, rounds = records["ended_ns"] - records["intended_ns"], votes.attempts_of(records)
+        took, rounds = records["ended_ns"] - records["intended_ns"], outcomes.attempts_of(records)
         for name in ACQUIRE_OUTCOMES:
             rows = codes == OUTCOME_CODES[name]
             self._acquires[name].add(took[rows])
@@ -59,7 +59,7 @@ class OperationCounts:
         sent = records["release_sent_ns"]
         self._plain["hold"].add((sent - records["granted_ns"])[won & (sent > 0)])
         self._plain["validity"].add((records["valid_until_ns"] - records["granted_ns"])[won])
-        split_votes = votes.split_votes_of(records)
+        split_votes = outcomes.split_votes_of(records)
         self._plain["dead_time"].add((records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)])
         self._split_votes += int(split_votes.sum())
 
@@ -69,9 +69,9 @@ class OperationCounts:
 
     def add_votes(self, records: Records) -> None:
         """Count the votes of operations that are not patched any more."""
-        self._votes.update(votes.count_votes(records))
-        closed = acquired(records) & (votes.votes_of(records, "undecided") == 0)
-        self._margin.add(votes.votes_of(records, "granted")[closed] - self._quorum)
+        self._votes.update(outcomes.count_votes(records))
+        closed = acquired(records) & (outcomes.votes_of(records, "undecided") == 0)
+        self._margin.add(outcomes.votes_of(records, "granted")[closed] - self._quorum)
 
     @property
     def operations(self) -> int:
@@ -138,7 +138,7 @@ class HandoffWindow:
         settle_ns = SETTLE_NS
         if len(records) > FAST:
             settle_ns //= 8
-            refused = ~acquired(kept) | (votes.attempts_of(kept) > 1)
+            refused = ~acquired(kept) | (outcomes.attempts_of(kept) > 1)
             kept = kept[np.isin(kept["resource"], np.unique(kept["resource"][refused]))]
         until_ns = now_ns - settle_ns
         if until_ns > self._until_ns and len(kept):

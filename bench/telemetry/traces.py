@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure import votes
+from bench.measure import outcomes
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
 from bench.telemetry.load_log import Extension, ObservedAttempt, checksum
@@ -103,7 +103,7 @@ def choose(records: Records, looks: Looks, one_in: int, draw: Callable[[int], in
     for reason, rows in _by_reason(records, looks, one_in, draw):
         for row in rows.tolist():
             reasons.setdefault(row, reason)
-    waited = [row for row in reasons if votes.attempts_of(records[row : row + 1])[0] > 1]
+    waited = [row for row in reasons if outcomes.attempts_of(records[row : row + 1])[0] > 1]
     holders = {row: holder for row in waited if (holder := _holder_of(records, row)) is not None}
     for holder in holders.values():
         reasons.setdefault(holder, "holder")
@@ -120,7 +120,7 @@ def _by_reason(records: Records, looks: Looks, one_in: int, draw: Callable[[int]
     released = (records["outcome"] >> 8) & 0xFF
     yield "failed", _first(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]), observed)
     yield "release", _first((released != 0) & (released != _RELEASED), observed)
-    yield "split vote", _first(votes.split_votes_of(records) > 0, observed)
+    yield "split vote", _first(outcomes.split_votes_of(records) > 0, observed)
     yield "no vote", _first(looks.without_vote, observed)
     yield "refused", _first(codes == OUTCOME_CODES["contended"], observed)
     took = np.where(won, records["ended_ns"] - records["intended_ns"], -1)
@@ -220,12 +220,12 @@ class Spans:
     def _acquire(self, traced: Traced, attempts: Sequence[ObservedAttempt]) -> TraceSpan:
         record = traced.chosen.record
         outcome = OUTCOMES[_field(traced, "outcome") & 0xFF]
-        count = {kind: int(votes.votes_of(record, kind)[0]) for kind in votes.KINDS if kind != "undecided"}
+        count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS if kind != "undecided"}
         attributes: dict[str, Value] = {
             **self.common,
             "redlock.outcome": outcome,
-            "redlock.attempts": int(votes.attempts_of(record)[0]),
-            "redlock.split_votes": int(votes.split_votes_of(record)[0]),
+            "redlock.attempts": int(outcomes.attempts_of(record)[0]),
+            "redlock.split_votes": int(outcomes.split_votes_of(record)[0]),
             "redlock.queued": (_field(traced, "start_ns") - _field(traced, "intended_ns")) / NS_PER_S,
             "redlock.trace.reason": traced.chosen.reason,
             **{f"redlock.votes.{kind}": number for kind, number in count.items()},

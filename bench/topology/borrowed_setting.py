@@ -1,12 +1,14 @@
-"""A setting of somebody else's servers, changed for a while: *URLs, name → set it as often as you like → as it was*.
+"""Changes that undo themselves: *a command, or a setting of somebody else's servers → the change; later as it was*.
 
 Rules
+- A leashed command undoes its change at the end of its standard input, a pipe that only this process holds: by
+  `release()` and by any death of ours, `kill -9` included. In a session of its own, Ctrl-C does not reach it.
 - The value each server had is read first, and handed to a process of its own that puts it back when its standard input
   ends: by our leaving, by Ctrl-C, by any death of ours.
 - What was put back is looked at; a server that could not be asked is named, with the value to set by hand.
 - Nothing is written to a configuration file (no CONFIG REWRITE). URLs travel through a pipe, never on a command line.
 
-Source: CONFIG GET and CONFIG SET; bench.topology.borrowed_setting.
+Source: CONFIG GET and CONFIG SET; pipe(7).
 """
 
 from __future__ import annotations

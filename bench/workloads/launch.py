@@ -4,10 +4,12 @@ Rules
 - Imports neither Locust nor gevent: `import locust` patches the whole process that does it.
 - Locust and its workers form one process group and end with us however we end: each asks the kernel for a signal at
   its parent's death (start this in a thread that lives as long as the run: the main one). Whoever is left is killed.
+- The kernel's signal is tied to the *thread* that made the process, and cleared by a fork, so each process asks for
+  itself; asking late is caught by comparing the parent. SIGTERM lets Locust give its locks back.
 - Quiet and private: no web UI, no files but in the plan's folder, the master's port on loopback only, no LOCUST_
   variable of the caller's environment.
 
-Source: Locust's command line; the run's folder protocol.
+Source: Locust's command line; the run's folder protocol; prctl(2); proc(5), state Z.
 """
 
 from __future__ import annotations

@@ -22,9 +22,8 @@ if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that i
 
 from bench.errors import BenchError
 from bench.workloads.conductor import Conductor
-from bench.workloads.interrupt import interrupt_main_only
 from bench.workloads.launch import PARENT_VARIABLE, die_with_parent
-from bench.workloads.member import Member
+from bench.workloads.member import Member, interrupt_main_only
 from bench.workloads.note import note_failure
 from bench.workloads.plan import add_options, plan_of, take_plan
 from bench.workloads.table import show_fractions

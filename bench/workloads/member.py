@@ -11,22 +11,54 @@ Source: locust.runners (WorkerRunner), locust.main (shutdown).
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import time
 from argparse import Namespace
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
+import gevent
+from gevent import get_hub
 from gevent.event import Event
 from locust.env import Environment
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
 
 from bench.errors import BenchError, UsageError
 from bench.workloads.contention import ALONE, Seat
-from bench.workloads.interrupt import end_within
 from bench.workloads.plan import FLEET, Plan, plan_of
 from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker
 from lockcore.clock import monotonic_ns
+
+logger = logging.getLogger(__name__)
+
+
+def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
+    """Install the handler in this process. While `is_starting()`, when Locust catches nothing, it exits with 130."""
+    numbers = count(1)
+
+    def interrupted() -> None:
+        number = next(numbers)
+        if number == 1 and is_starting():
+            get_hub().handle_system_error(SystemExit, SystemExit(130))
+        elif number == 1:
+            get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
+        elif number == 2:
+            logger.warning("giving the locks back; Ctrl-C again leaves them until their TTL has passed")
+        else:
+            os._exit(130)
+
+    gevent.signal_handler(signal.SIGINT, interrupted)
+
+
+def end_within(seconds: float) -> None:
+    """Have the kernel end this process (SIGALRM) if it still lives after so many seconds, whatever it waits for."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(max(1, int(seconds)))
+
 
 HERE, BEGIN, FINISH, FINISHED, FAILED = (
     f"lockbench-{word}" for word in ("here", "begin", "finish", "finished", "failed")

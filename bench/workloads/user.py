@@ -13,8 +13,7 @@ from locust import User, constant, task
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.errors import BenchError
-from bench.workloads.gear import Gear
-from bench.workloads.operation import Operate, operation
+from bench.workloads.operation import Gear, Operate, operation
 from bench.workloads.worker import Worker
 from lockcore.clock import monotonic_ns
 

@@ -46,8 +46,8 @@ from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
 from bench.workloads.contention import ALONE, CALLERS_PER_WORKER, Contention, Seat
 from bench.workloads.export import ExportBeside, export_beside
-from bench.workloads.gear import Gear, PackedVotes
 from bench.workloads.note import note_path, status_facts, write_note
+from bench.workloads.operation import Gear, PackedVotes
 from bench.workloads.pacer import Pacer
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bench.experiments.safety_matrix import clocks
+from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, Ground, judge_rows
-from bench.experiments.safety_matrix.schedules import look_at
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.instance import Instance
 from bench.recipes.registry import find_recipe

@@ -21,10 +21,9 @@ import pytest
 from bench.cli.commands import execute
 from bench.experiments.safety_matrix import experiment as safety_matrix
 from bench.experiments.safety_matrix import loads as safety_matrix_loads
-from bench.experiments.safety_matrix.experiment import SafetyOrder, run_safety
+from bench.experiments.safety_matrix.experiment import SafetyOrder, look_at, run_safety
 from bench.experiments.safety_matrix.loads import look_at_load
 from bench.experiments.safety_matrix.row import Case, Finding, Ground
-from bench.experiments.safety_matrix.schedules import look_at
 from bench.measure.result import read_result, schema
 from bench.recipes.schedules.table import SCHEDULES
 from bench.topology.fleet import start_fleet

@@ -27,7 +27,7 @@ from bench.scenario.quantity import nearest
 
 if TYPE_CHECKING:
     from bench.experiments.capacity.experiment import CapacityPlan, Point
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 FULL = {"duration": "10s", "warmup": "2s"}
 QUICK = {"duration": "3s", "warmup": "1s"}

@@ -6,7 +6,7 @@
 
 Rules: one fleet serves all probes of a point; each probe is a whole run, judged and stored below probes/. A safety
 violation ends everything. Ctrl-C keeps the probes that were finished. Nothing is computed here but what is asked of
-judge.py and limit.py. Source: README, "How much can it take?".
+judge.py. Source: README, "How much can it take?".
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
-from bench.experiments.capacity.judge import Tally, agreed, judge_capacity, outrun, tallies
-from bench.experiments.capacity.limit import NextLimit, Use, next_limit
+from bench.experiments.capacity.judge import NextLimit, Tally, Use, agreed, judge_capacity, next_limit, outrun, tallies
 from bench.experiments.capacity.probe import Probe, Slo, judge_probe
 from bench.experiments.capacity.search import CONFIRMATIONS, Bracket, Search, Seen
 from bench.experiments.capacity.usl import Law, Refusal, fit_law
@@ -35,10 +34,10 @@ from bench.measure.verdict import (
     VIOLATED,
     Word,
 )
-from bench.run.done import Done, store
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
+from bench.run.verdict import Done, store
 from bench.scenario import Scenario
 from bench.topology.probe import info_snapshot
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.errors import UsageError
-from bench.experiments.capacity.limit import server_use, uses_of
+from bench.experiments.capacity.judge import server_use, uses_of
 from bench.experiments.capacity.search import Seen
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE

@@ -30,7 +30,7 @@ from bench.gates.threshold import read_thresholds
 if TYPE_CHECKING:
     from bench.experiments.compare.experiment import Identity
     from bench.experiments.compare.pairs import Side
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 PAIRS = 10
 

@@ -24,8 +24,8 @@ from bench.measure.environment import describe_environment
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import Result
-from bench.run.done import Done, store
 from bench.run.interrupt import Interrupts
+from bench.run.verdict import Done, store
 
 SCHEMA_VERSION = 1
 

@@ -30,7 +30,7 @@ from bench.gates.threshold import read_thresholds
 if TYPE_CHECKING:
     from bench.experiments.compare.experiment import Identity
     from bench.experiments.compare.sides import Given
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 PAIRS = 24
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")

@@ -24,7 +24,7 @@ from bench.scenario.quantity import duration_text
 if TYPE_CHECKING:
     from bench.experiments.compare.experiment import Identity
     from bench.experiments.compare.pairs import PairsOrder, Side
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),

@@ -16,16 +16,58 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.sink import Sink
 from bench.measure.environment import describe_environment
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, found_servers
+
+
+class Sink:
+    """A context manager; `endpoint` is what OTEL_EXPORTER_OTLP_ENDPOINT takes. `taken`: requests so far."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                """Nothing to say."""
+
+            def do_POST(self) -> None:
+                """Read, forget, thank."""
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                sink.taken += 1
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        return Handler
+
 
 INSTANCES = 5
 CORES = 2

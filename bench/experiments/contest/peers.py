@@ -27,8 +27,8 @@ from bench.experiments.contest.turn import Figures, Load, contest, contest_stopp
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, conclude
-from bench.run.done import Done, store
 from bench.run.interrupt import Interrupts
+from bench.run.verdict import Done, store
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, find_server, found_servers
 

@@ -21,8 +21,7 @@ from bench.cli.showing import show
 from bench.errors import BenchError
 from bench.experiments.contest.peers import PARTS, PeersOrder, run_peers
 from bench.experiments.contest.words import write_readme
-from bench.run.done import Done
-from bench.run.verdict import INTERRUPTED
+from bench.run.verdict import INTERRUPTED, Done
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -21,7 +21,7 @@ from bench.errors import UsageError
 
 if TYPE_CHECKING:
     from bench.experiments.crash.plan import CrashPlan
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 INSTANCES = "1,3,5"
 MOST_INSTANCES = 9

@@ -14,27 +14,32 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.cross_check import DIFFERS, SKIPPED, cross_check
 from bench.experiments.crash.judge import Crash, CutFacts, cells, cut_facts, group, impossible
 from bench.experiments.crash.plan import TTL_MS, CrashPlan, needs_shim, skipped_of
 from bench.experiments.crash.pool import Sitting
-from bench.experiments.crash.telemetry import export_crashes
 from bench.measure.environment import describe_environment
 from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
 from bench.measure.result import SCHEMA_VERSION, Result
-from bench.run.done import Done, store
 from bench.run.interrupt import Interrupts
 from bench.run.journal import Journal, is_unfinished
-from bench.run.verdict import INTERRUPTED
+from bench.run.verdict import INTERRUPTED, Done, store
+from bench.telemetry.points import Buckets, DataPoint, point
+from bench.telemetry.run import Run
+from bench.telemetry.settings import is_wanted
 from bench.topology.disk import fdatasync_latency
 from bench.topology.server import ServerBinary, find_server
+from lockcore.clock import NS_PER_S
 
 Show = Callable[[str], None]
 UNFINISHED = "interrupted: groups of cuts that are not finished are missing"
@@ -217,3 +222,33 @@ def _conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> dict[str, Any]:
         "planned_cuts": len(plan.orders),
         "finished_cuts": sum(cut.crash in plan.crashes for cut in cuts),
     }
+
+
+def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
+    """Export what `cuts` came to, if `environ` asks for telemetry. Returns warnings; never costs the result."""
+    if not is_wanted(environ):
+        return []
+    from bench.telemetry.otlp import export_once
+
+    warnings: list[str] = []
+    for policy in dict.fromkeys(cut.crash.policy for cut in cuts):
+        of_it = [cut for cut in cuts if cut.crash.policy == policy]
+        most = max(cut.crash.instances for cut in of_it)
+        run = Run(
+            id=run_id, recipe="redlock", fsync=policy, addresses=[("127.0.0.1", 0)] * most, users=1, processes=1,
+            rate_per_s=None, instance_timeout_ms=0.0, instance=f"{run_id}-{policy}",
+        )  # fmt: skip
+        try:
+            warnings += export_once(run, tuple(_points(of_it)), environ)
+        except BenchError as error:
+            warnings.append(str(error))
+    return list(dict.fromkeys(warnings))
+
+
+def _points(cuts: Sequence[CutFacts]) -> Iterator[DataPoint]:
+    figures = [cut.of() for cut in cuts]
+    windows = Buckets()
+    windows.add(np.array([round(window_s * NS_PER_S) for *_, window_s in figures if window_s is not None], np.int64))
+    yield point("redlock.crash.lost_locks", sum(lost for _, _, lost, _ in figures))
+    yield point("redlock.crash.lost_window", windows)
+    yield point("redlock.crash.double_grants", sum(one.double_grants for cut in cuts for one in cut.asked))

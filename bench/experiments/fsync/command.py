@@ -24,7 +24,7 @@ from bench.scenario.target import parse_target
 
 if TYPE_CHECKING:
     from bench.experiments.fsync.plan import FsyncCell, FsyncPlan
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 Value = TypeVar("Value")
 PLACE = click.Path(path_type=Path)

@@ -27,10 +27,9 @@ from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.visit import Visit
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
-from bench.run.done import Done
 from bench.run.interrupt import Interrupts
 from bench.run.journal import Journal, is_unfinished
-from bench.run.verdict import INTERRUPTED, exit_code
+from bench.run.verdict import INTERRUPTED, Done, exit_code
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 

@@ -21,11 +21,10 @@ from bench.experiments.observe.panels import Span, ask_boards, read_boards
 from bench.experiments.observe.query import Prometheus
 from bench.experiments.observe.watch import SCRAPE_S, Watch
 from bench.measure.result import SCHEMA_VERSION
-from bench.run.done import Done
 from bench.run.follow import Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
-from bench.run.verdict import INTERRUPTED
+from bench.run.verdict import INTERRUPTED, Done
 
 PANELS_NAME = "panels.json"
 LAST_WORD_S = 10.0

@@ -16,7 +16,7 @@ import click
 from bench.cli.outputs import Outputs, output_options
 
 if TYPE_CHECKING:
-    from bench.run.done import Done
+    from bench.run.verdict import Done
 
 CLAIMS = (
     "owner-tokens", "votes", "validity-drift", "split-vote-window", "retry-delay", "release-to-all", "extension",

@@ -15,24 +15,76 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
 from bench.experiments.safety_matrix.claims import claim_cases
 from bench.experiments.safety_matrix.loads import load_cases
-from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Ground, cannot, judge_rows, look
-from bench.experiments.safety_matrix.schedules import schedule_cases
+from bench.experiments.safety_matrix.row import (
+    ELSEWHERE,
+    SKIPPED,
+    Case,
+    Finding,
+    Ground,
+    broken_rules,
+    cannot,
+    find,
+    judge_rows,
+    look,
+)
 from bench.measure.environment import describe_environment
+from bench.measure.expectation import AS_EXPECTED
 from bench.measure.result import SCHEMA_VERSION, Result
-from bench.recipes.registry import RECIPES, WITHDRAWN
-from bench.run.done import Done, store
+from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
+from bench.recipes.schedules.stage import Schedule, Shown
+from bench.recipes.schedules.table import SCHEDULES, play
 from bench.run.interrupt import Interrupts
+from bench.run.verdict import Done, store
 from bench.scenario.quantity import nearest
 from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
+
+ROUNDS = 3
+
+
+def schedule_cases() -> Iterator[Case]:
+    """Every recipe with every schedule that says something of it."""
+    for schedule in SCHEDULES.values():
+        for recipes, flawed in ((schedule.shown_by, True), (schedule.absent_in, False)):
+            for recipe in recipes:
+                expected = "the flaw" if flawed else "no flaw"
+                look = partial(look_at, schedule, recipe, flawed)
+                yield Case("schedule", recipe, schedule.name, expected, schedule.looks_for, look)
+
+
+def look_at(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Finding:
+    """Play `schedule` with `recipe`, which must show the flaw (`flawed`) or must not."""
+    for _ in range(1 if ground.quick else ROUNDS):
+        shown = play(schedule, recipe, None if schedule.harms else ground.fleet)
+        finding = judge_shown(shown, flawed=flawed, safe=find_recipe(recipe).about.safe)
+        if finding.verdict != AS_EXPECTED:
+            break
+    return finding
+
+
+def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
+    """What a schedule says of a recipe that must show its flaw (`flawed`) or must not, and is `safe` or not."""
+    broken = broken_rules(shown.report) if safe else None
+    needs = {**({} if shown.seen and flawed else shown.circumstances), **shown.preconditions}
+    return find(
+        ("the flaw", "no flaw") if flawed else ("no flaw", "the flaw"),
+        dict(shown.figures),
+        needs,
+        holds=shown.seen == flawed,
+        broken=bool(broken) or (shown.seen and not flawed and all(needs.values())),
+        reason=broken,
+        safety=shown.report.to_json(),
+    )
+
 
 INSTANCES = 3
 

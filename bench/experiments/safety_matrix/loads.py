@@ -18,9 +18,9 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, cannot, find
 from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.registry import find_recipe
-from bench.run.done import Done
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
+from bench.run.verdict import Done
 from bench.scenario import Scenario, load
 from bench.scenario.model import Fault
 

@@ -20,7 +20,7 @@ from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
     from bench.experiments.split_votes.experiment import SplitVotesPlan
-    from bench.run.done import Done
+    from bench.run.verdict import Done
     from lockcore import RetryPolicy
 
 ROUNDS, QUICK_ROUNDS = 300, 60

@@ -39,9 +39,9 @@ from bench.measure.verdict import (
     Evidence,
     conclude,
 )
-from bench.run.done import Done, store
 from bench.run.interrupt import Interrupts
 from bench.run.servers import ask
+from bench.run.verdict import Done, store
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import leaked_keys
 from bench.topology.server import find_server

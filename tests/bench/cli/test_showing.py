@@ -15,8 +15,8 @@ from bench.cli import showing
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of
 from bench.cli.run import RunOutput, run_and_print
-from bench.run.done import Done
 from bench.run.interrupt import Interrupts, until_shown
+from bench.run.verdict import Done
 from bench.scenario import load
 
 SAMPLE = Path(__file__).parents[1] / "report" / "sample.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology import loop_disk
 from bench.topology.loop_disk import MemoryDisk
 
 
@@ -53,6 +54,6 @@ def test_it_is_full_at_once_and_has_room_again(disk: MemoryDisk) -> None:
 
 
 def test_what_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detached_mount, "_FSOPEN", 100_000)
+    monkeypatch.setattr(loop_disk, "_FSOPEN", 100_000)
     with pytest.raises(EnvironmentNotReadyError, match="no disk in memory can be made .* needs root and Linux 5.2"):
         MemoryDisk()

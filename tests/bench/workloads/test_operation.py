@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
-from bench.workloads.gear import Gear, PackedVotes
-from bench.workloads.operation import operation
+from bench.workloads.operation import Gear, PackedVotes, operation
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.capacity import limit as bottleneck
-from bench.experiments.capacity.limit import hot_share, next_limit, uses_of
+from bench.experiments.capacity import judge as bottleneck
+from bench.experiments.capacity.judge import hot_share, next_limit, uses_of
 
 SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 

@@ -8,7 +8,7 @@ from math import comb, inf, log
 import numpy as np
 import pytest
 
-from bench.experiments.compare.estimate import (
+from bench.experiments.compare.judge import (
     _depth,
     _rank_sum_shares,
     _signed_rank_shares,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.compare.estimate import Estimate
 from bench.experiments.compare.judge import (
+    Estimate,
     Sides,
     compare_verdict,
     gate_confidence,

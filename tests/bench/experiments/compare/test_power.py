@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.experiments.compare.estimate import paired_shift
 from bench.experiments.compare.gate import CLOSED, PAIRS
-from bench.experiments.compare.judge import Sides, gate_confidence, judge_gate
+from bench.experiments.compare.judge import Sides, gate_confidence, judge_gate, paired_shift
 from bench.experiments.compare.verdict import judge_comparison
 from bench.gates.metric import Metric, find_metric
 

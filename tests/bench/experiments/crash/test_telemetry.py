@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.experiments.crash.experiment import export_crashes
 from bench.experiments.crash.judge import Asked, Crash, CutFacts, Loss
-from bench.experiments.crash.telemetry import export_crashes
 from tests.doubles.collector import Collector, attributes_of
 
 

@@ -12,10 +12,9 @@ from bench.experiments.observe.experiment import _missed, counted, observe, writ
 from bench.experiments.observe.panels import Span, _stretches, read_boards, resolve
 from bench.experiments.observe.query import Answer, Prometheus, Series
 from bench.experiments.observe.watch import Watch, _variables, _wanted, find_collector, find_prometheus
-from bench.run.done import Done
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
-from bench.run.verdict import INTERRUPTED
+from bench.run.verdict import INTERRUPTED, Done
 from bench.scenario import load
 
 BOARDS = {board["uid"]: board for board in read_boards()}

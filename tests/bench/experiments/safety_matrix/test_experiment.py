@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.safety_matrix.experiment import all_cases, choose_cases
+from bench.experiments.safety_matrix.experiment import all_cases, choose_cases, judge_shown
 from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Finding, Ground, find, judge_rows, look
-from bench.experiments.safety_matrix.schedules import judge_shown
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.recipes.schedules.stage import Shown
