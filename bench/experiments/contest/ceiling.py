@@ -119,7 +119,7 @@ ENTRIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CeilingRow:
     """An entry's rounds. `ratios`, `wall_ratios`: to its ceiling, one per round."""
 
     entry: Entry
@@ -138,7 +138,7 @@ def cpu_ratio(ceiling: dict[str, Any], figures: dict[str, Any]) -> float:
     return float((ceiling["client_us"] + ceiling["server_us"]) / (figures["client_us"] + figures["server_us"]))
 
 
-def rows_of(rounds: Sequence[dict[str, dict[str, Any]]], entries: Sequence[Entry]) -> list[Row]:
+def rows_of(rounds: Sequence[dict[str, dict[str, Any]]], entries: Sequence[Entry]) -> list[CeilingRow]:
     """One row per entry from figures by label, one dict per round."""
     rows = []
     for entry in entries:
@@ -148,7 +148,7 @@ def rows_of(rounds: Sequence[dict[str, dict[str, Any]]], entries: Sequence[Entry
         wall = [
             figures["cycles_per_s"] / ceiling["cycles_per_s"] for ceiling, figures in zip(ceilings, own, strict=True)
         ]
-        rows.append(Row(entry, own, ratios, wall))
+        rows.append(CeilingRow(entry, own, ratios, wall))
     return rows
 
 
@@ -277,7 +277,7 @@ def measure(rounds: int, seconds: float, seed: int, say: Any) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: CeilingRow) -> dict[str, Any]:
     figures = {name: row.median(name) for name in ("cycles_per_s", "client_us", "server_us", "p50_us")}
     ratio = {"median": statistics.median(row.ratios), "low": min(row.ratios), "high": max(row.ratios)}
     wall = {"median": statistics.median(row.wall_ratios), "low": min(row.wall_ratios), "high": max(row.wall_ratios)}

@@ -33,7 +33,7 @@ SAMPLE_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TurnOrder:
     """`pids`: of the servers; `seconds` of load after a tenth of it as warm-up; `callers` at once; `merge`: releases;
     `waiting`: callers besides, in line for a resource that is held (gevent only)."""
 
@@ -80,7 +80,7 @@ class Meter:
         return sum(int(path.read_text().split()[0]) for path in threads)
 
 
-def _connect(order: Order, shell: Literal["gevent", "threads"]) -> Redlock:
+def _connect(order: TurnOrder, shell: Literal["gevent", "threads"]) -> Redlock:
     return Redlock.connect(
         order.urls, shell=shell, key_prefix="lockbench:speed:", rejoin="trust-first", merge_releases=order.merge
     )
@@ -101,7 +101,7 @@ def _cycle_loop(lock: Redlock, resource: str, until: float, acquires_s: list[flo
         cycles += 1
 
 
-def gevent_shell(order: Order) -> Figures:
+def gevent_shell(order: TurnOrder) -> Figures:
     """Lockcore on gevent: one greenlet per caller."""
     import gevent
 
@@ -129,7 +129,7 @@ def gevent_shell(order: Order) -> Figures:
     return figures
 
 
-def thread_shell(order: Order) -> Figures:
+def thread_shell(order: TurnOrder) -> Figures:
     """Lockcore on threads: one thread per caller."""
     lock = _connect(order, "threads")
     acquires_s: list[float] = []
@@ -169,7 +169,7 @@ async def _async_cycles(lock: AsyncRedlock, resource: str, until: float, acquire
         cycles += 1
 
 
-async def _asyncio_load(order: Order) -> Figures:
+async def _asyncio_load(order: TurnOrder) -> Figures:
     lock = await AsyncRedlock.connect(
         order.urls, key_prefix="lockbench:speed:", rejoin="trust-first", merge_releases=order.merge
     )
@@ -188,19 +188,19 @@ async def _asyncio_load(order: Order) -> Figures:
     return figures
 
 
-def asyncio_shell(order: Order) -> Figures:
+def asyncio_shell(order: TurnOrder) -> Figures:
     """Lockcore on asyncio's own loop."""
     return asyncio.run(_asyncio_load(order))
 
 
-def uvloop_shell(order: Order) -> Figures:
+def uvloop_shell(order: TurnOrder) -> Figures:
     """Lockcore on asyncio with uvloop."""
     import uvloop
 
     return uvloop.run(_asyncio_load(order))
 
 
-def _sockets(order: Order) -> list[socket.socket]:
+def _sockets(order: TurnOrder) -> list[socket.socket]:
     addresses = (urlsplit(url) for url in order.urls)
     sockets = [socket.create_connection((address.hostname, address.port), timeout=10) for address in addresses]
     for sock in sockets:
@@ -208,7 +208,7 @@ def _sockets(order: Order) -> list[socket.socket]:
     return sockets
 
 
-def _batches(order: Order) -> tuple[bytes, bytes]:
+def _batches(order: TurnOrder) -> tuple[bytes, bytes]:
     """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
     with _connect(order, "threads") as lock:
         encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
@@ -218,7 +218,7 @@ def _batches(order: Order) -> tuple[bytes, bytes]:
     return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
 
 
-def replay(order: Order) -> Figures:
+def replay(order: TurnOrder) -> Figures:
     """Blind replay: each connection sends its next batch once it has counted the bytes of all replies to the last
     one."""
     batches = [
@@ -256,9 +256,9 @@ def replay(order: Order) -> Figures:
     return meter.figures(load(order.seconds))
 
 
-def raw(order: Order) -> Figures:
+def raw(order: TurnOrder) -> Figures:
     """One caller that sends to all and then reads all: what a single acquire costs without any client."""
-    one = Order(order.name, order.urls, order.pids, order.seconds, 1)
+    one = TurnOrder(order.name, order.urls, order.pids, order.seconds, 1)
     acquire, release = _batches(one)
     sockets = _sockets(order)
     acquires_s: list[float] = []
@@ -279,7 +279,7 @@ def raw(order: Order) -> Figures:
     return meter.figures(cycles, acquires_s)
 
 
-def redis_py(order: Order) -> Figures:
+def redis_py(order: TurnOrder) -> Figures:
     """One caller, one instance after the other, by redis-py as it comes."""
     import redis
 
@@ -301,7 +301,7 @@ def redis_py(order: Order) -> Figures:
     return meter.figures(cycles, acquires_s)
 
 
-CONTESTANTS: dict[str, Callable[[Order], Figures]] = {
+CONTESTANTS: dict[str, Callable[[TurnOrder], Figures]] = {
     "replay": replay,
     "raw": raw,
     "gevent": gevent_shell,
@@ -315,7 +315,7 @@ CONTESTANTS: dict[str, Callable[[Order], Figures]] = {
 def main() -> None:
     """Run the order on stdin."""
     fields: dict[str, Any] = json.load(sys.stdin)
-    order = Order(**fields)
+    order = TurnOrder(**fields)
     json.dump(asdict(CONTESTANTS[order.name](order)), sys.stdout)
 
 

@@ -41,7 +41,7 @@ REST_S = 0.005  # after a denied acquire
 MOST_AWAITED = 1 << 20
 
 
-class Lock(Protocol):
+class LoadedLock(Protocol):
     """What a caller uses."""
 
     def acquire(self, resource: str) -> Any | str:
@@ -91,7 +91,7 @@ class Tally:
         self.denied: Counter[str] = Counter()
         self.release_failures = 0
 
-    def cycle(self, lock: Lock, resource: str, intended_ns: int) -> None:
+    def cycle(self, lock: LoadedLock, resource: str, intended_ns: int) -> None:
         """One acquire and its release, counted."""
         lease = lock.acquire(resource)
         ended_ns = monotonic_ns()
@@ -124,7 +124,7 @@ class Load:
         self._callers = list(zip(order.resources, self._locks * order.pipeline, strict=True))
         self._seed = order.seed
 
-    def _connected(self) -> Lock:
+    def _connected(self) -> LoadedLock:
         if not self._order.waitaof:
             return PlainLock(self._order)
         targets = [target_of(url, CONNECT_S, self._order.key_prefix) for url in self._order.urls]
@@ -159,13 +159,13 @@ class Load:
         return Pacer(PreciseAlarm(), offsets_ns(rate_per_s, "poisson", self._seed), origin_ns, start_ns, stop_ns)
 
     @staticmethod
-    def _closed(lock: Lock, resource: str, tally: Tally) -> None:
+    def _closed(lock: LoadedLock, resource: str, tally: Tally) -> None:
         _, stop_ns = tally.window
         while (now_ns := monotonic_ns()) < stop_ns:
             tally.cycle(lock, resource, now_ns)
 
     @staticmethod
-    def _open(lock: Lock, resource: str, pacer: Pacer, tally: Tally) -> None:
+    def _open(lock: LoadedLock, resource: str, pacer: Pacer, tally: Tally) -> None:
         _, stop_ns = tally.window
         while monotonic_ns() < stop_ns and (due_ns := pacer.take()):
             tally.cycle(lock, resource, due_ns)
