@@ -49,10 +49,13 @@ def test_a_stretched_gap_between_get_and_del_violates_the_lock(run: Run) -> None
 
 
 def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(run: Run) -> None:
-    code, result = run("--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.2", "--fencing")
+    code, result = run("--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.1", "--fencing", "--duration=4s")
     safety = result["safety"]
     assert code == 0, result["verdict"]
-    assert (safety["verdict"], safety["service_faults"], safety["foreign_deletes"]) == ("SAFE", 0, 0)
+    assert (safety["service_faults"], safety["foreign_deletes"]) == (0, 0)
+    if safety["verdict"] == "NOT TESTED":
+        pytest.skip(f"not known here: {safety['tested_leases']} tested leases")
+    assert safety["verdict"] == "SAFE"
     assert safety["client_overstays"] > 0
     assert [instance["leaked_keys"] for instance in result["instances"]] == [0]
     told = [text for text in result["warnings"] if text.startswith("set-nx-lua counted ")]

@@ -151,10 +151,11 @@ def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
         looks = [threads.submit(look_at_load, often, recipe, ground) for recipe in ("set-nx-fixed", "set-nx-lua")]
         fixed, lua = (look.result() for look in looks)
     assert {fixed.verdict, lua.verdict} <= {"as expected", "not known"}, (fixed, lua)
-    if "not known" in (fixed.verdict, lua.verdict):
-        pytest.skip(f"not known here: {fixed.reason or lua.reason}")
-    assert fixed.figures["service_faults"]
-    assert lua.figures["service_faults"] == 0
+    assert lua.figures.get("service_faults", 0) == 0
+    assert fixed.verdict == "not known" or fixed.figures["service_faults"]
+    for look in (fixed, lua):
+        if look.verdict == "not known":
+            pytest.skip(f"not known here: {look.reason or look}")
     assert lua.figures["client_overstays"]
 
 
