@@ -1,4 +1,4 @@
-"""Every lock under test by name: *name → what it is known for, and its class when it is asked for*.
+"""Every lock under test by name, plug-ins included: *name → what it is known for, and its class when it is asked for*.
 
 Rules
 - A recipe is imported only when something of it is asked for. What is known of it stands in its class (`about`). What
