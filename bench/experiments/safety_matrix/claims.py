@@ -1,8 +1,8 @@
 """What is claimed of Redlock and of persistence: *a claim's name → confirmed or refuted, with its figure*.
 
 Rules: a claim that needs power cuts or slow disks is listed and not measured here, with the reason. Two figures are
-told apart by more than noise, or the claim is not known. Claims about clocks, leases and restarts stand in the modules of
-these names. Source: the Redis documentation, "Distributed Locks with Redis".
+told apart by more than noise, or the claim is not known. Claims about clocks, leases and restarts stand in modules of
+their own. Source: the Redis documentation, "Distributed Locks with Redis".
 """
 
 from __future__ import annotations
