@@ -1,5 +1,5 @@
 # Every target bootstraps .venv by itself: `make run` on a bare machine is enough. Nothing is fetched once installed.
-#   make run · test · test-long · lint · bench · peers
+#   make run · test · test-long · lint · schemas · bench · peers
 # PYTHON=/path/to/python3.12 chooses an interpreter; else the first python3 that really runs and is >= 3.11 (pyenv leaves
 # shims of versions that are not installed, so a name on PATH proves nothing).
 
@@ -19,13 +19,14 @@ export PYTHONDONTWRITEBYTECODE := # else every process of a suite of hundreds co
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run test test-long lint bench peers clean
+.PHONY: help run test test-long lint schemas bench peers clean
 
 help:
 	@echo "make run        five servers, Locust, 20 s of load, one verdict"
 	@echo "make test       the whole suite (8 minutes at most)"
 	@echo "make test-long  what takes hours"
 	@echo "make lint       ruff, mypy --strict, import contracts"
+	@echo "make schemas    the JSON Schemas of results, from their types"
 	@echo "make bench      how close lockcore comes to the ceiling"
 	@echo "make peers      other libraries' locks beside lockcore (installs them below .peers/, 20 minutes)"
 	@echo "ARGS='…' is passed on, e.g. make test ARGS='-k scenario'"
@@ -75,6 +76,10 @@ lint: .venv/.dev
 	$(PY) -m ruff format --check --diff .
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+# result.schema.json beside each type of result; a test compares them.
+schemas: .venv/.dev
+	$(PY) -m bench.report.schemas
 
 bench: .venv/.run
 	$(PY) -m bench.experiments.contest.bench_command $(ARGS)

@@ -10,7 +10,9 @@ import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from bench.measure.section import Section, says
 
 PACKAGES = (
     "lockbench",
@@ -27,22 +29,38 @@ PACKAGES = (
 _SOURCE = Path(__file__).resolve().parents[2]
 
 
-def describe_environment() -> dict[str, Any]:
+class Environment(Section, frozen=True, kw_only=True):
+    """This machine, Python, the packages and the commit. null: could not be found out."""
+
+    cpu_model: Annotated[str | None, says("the processor's name")] = None
+    cores: Annotated[int | None, says("logical cores of the machine")] = None
+    usable_cores: Annotated[int | None, says("logical cores this process may use")] = None
+    memory_bytes: Annotated[int | None, says("main memory")] = None
+    kernel: Annotated[str, says("release of the kernel")] = ""
+    system: Annotated[str, says("operating system, kernel and architecture")] = ""
+    boot_id: Annotated[str | None, says("differs after each start of the machine")] = None
+    python: Annotated[str, says("implementation and version")] = ""
+    packages: Annotated[dict[str, str | None], says("versions by package; null: not installed")]
+    git_commit: Annotated[str | None, says("commit of lockbench's source; null outside a checkout")] = None
+    git_dirty: Annotated[bool | None, says("whether the source differs from the commit")] = None
+
+
+def describe_environment() -> Environment:
     """The section `environment`. `git_dirty`: the source differs from the commit; both None outside a checkout."""
     status = _git("status", "--porcelain")
-    return {
-        "cpu_model": _cpu_model(),
-        "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": _memory_bytes(),
-        "kernel": platform.release(),
-        "system": platform.platform(),
-        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {name: _version(name) for name in PACKAGES},
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_dirty": None if status is None else bool(status),
-    }
+    return Environment(
+        cpu_model=_cpu_model(),
+        cores=os.cpu_count(),
+        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        memory_bytes=_memory_bytes(),
+        kernel=platform.release(),
+        system=platform.platform(),
+        boot_id=_read("/proc/sys/kernel/random/boot_id"),
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        packages={name: _version(name) for name in PACKAGES},
+        git_commit=_git("rev-parse", "HEAD"),
+        git_dirty=None if status is None else bool(status),
+    )
 
 
 def _cpu_model() -> str | None:

@@ -14,13 +14,14 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Annotated, Any, Final, Literal
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.environment import Environment
+from bench.measure.section import Amount, Section, builtins_of, says
+from bench.measure.verdict import Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
 RESULT_KEYS = (
     "schema_version", "kind", "id", "command", "scenario", "seed", "started_at", "duration_s", "interrupted",
@@ -30,6 +31,21 @@ RESULT_KEYS = (
 )  # fmt: skip
 
 Result = dict[str, Any]
+
+
+class Document(Section, frozen=True, kw_only=True):
+    """What every result begins with. null means: not known, or not applicable."""
+
+    schema_version: Annotated[Literal[1], says("version of this document's form; readers refuse others")] = 1
+    id: Annotated[str, says("of the run; part of its keys on the servers")]
+    command: Annotated[tuple[str, ...], says("as typed, without secrets")]
+    started_at: Annotated[str, says("UTC, ISO 8601")]
+    duration_s: Annotated[Amount, says("from beginning to end")]
+    environment: Annotated[Environment, says("where it happened")]
+    verdict: Annotated[Verdict, says("what came out of it, in one word")]
+    interrupted: Annotated[bool, says("whether it was ended before its time")] = False
+    seed: Annotated[int | None, says("every random choice follows from it")] = None
+    warnings: Annotated[tuple[str, ...], says("what a reader must know about these figures")] = ()
 
 
 def assemble(sections: Mapping[str, Any]) -> Result:
@@ -43,7 +59,7 @@ def assemble(sections: Mapping[str, Any]) -> Result:
     return {key: given[key] for key in RESULT_KEYS}
 
 
-def write_result(result: Result, folder: Path) -> Path:
+def write_result(result: Result | Document, folder: Path) -> Path:
     """Write `folder`/result.json, making the folder if there is none, and return its path.
 
     Raises EnvironmentNotReadyError when there is one already or it cannot be written.
@@ -52,7 +68,7 @@ def write_result(result: Result, folder: Path) -> Path:
     if path.exists():
         raise EnvironmentNotReadyError(f"{path} exists and is kept; choose another --out")
     partial = path.with_name(f".{RESULT_NAME}.{os.getpid()}")
-    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=_plain)
+    text = json.dumps(builtins_of(result), indent=1, ensure_ascii=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
@@ -108,9 +124,3 @@ def schema(kind: str = "result") -> dict[str, Any]:
     if kind != "result":
         document.setdefault("$defs", {})["run"] = schema()
     return document
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} has no place in a result")

@@ -14,12 +14,15 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from bench.measure.section import Count, Section, builtins_of, says
 
 INTERRUPTED_CODE = 130
 _PRECEDENCE = (INTERRUPTED_CODE, 5, 1, 4, 0)  # of exit codes; 2 and 3 end a command before it has a verdict
+Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
 TESTED_LEAST = 100  # tested leases below which nothing is said of safety
 
 
@@ -37,7 +40,7 @@ class Word:
 
     text: str
     kind: Kind
-    status: str
+    status: Status
     exit_code: int
     needs: str
     means: str
@@ -48,14 +51,13 @@ class Word:
         return self.kind.value
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """`count` of what was `tested`; with fewer than `least` no good word is said. `excludes`: at 95 %, "" = nothing."""
+class Evidence(Section, frozen=True):
+    """What a word rests on."""
 
-    tested: str
-    count: int
-    least: int = 1
-    excludes: str = ""
+    tested: Annotated[str, says("what was counted")]
+    count: Annotated[Count, says("how many of it")]
+    least: Annotated[Count, says("with fewer no good word is said")] = 1
+    excludes: Annotated[str, says('what `count` cases exclude, 95 % sure; "" = nothing')] = ""
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Evidence:
@@ -63,24 +65,25 @@ class Evidence:
         return cls(tested, count, least, f"more than 1 in {count / 3:,.0f}" if count >= least and count > 3 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A word, its evidence, and the sentences behind it, the worst first."""
+class Verdict(Section, frozen=True, kw_only=True):
+    """One word, and what it rests on."""
 
-    word: Word
-    exit_code: int
-    evidence: tuple[Evidence, ...]
-    reasons: tuple[str, ...]
+    status: Annotated[Status, says("the kind of word")]
+    word: Annotated[str | None, says("as printed; null in results stored before 2026-11-22")] = None
+    exit_code: Annotated[int | None, says("of the command, unless Ctrl-C ended it; null as `word`")] = None
+    evidence: Annotated[tuple[Evidence, ...], says("what the word rests on")] = ()
+    reasons: Annotated[tuple[str, ...], says("sentences that explain it, the worst first")]
+
+    @classmethod
+    def of(cls, word: Word, exit_code: int, evidence: Sequence[Evidence], reasons: Sequence[str]) -> Verdict:
+        """Return the verdict that says `word`."""
+        return cls(
+            status=word.status, word=word.text, exit_code=exit_code, evidence=tuple(evidence), reasons=tuple(reasons)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the section `verdict` of a result."""
-        return {
-            "status": self.word.status,
-            "word": self.word.text,
-            "exit_code": self.exit_code,
-            "evidence": [asdict(one) for one in self.evidence],
-            "reasons": list(self.reasons),
-        }
+        return dict(builtins_of(self))
 
 
 VIOLATED = Word(
@@ -168,12 +171,13 @@ def conclude(
     ranked = sorted(said, key=_severity)
     word = ranked[0] if ranked else good
     code = min((one.exit_code for one in (*ranked, word)), key=_PRECEDENCE.index)
-    return Verdict(word, code, tuple(evidence), tuple(dict.fromkeys(line for one in ranked for line in said[one])))
+    return Verdict.of(word, code, evidence, list(dict.fromkeys(line for one in ranked for line in said[one])))
 
 
-def word_of(command: str, verdict: Mapping[str, Any]) -> Word:
+def word_of(command: str, verdict: Mapping[str, Any] | Verdict) -> Word:
     """Return the word of a stored verdict. One written before there was a `word` is never shown as good."""
-    words, text, status = WORDS.get(command, ()), verdict.get("word"), str(verdict["status"])
+    words, text = WORDS.get(command, ()), verdict.get("word")
+    status: Status = verdict["status"]
     if known := [one for one in words if one.text == text]:
         return known[0]
     bad = status in (VIOLATED.status, FAIL.status)

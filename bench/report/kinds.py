@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
+from bench.measure.result import Document
 from bench.report import summary
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
@@ -30,6 +31,15 @@ _FOLDERS = {
     "safety": "safety_matrix",
     "split-votes": "split_votes",
 }
+# Kinds whose results have a type: a module `result` with a `RESULT` in the question's folder.
+TYPED: tuple[str, ...] = ()
+
+
+def type_of(kind: str) -> type[Document]:
+    """Return the type of the results of `kind`."""
+    if (room := room_of(kind, "result")) is None:
+        raise LookupError(f"results of {kind} have no type")
+    return cast("type[Document]", room.RESULT)
 
 
 def kind_of(result: Result) -> str:

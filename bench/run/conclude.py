@@ -21,6 +21,7 @@ from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
 from bench.measure.result import Result, assemble
+from bench.measure.section import builtins_of
 from bench.measure.steady import steady_state
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
@@ -77,7 +78,7 @@ def conclude(evidence: Evidence, **identity: Any) -> Result:
             "seed": scenario.seed,
             "duration_s": evidence.window.duration_s,
             "interrupted": course.interrupted,
-            "environment": describe_environment(),
+            "environment": builtins_of(describe_environment()),
             "fleet": evidence.servers.section(),
             "instances": instances,
             "safety": safety,

@@ -50,7 +50,7 @@ def judge_run(
     evidence = (Evidence.none_in("tested leases", safety["tested_leases"], TESTED_LEAST),)
     word = _OF_SAFETY.get(safety["verdict"], words.UNKNOWN)
     if word is not words.SAFE and not any(found.values()):
-        return Verdict(word, word.exit_code, evidence, ()).to_json()
+        return Verdict.of(word, word.exit_code, evidence, ()).to_json()
     return conclude(words.SAFE, evidence, found, thin=words.NOT_TESTED).to_json()
 
 

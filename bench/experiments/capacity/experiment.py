@@ -27,6 +27,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.section import builtins_of
 from bench.measure.verdict import (
     CONFIRMED,
     INCONCLUSIVE,
@@ -106,7 +107,7 @@ def run_capacity(order: CapacityOrder, show: Show) -> Done:
         "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
         "duration_s": time.monotonic() - started_s,
         "interrupted": seeker.interrupted,
-        "environment": describe_environment(),
+        "environment": builtins_of(describe_environment()),
         "slo": [threshold.expression for threshold in plan.slo.thresholds],
         "target_rate_per_s": plan.target_rate_per_s,
         "points": points,

@@ -24,6 +24,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import Result
+from bench.measure.section import builtins_of
 from bench.run.interrupt import Interrupts
 from bench.run.verdict import Done, store
 
@@ -102,7 +103,7 @@ def _answered(
         "seed": identity.seed,
         **timing,
         "interrupted": rounds.interrupted,
-        "environment": describe_environment(),
+        "environment": builtins_of(describe_environment()),
         "sides": [_side(label, rounds.results.get(index)) for index, label in enumerate(question.labels)],
         "differs": _differs(question, rounds),
         "tolerance_ratio": question.tolerance,

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.environment import describe_environment
+from bench.measure.section import builtins_of
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 
@@ -271,7 +272,7 @@ def measure(rounds: int, seconds: float, seed: int, say: Any) -> dict[str, Any]:
             "seed": seed,
             "servers": {kind: f"{server.name} {server.version}" for kind, server in servers.items()},
         },
-        "environment": describe_environment(),
+        "environment": builtins_of(describe_environment()),
         "telemetry_us": telemetry_us(results),
         "rows": [_row_json(row) for row in rows],
     }

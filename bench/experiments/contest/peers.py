@@ -26,6 +26,7 @@ from bench.experiments.contest.installed import Absent, Contestant, install
 from bench.experiments.contest.turn import Figures, Load, contest, contest_stopped
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
+from bench.measure.section import builtins_of
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, conclude
 from bench.run.interrupt import Interrupts
 from bench.run.verdict import Done, store
@@ -95,7 +96,7 @@ def run_peers(order: PeersOrder, say: Say) -> Done:
         "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
         "duration_s": time.monotonic() - started_s,
         "interrupted": interrupted,
-        "environment": describe_environment(),
+        "environment": builtins_of(describe_environment()),
         "conditions": _conditions(order, server, cores),
         **_taking_part(found),
         **sections,

@@ -31,6 +31,7 @@ from bench.experiments.crash.pool import Sitting
 from bench.measure.environment import describe_environment
 from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
 from bench.measure.result import SCHEMA_VERSION, Result
+from bench.measure.section import builtins_of
 from bench.run.interrupt import Interrupts
 from bench.run.journal import Journal, is_unfinished
 from bench.run.verdict import INTERRUPTED, Done, store
@@ -87,7 +88,7 @@ def run_crash(order: CrashOrder, show: Show) -> Done:
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
             "duration_s": time.monotonic() - started_s,
             "interrupted": interrupted,
-            "environment": describe_environment(),
+            "environment": builtins_of(describe_environment()),
             "fleet": {"started": True, "server": asdict(server), "fdatasync_s": _disk()},
             "conditions": _conditions(plan, cuts),
             **sections,

@@ -27,6 +27,7 @@ from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.visit import Visit
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.section import builtins_of
 from bench.run.interrupt import Interrupts
 from bench.run.journal import Journal, is_unfinished
 from bench.run.verdict import INTERRUPTED, Done, exit_code
@@ -117,7 +118,7 @@ def _require_visit(piece: Mapping[str, Any]) -> None:
 
 
 def _machine() -> str:
-    environment = describe_environment()
+    environment = builtins_of(describe_environment())
     return f"{environment['cpu_model']}, {environment['usable_cores']} of {environment['cores']} cores"
 
 
@@ -184,7 +185,7 @@ class _Matrix:
             "started_at": "",
             "duration_s": 0.0,
             "interrupted": cut,
-            "environment": describe_environment(),
+            "environment": builtins_of(describe_environment()),
             "fleet": self._servers.describe(),
             "conditions": self._conditions(),
             "rows": rows,

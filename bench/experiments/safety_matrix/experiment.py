@@ -39,6 +39,7 @@ from bench.experiments.safety_matrix.row import (
 from bench.measure.environment import describe_environment
 from bench.measure.expectation import AS_EXPECTED
 from bench.measure.result import SCHEMA_VERSION, Result
+from bench.measure.section import builtins_of
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.recipes.schedules.stage import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
@@ -157,7 +158,7 @@ def run_safety(order: SafetyOrder, show: Show) -> Done:
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
             "duration_s": time.monotonic() - started_s,
             "interrupted": len(rows) < len(cases),
-            "environment": describe_environment(),
+            "environment": builtins_of(describe_environment()),
             "fleet": {"started": True, "server": server},
             "conditions": {
                 "quick": order.quick,

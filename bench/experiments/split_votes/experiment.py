@@ -30,6 +30,7 @@ from bench.experiments.split_votes.rows import Contest, ContestFigures, Row, cal
 from bench.experiments.split_votes.trial import Block, resource_of
 from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result
+from bench.measure.section import builtins_of
 from bench.measure.verdict import (
     AS_EXPECTED,
     INTERRUPTED,
@@ -128,7 +129,7 @@ def run_split_votes(order: SplitVotesOrder, show: Show) -> Done:
             "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
             "duration_s": time.monotonic() - started_s,
             "interrupted": measured.cut,
-            "environment": describe_environment(),
+            "environment": builtins_of(describe_environment()),
             **sections,
             "verdict": judge_split_votes(sections, interrupted=measured.cut),
         }

@@ -14,6 +14,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import RECORD_DTYPE, History
 from bench.measure.result import RESULT_KEYS, assemble, read_result, schema, write_result
+from bench.measure.section import builtins_of
 from bench.run.verdict import judge_run
 from bench.safety.judge import judge
 
@@ -36,7 +37,7 @@ def complete(records, report):
             **sections.values,
             "id": "7f3a", "command": ["lockbench", "run"], "scenario": {"recipe": "redlock"}, "seed": 1,
             "started_at": "2026-11-20T18:24:01Z", "duration_s": 1.0, "interrupted": False,
-            "environment": environment.describe_environment(), "fleet": {}, "faults": [], "thresholds": [],
+            "environment": builtins_of(environment.describe_environment()), "fleet": {}, "faults": [], "thresholds": [],
             "safety": oracle.to_json(), "warnings": list(sections.warnings),
             "verdict": judge_run(sections.values, oracle.to_json(), (), ()),
         }
@@ -154,7 +155,7 @@ def test_what_is_no_result_is_a_usage_error(tmp_path, text, message):
 
 
 def test_the_environment_names_machine_python_and_packages_but_no_folder():
-    section = environment.describe_environment()
+    section = builtins_of(environment.describe_environment())
     assert section["cores"] >= 1
     assert section["memory_bytes"] > 2**20
     assert section["python"].startswith("CPython 3.")
@@ -164,7 +165,7 @@ def test_the_environment_names_machine_python_and_packages_but_no_folder():
 
 def test_outside_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "_SOURCE", tmp_path)
-    section = environment.describe_environment()
+    section = builtins_of(environment.describe_environment())
     assert (section["git_commit"], section["git_dirty"]) == (None, None)
 
 

@@ -13,6 +13,7 @@ from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.result import assemble
+from bench.measure.section import builtins_of
 from bench.run.verdict import judge_run
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
@@ -93,7 +94,7 @@ def result_of(records, *, faults=(), rate=None, window=WINDOW):
             "command": ["lockbench", "run", "hot key.toml"],
             "scenario": {**sample["scenario"], "rate_per_s": rate, "hold": {"kind": "exp", "ms": 5.0, "sigma": 0.0}},
             "duration_s": window.duration_s,
-            "environment": describe_environment(),
+            "environment": builtins_of(describe_environment()),
             "instances": instances,
             "safety": safety,
             "faults": list(faults),

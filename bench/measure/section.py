@@ -1,0 +1,88 @@
+"""What every result is made of: *structs with a sentence for every field ⇄ JSON, and the JSON Schema of it*.
+
+Rules
+- A field is `Annotated[type, says("one sentence")]`; the name carries the unit. A field that is younger than the kind
+  has a default, so that stored results of every earlier release can be read; unknown keys of newer ones are ignored.
+- Values only: a section is frozen; `msgspec.structs.replace` makes another one.
+- `schema_of` is what `make schemas` writes beside each type; nobody writes a schema by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from bench.errors import UsageError
+
+Found = TypeVar("Found")
+
+
+def says(sentence: str) -> Meta:
+    """Return what a field means, for the schema."""
+    return Meta(description=sentence)
+
+
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]  # 1 = 100 %
+Amount = Annotated[float, Meta(ge=0)]  # the unit stands in the field's name
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """A part of a result."""
+
+    def __getitem__(self, name: str) -> Any:  # while not every reader takes attributes (issue 12)
+        return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the field, or `default` where there is none."""
+        return getattr(self, name, default)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__struct_fields__
+
+    def keys(self) -> Iterator[str]:
+        """Return the fields' names."""
+        return iter(self.__struct_fields__)
+
+
+def builtins_of(section: object) -> Any:
+    """Return the JSON value of a section, or of lists and dicts of them; numpy's numbers become plain ones.
+
+    Raises ValueError for NaN and infinity, which JSON has not.
+    """
+    return json.loads(json.dumps(msgspec.to_builtins(section, enc_hook=_plain), allow_nan=False))
+
+
+def typed(value: object, kind: type[Found], name: str = "this") -> Found:
+    """Return the JSON value `value` as a `kind`. Raises UsageError that says where `name` is not one."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{name} is not a whole {kind.__name__} ({error}); make it anew") from None
+
+
+def schema_of(kind: type[Section], urn: str) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of documents of `kind` as they are written; no other keys are in them."""
+    (reference,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    own = parts.pop(str(reference["$ref"]).rpartition("/")[2])
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": urn, **own, "$defs": parts}
+    for part in (document, *parts.values()):
+        if "properties" in part:
+            part["required"] = list(part["properties"])
+            part["additionalProperties"] = False
+            for field in part["properties"].values():
+                field.pop("default", None)
+    return document
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no place in a result")

@@ -1,0 +1,28 @@
+"""The schemas beside the types are what the types say, and every key of every kind has its sentence."""
+
+import jsonschema
+import pytest
+
+from bench.measure.section import schema_of
+from bench.report.kinds import TYPED, type_of
+from bench.report.schemas import schemas
+
+
+def without_sentence(node):
+    """Properties that say nothing."""
+    parts = [node, *node.get("$defs", {}).values()]
+    return [
+        name for part in parts for name, field in part.get("properties", {}).items() if not field.get("description")
+    ]
+
+
+def test_every_schema_beside_a_type_is_the_one_that_make_schemas_writes():
+    for path, text in schemas():
+        assert path.read_text("utf-8") == text, f"{path.parent.name}: run make schemas"
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_every_key_of_a_result_has_a_sentence(kind):
+    document = schema_of(type_of(kind), "urn:x")
+    jsonschema.Draft202012Validator.check_schema(document)
+    assert without_sentence(document) == []
