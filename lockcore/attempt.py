@@ -1,12 +1,12 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*. Pure.
 
 Each operation is a generator. It yields a `Round` ("send this, wake me when it is settled"), a `Turn` ("send nothing,
-wake me when it is settled"), an int ("wake me at that time, ns") or an `Offer` ("is it his?"), is sent the time (ns)
+wake me when it is settled"), an int ("wake me at that time, ns") or an `Offer` ("is it taken?"), is sent the time (ns)
 at which it runs again (its caller, for an offer), and returns its value: that is Send, Wait, Offer and Done. A shell
 only moves bytes and wakes it. When the caller is cancelled in the middle the shell throws into it, and the round it
 waited for is abandoned: its clean-up goes out at once.
 
-Rules: a lease is somebody's only by a clock reading of his own thread, taken when it runs again with the lease in its
+Rules: a lease is somebody's only by a clock reading of its own thread, taken when it runs again with the lease in its
 hands; what is too late then is given back. Every attempt has its own start and owner token; an attempt without an
 outcome is cleaned up; an extension is sent only inside the validity and never shortens it; a failed one changes
 nothing. Source: the Redlock text; outcomes and retries by quorum.py and retry.py.
@@ -75,7 +75,7 @@ class Acquisition:
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """From the first attempt on; behind who waits here already, that is made when it is his turn."""
+        """From the first attempt on; behind who waits here already, that is made when its turn comes."""
         if self.resource in self.engine.turns and now_ns < self.deadline_ns:
             return (yield from self._in_line(now_ns))
         round_ = self.engine.set_round(self.resource, self.terms, now_ns)
@@ -153,7 +153,7 @@ class Acquisition:
         return outcome
 
     def _my_turn(self, start_ns: int, now_ns: int) -> Generator[Wanted, int, int]:
-        """Wait until `start_ns`, if it is his turn, else until it is; never beyond the deadline."""
+        """Wait until `start_ns`, if its turn has come, else until it has; never beyond the deadline."""
         turn = self.turn
         if turn is None:
             turns = self.engine.turns
@@ -176,7 +176,7 @@ class Acquisition:
 def _settled(round_: Round | Turn) -> Generator[Wanted, int, int]:
     """Wait for a round or a turn.
 
-    A caller cancelled there must not be woken by it later; an attempt of his is cleaned up.
+    A caller cancelled there must not be woken by it later; its attempt is cleaned up.
     """
     try:
         return (yield round_)

@@ -55,7 +55,7 @@ class KeepAlive:
     def ended(self, denied: Denied) -> None:
         """It is over, as `denied` says: the lease is gone, or nobody can extend it from here any more. Told once."""
         was_stopped, self.stopped = self.stopped, True
-        self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling him
+        self.cancel = None  # a holder that releases in `on_gone` must not stop what is telling it
         if not was_stopped:
             self.gone = denied
             if self._on_gone is not None:

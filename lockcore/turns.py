@@ -2,8 +2,8 @@
 
 Rules: the lock on the servers stays the only truth; a line only saves commands that would be refused. One line per
 resource, first come, first served: its head retries by the retry policy, everybody behind it waits without a command
-until it is his turn or his deadline comes; whoever's time comes is found without a look at the others (deadlines.py).
-Whoever leaves, however he does, passes the turn on. A release of a held key wakes the head at once: its SET is queued
+until its turn or its deadline comes; whoever's time comes is found without a look at the others (deadlines.py).
+Whoever leaves, in whatever way, passes the turn on. A release of a held key wakes the head at once: its SET is queued
 right behind the release. A head that finds no quorum reachable sets the whole line free, so that an outage is found by
 all at once and not by one after the other.
 """
@@ -30,8 +30,8 @@ class Waking(Protocol):
 class Turn:
     """One caller's place in a line; shells wait for it as for a round of which nothing is sent.
 
-    `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: he may try. `poked`: the
-    key was released while he was not parked, so he tries again without waiting.
+    `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may try. `poked`: the
+    key was released while it was not parked, so it tries again without waiting.
     """
 
     __slots__ = ("due_ns", "has_come", "outcome", "poked", "resource", "turns", "waiter")
@@ -53,18 +53,18 @@ class Turn:
     def settle(self) -> None:
         """Its caller waits no more."""
         if self.outcome is None:
-            self.turns.engine.ready.append(self)  # first: interrupted here he is woken twice rather than never
+            self.turns.engine.ready.append(self)  # first: interrupted here it is woken twice rather than never
             self.outcome = Outcome.CONTENDED
             self.turns.want_wake()
 
     def come(self) -> None:
-        """It is his turn."""
+        """The caller's turn has come."""
         if not self.has_come:
             self.settle()
             self.has_come = True
 
     def abandon(self) -> None:
-        """The caller is gone; leaving the line is his own step."""
+        """The caller is gone; leaving the line is its own step."""
         self.waiter = None
 
 
@@ -107,7 +107,7 @@ class Turns(dict[str, Line]):
             other.come()
 
     def end(self) -> None:
-        """Nobody may wait any more: the Redlock is closed, as each will be told at his next step."""
+        """Nobody may wait any more: the Redlock is closed, as each will be told at its next step."""
         for line in self.values():
             for turn in line:
                 turn.settle()
@@ -126,7 +126,7 @@ class Turns(dict[str, Line]):
 
 
 class Offer:
-    """A lease for its caller: his, if his own clock shows less than `until_ns` when he has it in his hands."""
+    """A lease for its caller: valid if the caller's clock shows less than `until_ns` once it has it in hand."""
 
     __slots__ = ("lease", "until_ns")
     outcome = Outcome.ACQUIRED

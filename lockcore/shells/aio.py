@@ -153,7 +153,7 @@ class AsyncDriver(LoopDriver):
 
     async def _wait(self, wanted: Wanted) -> None:
         if isinstance(wanted, Offer):
-            return  # it is his as soon as he looks at the clock
+            return  # the caller's, as soon as it looks at the clock
         if isinstance(wanted, int):
             await asyncio.sleep(_whole_ms_s(wanted - monotonic_ns()))
             return
@@ -186,7 +186,7 @@ class AsyncDriver(LoopDriver):
                 await asyncio.sleep(LOOK_S)
             if not self.closed:
                 self.wake()
-                await asyncio.sleep(0)  # who was woken runs, and gives back what he may not take any more
+                await asyncio.sleep(0)  # who was woken runs, and gives back what it may not take any more
         finally:
             self.end_close(closing)
             self._stop_timer()

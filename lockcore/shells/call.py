@@ -1,9 +1,9 @@
 """One operation of a thread, carried out by another: *steps, run where the engine lives → a value for who waits*.
 
-Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into his `hand` is his from the
-moment he takes it out, and ours to take back until then: one of the two gets it, never both. A lease is offered where
-he judges it (`judged`): he reads the clock with it in his hand, keeps it or not, and says so (`taken`, `go_on`) without
-waiting again. A caller that is gone has `abandon` called, which takes back whatever he has not received. All methods
+Rules: the I/O thread runs the steps; the caller only sleeps, and takes. What is put into its `hand` is its own from
+the moment it takes it out, and ours to take back until then: one of the two gets it, never both. A lease is offered where
+the caller judges it (`judged`): it reads the clock with the lease in its hand, keeps it or not, and says so (`taken`, `go_on`) without
+waiting again. A caller that is gone has `abandon` called, which takes back whatever it has not received. All methods
 but `take` run in the I/O thread.
 """
 
@@ -86,7 +86,7 @@ class Call:
         self.go_on(now_ns)
 
     def fail(self, error: Exception) -> None:
-        """The wait cannot end; or nobody may take what has come of it any more, unless he has it by now."""
+        """The wait cannot end; or nobody may take what has come of it any more, unless the caller has it by now."""
         if self.over and self.undo is None:
             return
         if self.over or self._offered:
@@ -154,10 +154,10 @@ def locked() -> Lock:
 
 
 def ring(lock: Lock) -> None:
-    """Wake who sleeps on `lock`; twice is once, should he not have woken yet. Only the I/O thread rings."""
+    """Wake who sleeps on `lock`; twice is once, should it not have woken yet. Only the I/O thread rings."""
     if lock.locked():
         lock.release()
 
 
 def _nobody() -> None:
-    """Who has what he wanted is not woken."""
+    """A caller that has what it wanted is not woken."""

@@ -184,7 +184,7 @@ class GreenletDriver(LoopDriver):
 
     def _wait(self, wanted: Wanted) -> None:
         if isinstance(wanted, Offer):
-            return  # it is his as soon as he looks at the clock
+            return  # the caller's, as soon as it looks at the clock
         if not isinstance(wanted, int):
             self.submit(wanted)
         self._inside = False
