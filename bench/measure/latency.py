@@ -12,13 +12,16 @@ Source: the definitions of `result.schema.json`.
 
 from collections.abc import Mapping
 from math import inf
+from typing import Annotated, Self
 
 import numpy as np
+from msgspec.structs import asdict
 
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Values
 from bench.measure.outcomes import acquired
 from bench.measure.record import Records
+from bench.measure.section import Count, Section, says
 from bench.measure.timeline import Timeline, timelines
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
@@ -68,13 +71,35 @@ def _handoffs(records: Records, timeline: Timeline, window: Window) -> Values:
     return np.asarray((granted[1:] - sent[:-1])[pairs][waiting > 0])
 
 
+class Latency(Section, frozen=True, kw_only=True):
+    """Figures of durations, from HDR histograms of nanoseconds (three digits); count, mean and max are exact.
+
+    A percentile is null when fewer than ten samples lie beyond it; mean and max are null without samples.
+    """
+
+    count: Annotated[Count, says("samples")]
+    mean: Annotated[float | None, says("arithmetic mean")]
+    p50: Annotated[float | None, says("50 % of the samples do not exceed it")]
+    p90: Annotated[float | None, says("90 % of the samples do not exceed it")]
+    p99: Annotated[float | None, says("99 % of the samples do not exceed it")]
+    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it")]
+    p9999: Annotated[float | None, says("99.99 % of the samples do not exceed it")]
+    max: Annotated[float | None, says("the largest sample")]
+
+    @classmethod
+    def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
+        """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
+        return cls(
+            count=histogram.count,
+            mean=_scaled(histogram.mean_ns, unit_ns),
+            max=_scaled(histogram.max_ns if histogram.count else None, unit_ns),
+            **{name: _scaled(histogram.percentile(percent), unit_ns) for name, percent in PERCENTILES.items()},
+        )
+
+
 def block(histogram: Histogram, unit_ns: float = 1e9) -> Block:
     """`count mean p50 p90 p99 p999 p9999 max` of a histogram, in seconds unless `unit_ns` says otherwise."""
-    figures: Block = {"count": histogram.count, "mean": _scaled(histogram.mean_ns, unit_ns)}
-    for name, percent in PERCENTILES.items():
-        figures[name] = _scaled(histogram.percentile(percent), unit_ns)
-    figures["max"] = _scaled(histogram.max_ns if histogram.count else None, unit_ns)
-    return figures
+    return asdict(Latency.of(histogram, unit_ns))
 
 
 def block_of_all(acquired: Histogram, failed: int) -> BlockOfAll:
