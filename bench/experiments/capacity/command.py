@@ -23,7 +23,7 @@ from bench.cli.outputs import Outputs, output_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
-from bench.scenario.quantity import nearest
+from bench.scenario.quantity import nearest, parse_duration
 
 if TYPE_CHECKING:
     from bench.experiments.capacity.experiment import CapacityPlan, Point
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FULL = {"duration": "10s", "warmup": "2s"}
 QUICK = {"duration": "3s", "warmup": "1s"}
+FULL_BUDGET, QUICK_BUDGET = "12m", "4m"
 SEARCHED = {
     "rate": "capacity searches the rate",
     "faults": "capacity is measured without faults",
@@ -39,7 +40,9 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-@click.command(epilog="A point takes about 6 minutes, with --quick about 2; servers are started and stopped.")
+@click.command(
+    epilog="A point takes about 6 minutes (12 at most), with --quick 2 (4); servers are started and stopped."
+)
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
 @click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="say the headroom at R/s")
@@ -58,6 +61,11 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 )
 @click.option(
     "--callers/--no-callers", default=None, help="sweep the callers and fit a scaling law  [unless there is --sweep]"
+)
+@click.option(
+    "--budget",
+    metavar="DURATION",
+    help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
 @scenario_options
@@ -109,7 +117,18 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
         fixed_users="users" in written or any("users" in point.variables for point in points),
         callers=callers,
         seed=points[0].scenario.seed,
+        budget_s=_budget_s(values["budget"] or (QUICK_BUDGET if values["quick"] else FULL_BUDGET)),
     )
+
+
+def _budget_s(text: str) -> float:
+    try:
+        seconds = parse_duration(text) / 1000
+    except ValueError as error:
+        raise UsageError(f"option --budget: {error}") from None
+    if not seconds:
+        raise UsageError("option --budget: nothing can be measured in no time")
+    return seconds
 
 
 def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:

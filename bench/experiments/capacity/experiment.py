@@ -5,8 +5,9 @@
     callers    closed loop with 1, 2, 4, … callers, and the Universal Scalability Law through them (usl.py)
 
 Rules: one fleet serves all probes of a point; each probe is a whole run, judged and stored below probes/. A safety
-violation ends everything. Ctrl-C keeps the probes that were finished. Nothing is computed here but what is asked of
-judge.py. Source: README, "How much can it take?".
+violation ends everything. Ctrl-C keeps the probes that were finished; so does the end of a point's time, and while
+there is just enough of it left to confirm, that is done. Nothing is computed here but what is asked of judge.py.
+Source: README, "How much can it take?".
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
+from bench.experiments.capacity.budget import Budget, OutOfTime
 from bench.experiments.capacity.judge import NextLimit, Tally, Use, agreed, judge_capacity, next_limit, outrun, tallies
-from bench.experiments.capacity.probe import Probe, Slo, judge_probe
-from bench.experiments.capacity.search import CONFIRMATIONS, Bracket, Search, Seen
+from bench.experiments.capacity.probe import Probe, Slo, best_of, callers_for, headroom_of, judge_probe, knee_of
+from bench.experiments.capacity.search import CONFIRMATIONS, LEAST_RATE, WITHIN, Bracket, Search, Seen
 from bench.experiments.capacity.usl import Law, Refusal, fit_law
 from bench.measure.environment import describe_environment
-from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
 from bench.measure.section import builtins_of
@@ -44,7 +45,6 @@ from bench.topology.probe import info_snapshot
 
 PILOT_USERS = 16
 PILOT_SHARE = 4  # the search begins at this part of what the pilot reached
-LEAST_USERS, MOST_USERS = 64, 2048
 CALLERS = (1, 2, 4, 8, 16, 32, 64, 128)
 MORE_CALLERS = (256, 512)  # while the peak has not been passed
 DRAIN_S = 10.0
@@ -65,7 +65,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
     """What is asked. `fixed_users`: the scenario's callers are a cap; else as many as a rate needs. `callers`: whether
-    to sweep them. `first_rate`: where the search begins (None: a pilot says)."""
+    to sweep them. `first_rate`: where the search begins (None: a pilot says). `budget_s`: of each point."""
 
     points: tuple[Point, ...]
     slo: Slo
@@ -74,6 +74,7 @@ class CapacityPlan:
     fixed_users: bool
     callers: bool
     seed: int
+    budget_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class _Findings:
     bracket: Bracket = field(default_factory=lambda: Bracket(None, None, 0, at_least=False))
     fleet: Section | None = None
     violated: str = ""
+    unmeasured: list[str] = field(default_factory=list)  # for want of time
 
 
 class _Seeker:
@@ -160,6 +162,7 @@ class _Seeker:
                 self.stopped = str(error)
             if self.interrupted and not self._runs:
                 raise KeyboardInterrupt
+            self.warnings += [f"{self._prefix}{told}" for told in findings.unmeasured]
             sections.append(section_of(point, findings, self._plan))
             if self.interrupted or self.stopped or findings.violated:
                 break
@@ -167,13 +170,17 @@ class _Seeker:
 
     def _seek(self, point: Point, findings: _Findings) -> None:
         scenario = point.scenario
+        budget = self._budget = Budget(self._plan.budget_s, callers=self._plan.callers)
         with open_servers(scenario, server=self._order.server, allow_missing=self._order.allow_missing) as servers:
             self._interrupts.raising = False
             findings.fleet = servers.section()
-            first = self._plan.first_rate or self._pilot(scenario, servers, findings)
-            if findings.violated:
-                return
-            self._search(Search(first), scenario, servers, findings)
+            try:
+                first = self._plan.first_rate or self._pilot(scenario, servers, findings)
+                if not findings.violated:
+                    self._search(Search(first), scenario, servers, findings)
+            except OutOfTime:
+                findings.unmeasured.append(budget.spent(f"the search ended after {len(findings.probes)} probes"))
+            budget.give_callers()
             if self._plan.callers and not findings.violated:
                 self._sweep_callers(scenario, servers, findings)
 
@@ -184,15 +191,22 @@ class _Seeker:
 
     def _search(self, search: Search, scenario: Scenario, servers: Servers, findings: _Findings) -> None:
         while (rate := search.next_rate()) is not None:
+            likely = self._open_loop(scenario, rate)
+            if search.has_low and not search.hurried and not self._budget.fits(likely, CONFIRMATIONS + 1):
+                search.hurried = True
+                continue
             step = search.step.value
             self._show(f"{self._prefix}{step}: probe {search.probes + 1} at {rate:,.0f}/s")
-            result = self._run(self._open_loop(scenario, rate), servers, findings)
+            result = self._run(likely, servers, findings)
             probe = judge_probe(rate, step, result, self._plan.slo)
             findings.probes.append(probe)
             search.take(rate, probe.seen)
             findings.bracket = search.bracket()
             if findings.violated:
                 return
+        low, high = findings.bracket.low, findings.bracket.high
+        if search.hurried and low and (not high or high / low > WITHIN * 1.001):
+            findings.unmeasured.append(self._budget.spent(f"what lies above {low:,.0f}/s was not looked at closer"))
 
     def _open_loop(self, scenario: Scenario, rate: float) -> Scenario:
         samples_ms = self._plan.slo.least_operations / rate * 1000
@@ -210,7 +224,11 @@ class _Seeker:
             if users in MORE_CALLERS and isinstance(_law(findings, self._plan.seed), Law):
                 break
             self._show(f"{self._prefix}callers: {users}, closed loop")
-            self._closed(users, scenario, servers, findings)
+            try:
+                self._closed(users, scenario, servers, findings)
+            except OutOfTime:
+                findings.unmeasured.append(self._budget.spent(f"{users} callers and more were not tried"))
+                return
             if findings.violated:
                 return
 
@@ -231,6 +249,8 @@ class _Seeker:
         """One run on the standing servers, stored; drained servers before it."""
         if self._interrupts.count:
             raise _CutShort
+        self._budget.require(scenario)
+        began_s = time.monotonic()
         _drain(servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
         order = Order(scenario, run_id, self._order.command, None, self._order.server, self._order.allow_missing)
@@ -238,6 +258,7 @@ class _Seeker:
         if finished.result["interrupted"]:
             raise _CutShort
         self._runs += 1
+        self._budget.took(scenario, time.monotonic() - began_s)
         self._store(finished.result)
         verdict = finished.result["verdict"]
         if verdict["status"] == "violated":
@@ -257,22 +278,11 @@ class _Seeker:
             self.warnings.append(f"a probe's result could not be stored in {folder} ({error})")
 
 
-def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
-    """How many callers keep `rate` going while acquires take twice their limit (Little's law), a power of two."""
-    limit = slo.acquire_limit
-    busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
-    users = LEAST_USERS
-    while users < min(1.3 * rate * busy_s, MOST_USERS):
-        users *= 2
-    most = scenario.resources if scenario.skew.kind == "own" else users
-    return max(min(users, most), scenario.processes)
-
-
 def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section:
     """One entry of the section `points`."""
     probes, looks = findings.probes, [(probe.rate, probe.seen) for probe in findings.probes]
     agreement, doubts = agreed(findings.bracket, looks)
-    best = _best(probes, agreement)
+    best = best_of(probes, agreement)
     uses = tuple(Use(**use) for use in best.figures["uses"]) if best else ()
     limit = next_limit(uses) if best else NextLimit(None, "not known: no probe held")
     bracket = replace(agreement, at_least=agreement.at_least or _is_bound(best))
@@ -293,8 +303,8 @@ def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section
             "probed": tally.probes,
         },
         "attainment": best.figures["attainment"] if best else None,
-        "knee": _knee(probes, bracket),
-        "headroom": _headroom(bracket, plan.target_rate_per_s),
+        "knee": knee_of(probes, bracket),
+        "headroom": headroom_of(bracket, plan.target_rate_per_s),
         "next_limit": {**asdict(limit), "uses": [asdict(use) for use in uses]},
         "instances": best.figures["instances"] if best else [],
         "probes": [probe.figures for probe in probes],
@@ -307,20 +317,29 @@ def section_of(point: Point, findings: _Findings, plan: CapacityPlan) -> Section
 def _word(findings: _Findings, bracket: Bracket, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
     if findings.violated:
         return VIOLATED, [findings.violated]
+    unmeasured = findings.unmeasured
     if not findings.probes:
-        return INCONCLUSIVE, ["no probe was finished"]
+        return INCONCLUSIVE, ["no probe was finished", *unmeasured]
     if doubts:
-        return INCONCLUSIVE, list(doubts)
+        return INCONCLUSIVE, [*doubts, *unmeasured]
     if bracket.low is None:
-        if findings.probes[-1].seen is Seen.SATURATED:
-            return INCONCLUSIVE, ["the generator was saturated at every rate tried"]
-        return NOT_KEPT, [f"no rate holds {plan.slo.text}: {findings.probes[-1].rate:,.2f}/s did not"]
+        last = findings.probes[-1]
+        if last.seen is Seen.SATURATED:
+            return INCONCLUSIVE, [f"the generator was saturated at {last.rate:,.2f}/s, the lowest rate tried"]
+        reason = f"no rate that was tried holds {plan.slo.text}: {last.rate:,.2f}/s did not"
+        lowest = bracket.high is not None and bracket.high / 2 < LEAST_RATE
+        return (NOT_KEPT, [reason]) if lowest else (INCONCLUSIVE, [f"{reason}; lower ones were not tried", *unmeasured])
+    if bracket.high is None:
+        return INCONCLUSIVE, [
+            f"nothing above {bracket.low:,.0f}/s was tried, so the capacity is at least that",
+            *unmeasured,
+        ]
     if bracket.at_least:
         busy = any((probe.figures["generator"]["cpu_ratio"] or 0.0) >= BUSY_CORE for probe in findings.probes)
         cure = "give it --processes or cores" if busy else "its timer was late: give it a machine with less other work"
         return INCONCLUSIVE, [f"the load generator was the limit, so the capacity is at least what is shown; {cure}"]
     if bracket.confirmed < CONFIRMATIONS:
-        return INCONCLUSIVE, [f"confirmed {bracket.confirmed} times only"]
+        return INCONCLUSIVE, [f"confirmed {bracket.confirmed} times only", *unmeasured]
     return CONFIRMED, []
 
 
@@ -335,32 +354,9 @@ def _closed_loops(findings: _Findings, slo: Slo) -> Iterator[tuple[int, float, b
         yield point["users"], point["achieved_per_s"] or 0.0, kept
 
 
-def _best(probes: Sequence[Probe], bracket: Bracket) -> Probe | None:
-    """The last probe that held at the bracket's lower end."""
-    return next((probe for probe in reversed(probes) if probe.seen is Seen.HELD and probe.rate == bracket.low), None)
-
-
 def _is_bound(best: Probe | None) -> bool:
     """Whether the generator had no more to give at the largest rate that held."""
     return best is not None and (best.figures["generator"]["cpu_ratio"] or 0.0) >= BUSY_CORE
-
-
-def _knee(probes: Sequence[Probe], bracket: Bracket) -> Section | None:
-    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
-    the bracket: what held above it did not hold again."""
-    seen = [probe for probe in probes if probe.seen is Seen.HELD and probe.rate <= (bracket.low or 0.0)]
-    held = [probe for probe in seen if probe.figures["acquire_s"]["mean"]]
-    if not held:
-        return None
-    knee = max(held, key=lambda probe: probe.rate / probe.figures["acquire_s"]["mean"])
-    return {"rate_per_s": knee.rate, "acquire_s": knee.figures["acquire_s"]}
-
-
-def _headroom(bracket: Bracket, target: float | None) -> Section | None:
-    if target is None:
-        return None
-    ratio = None if bracket.low is None else bracket.low / target - 1
-    return {"target_rate_per_s": target, "ratio": ratio, "kept": bracket.low is not None and bracket.low >= target}
 
 
 def _law(findings: _Findings, seed: int) -> Law | Refusal:

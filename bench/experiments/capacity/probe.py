@@ -20,12 +20,15 @@ import numpy as np
 
 from bench.errors import UsageError
 from bench.experiments.capacity.judge import server_use, uses_of
-from bench.experiments.capacity.search import Seen
+from bench.experiments.capacity.search import Bracket, Seen
 from bench.gates.threshold import Threshold, read_thresholds
+from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.intervals import wilson
+from bench.scenario import Scenario
 
+LEAST_USERS, MOST_USERS = 64, 2048
 CLEARLY_COMPLETED = 0.9  # of the offered rate; less is no bad moment of the machine
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}  # what may be later
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")  # figures that load makes worse
@@ -117,6 +120,41 @@ def attainment(slo: Slo, result: Result) -> Section | None:
         return None
     within, due = _within(threshold, result)
     return {"within": within, "operations": due, "limit_s": threshold.limit, **asdict(wilson(within, due))}
+
+
+def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
+    """How many callers keep `rate` going while acquires take twice their limit (Little's law), a power of two."""
+    limit = slo.acquire_limit
+    busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
+    users = LEAST_USERS
+    while users < min(1.3 * rate * busy_s, MOST_USERS):
+        users *= 2
+    most = scenario.resources if scenario.skew.kind == "own" else users
+    return max(min(users, most), scenario.processes)
+
+
+def best_of(probes: Sequence[Probe], bracket: Bracket) -> Probe | None:
+    """The last probe that held at the bracket's lower end."""
+    return next((probe for probe in reversed(probes) if probe.seen is Seen.HELD and probe.rate == bracket.low), None)
+
+
+def knee_of(probes: Sequence[Probe], bracket: Bracket) -> Section | None:
+    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
+    the bracket: what held above it did not hold again."""
+    seen = [probe for probe in probes if probe.seen is Seen.HELD and probe.rate <= (bracket.low or 0.0)]
+    held = [probe for probe in seen if probe.figures["acquire_s"]["mean"]]
+    if not held:
+        return None
+    knee = max(held, key=lambda probe: probe.rate / probe.figures["acquire_s"]["mean"])
+    return {"rate_per_s": knee.rate, "acquire_s": knee.figures["acquire_s"]}
+
+
+def headroom_of(bracket: Bracket, target: float | None) -> Section | None:
+    """How far the capacity lies above the `target` rate; None without one."""
+    if target is None:
+        return None
+    ratio = None if bracket.low is None else bracket.low / target - 1
+    return {"target_rate_per_s": target, "ratio": ratio, "kept": bracket.low is not None and bracket.low >= target}
 
 
 def is_saturated(result: Result) -> bool:

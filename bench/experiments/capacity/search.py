@@ -61,7 +61,7 @@ class Bracket:
 class Search:
     """One search. `first` (> 0): the rate to begin with; `most`: no higher rate is tried (None: no limit).
 
-    Ask `next_rate`, probe it, tell `take`; until `next_rate` is None.
+    Ask `next_rate`, probe it, tell `take`; until `next_rate` is None. Once `hurried`, it only confirms what held.
     """
 
     first: float
@@ -70,6 +70,7 @@ class Search:
     confirmations: int = CONFIRMATIONS
     step: Step = Step.DOUBLING
     probes: int = 0
+    hurried: bool = False
     _low: float | None = None
     _held: dict[float, int] = field(default_factory=dict)
     _high: float | None = None
@@ -84,6 +85,8 @@ class Search:
         if self._doubted is not None:
             return self._doubted
         low, high = self._low, self._high
+        if self.hurried and low is not None:
+            return self._confirming(low)
         if low is None:
             self.step = Step.DOUBLING
             rate = self.first if high is None else high / 2
@@ -94,8 +97,12 @@ class Search:
         if high is not None and high / low > self.within * (1 + 1e-9):
             self.step = Step.BISECTING
             return math.sqrt(low * high)
-        self.step = Step.CONFIRMING
-        return low if self._held[low] <= self.confirmations else None
+        return self._confirming(low)
+
+    @property
+    def has_low(self) -> bool:
+        """Whether some rate held, and was not given up since."""
+        return self._low is not None
 
     def take(self, rate: float, seen: Seen) -> None:
         """What a probe at `rate`, the last `next_rate`, showed."""
@@ -117,6 +124,10 @@ class Search:
         low = self._low
         at_least = low is not None and (self._high is None or self._high_seen is Seen.SATURATED)
         return Bracket(low, self._high, max(self._held.get(low or 0.0, 0) - 1, 0), at_least)
+
+    def _confirming(self, low: float) -> float | None:
+        self.step = Step.CONFIRMING
+        return low if self._held[low] <= self.confirmations else None
 
     def _bound(self, rate: float, seen: Seen) -> None:
         self._high, self._high_seen = rate, seen

@@ -18,8 +18,8 @@ SLO = ("acquire.p99 < 10ms",)
 def values(**given: Any) -> dict[str, Any]:
     """What click hands over when these options are given."""
     plain: dict[str, Any] = {key.name.replace(".", "_"): () if key.kind.many else None for key in KEYS}
-    own = {"slo": SLO, "sweeps": (), "target_rate": None, "first_rate": None, "callers": None, "quick": False}
-    return {**plain, **own, **given}
+    own = {"slo": SLO, "sweeps": (), "quick": False}
+    return {**plain, **dict.fromkeys(("target_rate", "first_rate", "callers", "budget")), **own, **given}
 
 
 def test_a_sweep_is_every_combination() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.capacity.experiment import CapacityPlan, Point, callers_for, section_of
+from bench.experiments.capacity.experiment import CapacityPlan, Point, section_of
 from bench.experiments.capacity.experiment import _Findings as Findings
-from bench.experiments.capacity.probe import judge_probe, read_slo
+from bench.experiments.capacity.probe import callers_for, judge_probe, read_slo
 from bench.experiments.capacity.search import Bracket, Seen
 from bench.measure.histogram import Histogram
 from bench.scenario import Delay, Scenario, load
@@ -125,7 +125,7 @@ def test_callers_are_as_many_as_the_rate_needs() -> None:
 def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
     findings = Findings(bracket=bracket)
     findings.probes = [judge_probe(100.0, "doubling", run_of(fast=10_000), SLO) for _ in range(4)]
-    plan = CapacityPlan((Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1)
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60)
     return section_of(plan.points[0], findings, plan)
 
 
@@ -139,7 +139,7 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
     result = run_of(fast=10_000)
     result["generator"]["cpu_ratio"] = 0.93
     findings.probes = [judge_probe(100.0, "confirming", result, SLO)]
-    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60)
     found = section_of(plan.points[0], findings, plan)
     assert (found["status"], found["capacity"]["at_least"]) == ("inconclusive", True)
     assert "give it --processes" in found["reasons"][0]
@@ -148,7 +148,7 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
 def test_what_did_not_hold_again_is_no_knee() -> None:
     findings = Findings(bracket=Bracket(100.0, 200.0, 3, at_least=False))
     findings.probes = [judge_probe(rate, "bisecting", run_of(fast=10_000), SLO) for rate in (100.0, 200.0)]
-    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1)
+    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60)
     assert section_of(plan.points[0], findings, plan)["knee"]["rate_per_s"] == 100.0
 
 
@@ -158,6 +158,20 @@ def test_what_was_not_confirmed_three_times_is_inconclusive() -> None:
 
 def test_no_rate_that_holds_is_a_failure() -> None:
     assert section(Bracket(None, 0.7, 0, at_least=False))["status"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("bracket", "said"),
+    [
+        (Bracket(None, 5_000.0, 0, at_least=False), "lower ones were not tried"),
+        (Bracket(100.0, None, 3, at_least=True), "nothing above 100/s was tried"),
+        (Bracket(100.0, 200.0, 1, at_least=False), "confirmed 1 times only"),
+    ],
+)
+def test_a_search_that_was_cut_short_says_what_it_did_not_try(bracket: Bracket, said: str) -> None:
+    found = section(bracket)
+    assert found["status"] == "inconclusive"
+    assert said in found["reasons"][0]
 
 
 def test_headroom_is_the_capacity_beyond_the_target() -> None:

@@ -132,3 +132,16 @@ def test_no_higher_rate_than_asked_for_is_tried() -> None:
     assert max(rates) == 4_000.0
     assert bracket.at_least
     assert bracket.confirmed == CONFIRMATIONS
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+def test_in_a_hurry_no_new_rate_is_tried(after: int) -> None:
+    search, look, tried = Search(500.0), server(8_000), dict[float, int]()
+    while (rate := search.next_rate()) is not None:
+        assert not search.hurried or rate in tried
+        tried[rate] = tried.get(rate, 0) + 1
+        search.take(rate, look(rate))
+        search.hurried = search.hurried or search.probes >= after
+    bracket = search.bracket()
+    assert bracket.confirmed == CONFIRMATIONS
+    assert search.probes <= max(after, 1) + 2 + CONFIRMATIONS
