@@ -162,8 +162,9 @@ class _Seeker:
                 self.stopped = str(error)
             if self.interrupted and not self._runs:
                 raise KeyboardInterrupt
-            self.warnings += [f"{self._prefix}{told}" for told in findings.unmeasured]
             sections.append(section_of(point, findings, self._plan))
+            untold = [told for told in findings.unmeasured if told not in sections[-1]["reasons"]]
+            self.warnings += [f"{self._prefix}{told}" for told in untold]
             if self.interrupted or self.stopped or findings.violated:
                 break
         return sections

@@ -95,7 +95,8 @@ def _lines(point: Mapping[str, Any], result: Result) -> Iterator[tuple[str, str]
     held = capacity.get("held", capacity["confirmed"] + 1)
     probed = capacity.get("probed", held)  # a result from before all probes counted
     missed = "nothing above was tried" if capacity["high"] is None else f"{rate_text(capacity['high'])}/s did not hold"
-    yield "bracket", f"{rate_text(capacity['low'])}/s held in {held} of {probed} probes; {missed}"
+    found = f"{rate_text(capacity['low'])}/s held in {held} of {probed} probes" if capacity["low"] else "no rate held"
+    yield "bracket", f"{found}; {missed}"
     if attained:
         yield "attained", f"{_attained(attained)} of {count(attained['operations'])} acquires within {_limit(attained)}"
     if knee:

@@ -61,7 +61,9 @@ def test_a_slow_machine_ends_in_time_and_says_what_was_not_measured(
     machine = SlowMachine(most=5_000)
     result = measured(machine, tmp_path, monkeypatch, budget=budget)
     assert machine.now_s <= {"s": 1, "m": 60}[budget[-1]] * int(budget[:-1]) + SLOWER * 4  # one run that was not known
-    assert any("--budget" in warning for warning in result["warnings"])
+    told = [*result["warnings"], *result["verdict"]["reasons"]]
+    assert any("--budget" in sentence for sentence in told)
+    assert len(told) == len(set(told))
     if result["verdict"]["word"] == "CONFIRMED":
         assert result["points"][0]["capacity"]["held"] == result["points"][0]["capacity"]["probed"] >= 4
     else:

@@ -125,7 +125,9 @@ def test_callers_are_as_many_as_the_rate_needs() -> None:
 def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
     findings = Findings(bracket=bracket)
     findings.probes = [judge_probe(100.0, "doubling", run_of(fast=10_000), SLO) for _ in range(4)]
-    plan = CapacityPlan((Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60)
+    plan = CapacityPlan(
+        (Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60
+    )
     return section_of(plan.points[0], findings, plan)
 
 
@@ -139,7 +141,9 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
     result = run_of(fast=10_000)
     result["generator"]["cpu_ratio"] = 0.93
     findings.probes = [judge_probe(100.0, "confirming", result, SLO)]
-    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60)
+    plan = CapacityPlan(
+        (Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60
+    )
     found = section_of(plan.points[0], findings, plan)
     assert (found["status"], found["capacity"]["at_least"]) == ("inconclusive", True)
     assert "give it --processes" in found["reasons"][0]
@@ -148,7 +152,9 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
 def test_what_did_not_hold_again_is_no_knee() -> None:
     findings = Findings(bracket=Bracket(100.0, 200.0, 3, at_least=False))
     findings.probes = [judge_probe(rate, "bisecting", run_of(fast=10_000), SLO) for rate in (100.0, 200.0)]
-    plan = CapacityPlan((Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60)
+    plan = CapacityPlan(
+        (Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60
+    )
     assert section_of(plan.points[0], findings, plan)["knee"]["rate_per_s"] == 100.0
 
 
