@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench.cli.outputs import Outputs
 from bench.cli.report import place_of, report_beside
+from bench.measure.section import builtins_of
 from bench.report.kinds import cases_of, told
 from bench.report.sheet import print_sheet, sheet_markdown
 from bench.run.interrupt import until_shown
@@ -22,19 +23,19 @@ from bench.run.verdict import Done
 
 
 @until_shown()
-def show(done: Done, files: Outputs, values: Mapping[str, Any]) -> int:
+def show(done: Done[Any], files: Outputs, values: Mapping[str, Any]) -> int:
     """Show what came of it, once it is shown grant the wish to end (KeyboardInterrupt), and return the exit code."""
     return show_result(done, files, values)
 
 
-def show_result(done: Done, files: Outputs, values: Mapping[str, Any], footer: str = "") -> int:
+def show_result(done: Done[Any], files: Outputs, values: Mapping[str, Any], footer: str = "") -> int:
     """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
 
     `footer`: a line of the command's own below the tables.
     """
     sheet = told(done.result, place_of(done.path, report_beside(done.result, done.path)))
     if values["as_json"]:
-        print(json.dumps(done.result, ensure_ascii=False), flush=True)
+        print(json.dumps(builtins_of(done.result), ensure_ascii=False), flush=True)
     elif not values["quiet"] or done.path is None:
         print_sheet(sheet, Console(highlight=False))
         if footer:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from bench.measure.result import Document
+from bench.measure.section import typed
 from bench.report import summary
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
@@ -42,7 +43,14 @@ def type_of(kind: str) -> type[Document]:
     return cast("type[Document]", room.RESULT)
 
 
-def kind_of(result: Result) -> str:
+def of_its_kind(result: Result | Document) -> Any:
+    """Return `result` as the type of its kind, if that has one. Raises UsageError when it is not whole."""
+    if isinstance(result, Document) or (kind := kind_of(result)) not in TYPED:
+        return result
+    return typed(result, type_of(kind), f"this result of lockbench {kind}")
+
+
+def kind_of(result: Result | Document) -> str:
     """The command that made `result`: run, safety, split-votes, fsync, crash, capacity, compare …"""
     if isinstance(result.get("kind"), str):
         return str(result["kind"])
@@ -53,17 +61,21 @@ def kind_of(result: Result) -> str:
     return str(command[1]) if len(command) > 1 else "result"
 
 
-def told(result: Result, place: str = "") -> Sheet:
+def told(result: Result | Document, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     words = room_of(kind_of(result), "words")
-    return _plain(result, place) if words is None else cast("Sheet", words.sheet(result, place))
+    return (
+        _plain(cast("Result", result), place)
+        if words is None
+        else cast("Sheet", words.sheet(of_its_kind(result), place))
+    )
 
 
-def cases_of(result: Result) -> Suite:
+def cases_of(result: Result | Document) -> Suite:
     """Return `result` as JUnit cases."""
     words = room_of(kind_of(result), "words")
     if words is not None:
-        return cast("Suite", words.suite(result))
+        return cast("Suite", words.suite(of_its_kind(result)))
     verdict = result["verdict"]
     case = Case(kind_of(result), str(verdict["status"]), "; ".join(verdict["reasons"]))
     return Suite(kind_of(result), str(result["started_at"]), float(result["duration_s"]), [case], {})

@@ -10,23 +10,45 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import RESULT_NAME
+from bench.measure.section import builtins_of
 
 JOURNAL_NAME = "progress.jsonl"
+Piece = TypeVar("Piece")
+Plan = Mapping[str, Any]
 
-Piece = dict[str, Any]
+
+@contextmanager
+def open_journal(
+    folder: Path, plan: Plan, kind: type[Piece], check: Callable[[Piece], object] = lambda _piece: None
+) -> Iterator[Journal[Piece]]:
+    """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind.
+
+    `plan`: JSON values; `kind`: of its pieces; `check` raises for a piece that nothing can be made of. Raises
+    EnvironmentNotReadyError, and UsageError for a journal that is of another plan, or not whole.
+    """
+    go_on = is_unfinished(folder)
+    with Journal.go_on(folder, plan, kind, check) if go_on else Journal[Piece].begin(folder, plan) as journal:
+        try:
+            yield journal
+        finally:
+            if not journal.pieces:
+                journal.path.unlink(missing_ok=True)
 
 
-class Journal:
-    """A journal that stands open. `pieces`: those of earlier sittings, then those added now. A context manager."""
+class Journal(Generic[Piece]):
+    """A journal that stands open. `pieces`: those found there, then those added now. A context manager."""
 
     def __init__(self, path: Path, pieces: list[Piece]) -> None:
-        """Use `begin` or `go_on`."""
+        """Use `open_journal`."""
         self.path, self.pieces = path, pieces
         self._file = path.open("a", encoding="utf-8")
         try:
@@ -40,7 +62,7 @@ class Journal:
             return
 
     @classmethod
-    def begin(cls, folder: Path, plan: Mapping[str, Any]) -> Self:
+    def begin(cls, folder: Path, plan: Plan) -> Self:
         """Make a new journal in `folder`. Raises EnvironmentNotReadyError when it cannot be written."""
         path = folder / JOURNAL_NAME
         try:
@@ -50,14 +72,12 @@ class Journal:
             raise _not_writable(path, error) from error
 
     @classmethod
-    def go_on(cls, folder: Path, plan: Mapping[str, Any], check: Callable[[Piece], object]) -> Self:
-        """Open the journal in `folder`; `check` raises for a piece that none can be made of.
-
-        Raises UsageError unless it is of this `plan` and whole, EnvironmentNotReadyError.
-        """
+    def go_on(cls, folder: Path, plan: Plan, kind: type[Piece], check: Callable[[Piece], object]) -> Self:
+        """Open the journal in `folder`. Raises UsageError unless it is of this `plan` and whole,
+        EnvironmentNotReadyError."""
         path = folder / JOURNAL_NAME
         begun, pieces, _ = read_journal(folder)
-        _require_sound(path, pieces, check)
+        _sound(path, pieces, kind, check)
         wanted = json.loads(json.dumps(plan))
         differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
         if differing:
@@ -66,17 +86,18 @@ class Journal:
             )
             raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
         try:
-            journal = cls(path, pieces)
-            _, journal.pieces, whole_bytes = read_journal(folder)  # nobody adds to it from now on
+            journal = cls(path, [])
+            _, pieces, whole_bytes = read_journal(folder)  # nobody adds to it from now on
+            journal.pieces += _sound(path, pieces, kind, check)
             journal._file.truncate(whole_bytes)
             return journal
         except OSError as error:
             raise _not_writable(path, error) from error
 
     def add(self, piece: Piece) -> None:
-        """Keep `piece` (JSON values). Raises EnvironmentNotReadyError when the disk refuses."""
+        """Keep `piece`. Raises EnvironmentNotReadyError when the disk refuses."""
         try:
-            self._file.write(json.dumps(piece) + "\n")
+            self._file.write(json.dumps(builtins_of(piece)) + "\n")
             self._file.flush()
         except OSError as error:
             raise _not_writable(self.path, error) from error
@@ -98,7 +119,7 @@ def is_unfinished(folder: Path) -> bool:
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
-def read_journal(folder: Path) -> tuple[dict[str, Any], list[Piece], int]:
+def read_journal(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
     """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal."""
     path = folder / JOURNAL_NAME
     try:
@@ -121,15 +142,20 @@ def read_journal(folder: Path) -> tuple[dict[str, Any], list[Piece], int]:
     return found[0]["plan"], found[1:], whole_bytes
 
 
-def _require_sound(path: Path, pieces: list[Piece], check: Callable[[Piece], object]) -> None:
+def _sound(
+    path: Path, pieces: list[dict[str, Any]], kind: type[Piece], check: Callable[[Piece], object]
+) -> list[Piece]:
+    found = []
     for number, piece in enumerate(pieces, start=2):
         try:
-            check(piece)
+            found.append(msgspec.convert(piece, kind))
+            check(found[-1])
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(
                 f"line {number} of {path} is no piece of this experiment ({type(error).__name__}: {error}); take it "
                 "out to have that piece made again, or begin anew"
             ) from None
+    return found
 
 
 def _short(value: object) -> str:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import sentence
 from bench.measure import verdict as words
-from bench.measure.result import Result, write_result
+from bench.measure.result import Document, Result, write_result
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict, conclude
 
 INTERRUPTED = words.INTERRUPTED_CODE
@@ -54,7 +54,7 @@ def judge_run(
     return conclude(words.SAFE, evidence, found, thin=words.NOT_TESTED).to_json()
 
 
-def exit_code(verdict: Mapping[str, Any], *, interrupted: bool) -> int:
+def exit_code(verdict: Mapping[str, Any] | Verdict, *, interrupted: bool) -> int:
     """Return the exit code of a run with this verdict."""
     return INTERRUPTED if interrupted else int(verdict["exit_code"])
 
@@ -75,18 +75,28 @@ def _nothing_granted(sections: Mapping[str, Any]) -> list[str]:
     return ["no lease was granted in the measured window"]
 
 
+if TYPE_CHECKING:  # `Done` alone is that of a result without a type, while there are some (issue 12)
+    from typing_extensions import TypeVar
+
+    Stored = TypeVar("Stored", bound=Result | Document, default=Result)
+else:
+    from typing import TypeVar
+
+    Stored = TypeVar("Stored")
+
+
 @dataclass(frozen=True, slots=True)
-class Done:
+class Done(Generic[Stored]):
     """What came of it; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
 
-    result: Result
+    result: Stored
     path: Path | None
     exit_code: int
     unstored: str = ""
 
 
-def store(result: Result, folder: Path) -> Done:
-    """Write `result`, which has the sections `verdict` and `interrupted`, to `folder`."""
+def store(result: Stored, folder: Path) -> Done[Stored]:
+    """Write `result` to `folder`; what cannot be written is complained of, not lost."""
     code = exit_code(result["verdict"], interrupted=result["interrupted"])
     try:
         return Done(result, write_result(result, folder), code)

@@ -17,10 +17,11 @@ from bench.experiments.crash import crashing_fleet as crash_place
 from bench.experiments.crash import experiment
 from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.cross_check import compare, cross_check, judge
-from bench.experiments.crash.experiment import CrashOrder, run_crash
+from bench.experiments.crash.experiment import run_crash
 from bench.experiments.crash.judge import Crash, Ledger
 from bench.experiments.crash.plan import CrashPlan
 from bench.measure.result import read_result, schema
+from bench.run.experiment import ExperimentOrder
 from bench.topology.loop_disk import LoopDisk
 from bench.topology.server import find_server
 
@@ -36,8 +37,9 @@ MAIN = (
 )
 
 
-def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> CrashOrder:
-    return CrashOrder(CrashPlan(crashes, cuts, 120, 14, seed, True), "abc", ["lockbench", "crash"], folder)
+def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> ExperimentOrder[CrashPlan]:
+    plan = CrashPlan(crashes, cuts, 120, 14, seed, True)
+    return ExperimentOrder(plan, "abc", ["lockbench", "crash"], folder)
 
 
 @pytest.fixture

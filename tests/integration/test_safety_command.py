@@ -21,11 +21,12 @@ import pytest
 from bench.cli.commands import execute
 from bench.experiments.safety_matrix import experiment as safety_matrix
 from bench.experiments.safety_matrix import loads as safety_matrix_loads
-from bench.experiments.safety_matrix.experiment import SafetyOrder, look_at, run_safety
+from bench.experiments.safety_matrix.experiment import SafetyPlan, look_at, run_safety
 from bench.experiments.safety_matrix.loads import look_at_load
 from bench.experiments.safety_matrix.row import Case, Finding, Ground
 from bench.measure.result import read_result, schema
 from bench.recipes.schedules.table import SCHEDULES
+from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import start_fleet
 
 pytestmark = pytest.mark.integration
@@ -126,7 +127,7 @@ def test_a_wish_to_end_that_a_row_swallows_ends_it_after_the_row(
 
     cases = [Case("schedule", name, "planted", "nothing", "a row that swallows Ctrl-C", swallow) for name in ("a", "b")]
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: cases)
-    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path), lambda _text: None)
+    done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)
     assert (done.exit_code, len(done.result["rows"])) == (130, 1)
 
 
@@ -136,7 +137,7 @@ def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
     (tmp_path / "taken").write_text("a file")
     seen = Case("schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected"))
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [seen])
-    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path / "taken"), lambda _text: None)
+    done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path / "taken"), lambda _text: None)
     assert (done.path, done.exit_code, len(done.result["rows"])) == (None, 3, 1)
     assert "cannot write" in done.unstored
 
@@ -200,7 +201,7 @@ def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
     look = partial(look_at, SCHEDULES["overslept-holder"], recipe, flawed)
     planted = Case("schedule", recipe, "planted", "otherwise", "a wrong expectation", look)
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [planted])
-    done = run_safety(SafetyOrder((), (), True, 1, "abcd", [], tmp_path), lambda _text: None)
+    done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)
     assert done.exit_code == code
     stored = read_result(tmp_path)
     assert [row["verdict"] for row in stored["rows"]] == [verdict]

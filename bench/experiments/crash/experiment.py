@@ -9,14 +9,11 @@ At Ctrl-C everything of ours ends and finished groups are told. Source: bench.ex
 
 from __future__ import annotations
 
-import datetime
 import os
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +22,15 @@ import numpy as np
 from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.cross_check import DIFFERS, SKIPPED, cross_check
-from bench.experiments.crash.judge import Crash, CutFacts, cells, cut_facts, group, impossible
+from bench.experiments.crash.judge import Crash, CutFacts, cells, group, impossible
 from bench.experiments.crash.plan import TTL_MS, CrashPlan, needs_shim, skipped_of
 from bench.experiments.crash.pool import Sitting
-from bench.measure.environment import describe_environment
 from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
 from bench.measure.result import SCHEMA_VERSION, Result
 from bench.measure.section import builtins_of
-from bench.run.interrupt import Interrupts
-from bench.run.journal import Journal, is_unfinished
-from bench.run.verdict import INTERRUPTED, Done, store
+from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.journal import open_journal
+from bench.run.verdict import Done
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
@@ -42,62 +38,40 @@ from bench.topology.disk import fdatasync_latency
 from bench.topology.server import ServerBinary, find_server
 from lockcore.clock import NS_PER_S
 
-Show = Callable[[str], None]
 UNFINISHED = "interrupted: groups of cuts that are not finished are missing"
 
 
-@dataclass(frozen=True, slots=True)
-class CrashOrder:
-    """A plan and where its result belongs. `folder`: exists, empty or with a matrix that was cut short; `command`: as
-    typed; `server`: the program to start, None = look for one."""
-
-    plan: CrashPlan
-    run_id: str
-    command: Sequence[str]
-    folder: Path
-    server: str | None = None
-
-
-def run_crash(order: CrashOrder, show: Show) -> Done:
+def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done:
     """Do what is missing of `order`, showing progress; the result is written when all of it is there.
 
     Raises BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first cut was over.
     """
-    started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     server = find_server(order.server)
-    with Interrupts() as interrupts:
-        interrupts.raising = False
+    with Experiment(order) as experiment:
+        experiment.interrupts.raising = False
         without_shim = _without_shim(server)
         plan, skipped = doable(order.plan, without_shim)
-        with _journal(order, server) as journal:
+        journalled = {**order.plan.to_json(), "server": server.sha256}
+        with open_journal(order.folder, journalled, CutFacts) as journal:
             sitting = Sitting(plan, order.run_id, server, journal, show)
-            sitting.work(lambda: interrupts.count > 0)
-            cuts = [cut_facts(piece) for piece in journal.pieces]
-        if interrupts.count and not cuts:
-            raise KeyboardInterrupt
-        finished = finished_groups(plan, cuts)
-        checked = cross_check(server, without_shim or _unchecked(plan, cut=interrupts.count > 0), show)
-        interrupted = interrupts.count > 0
-        sections = sections_of(finished, skipped, checked, sitting.failures, interrupted=interrupted)
-        result: Result = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "crash",
-            "id": order.run_id,
-            "command": list(order.command),
-            "seed": plan.seed,
-            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
-            "duration_s": time.monotonic() - started_s,
-            "interrupted": interrupted,
-            "environment": builtins_of(describe_environment()),
-            "fleet": {"started": True, "server": asdict(server), "fdatasync_s": _disk()},
-            "conditions": _conditions(plan, cuts),
-            **sections,
-        }
-    result["warnings"] += export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
-    if interrupted:
-        again = f"lockbench crash --resume {order.folder}{' and the same --server' if order.server else ''}"
-        return Done(result, None, INTERRUPTED, f"cut short; go on with {again}")
-    return store(result, order.folder)
+            sitting.work(lambda: experiment.is_over)
+            cuts = journal.pieces
+            experiment.require(cuts)
+            finished = finished_groups(plan, cuts)
+            checked = cross_check(server, without_shim or _unchecked(plan, cut=experiment.is_over), show)
+            interrupted = experiment.is_over
+            result: Result = builtins_of(
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    "kind": "crash",
+                    **experiment.header(seed=plan.seed, interrupted=interrupted),
+                    "fleet": {"started": True, "server": asdict(server), "fdatasync_s": _disk()},
+                    "conditions": _conditions(plan, cuts),
+                    **sections_of(finished, skipped, checked, sitting.failures, interrupted=interrupted),
+                }
+            )
+            result["warnings"] += export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
+            return experiment.unfinished(result) if interrupted else experiment.store(result)
 
 
 def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[dict[str, Any]]]:
@@ -192,19 +166,6 @@ def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:
     if cut:
         return "the matrix was cut short"
     return None if any(crash.cuts_power for crash in plan.crashes) else "no power was cut"
-
-
-@contextmanager
-def _journal(order: CrashOrder, server: ServerBinary) -> Iterator[Journal]:
-    """The plan's journal, begun or gone on with; one that holds nothing is not left behind."""
-    plan = {**order.plan.to_json(), "server": server.sha256}
-    gone_on = is_unfinished(order.folder)
-    with Journal.go_on(order.folder, plan, cut_facts) if gone_on else Journal.begin(order.folder, plan) as journal:
-        try:
-            yield journal
-        finally:
-            if not journal.pieces:
-                journal.path.unlink(missing_ok=True)
 
 
 def _disk() -> dict[str, Any]:

@@ -186,20 +186,6 @@ class CutFacts:
         return max(windows, default=None)
 
 
-def cut_facts(piece: Mapping[str, Any]) -> CutFacts:
-    """The cut that `dataclasses.asdict` made this of, also after JSON."""
-    return CutFacts(
-        Crash(**piece["crash"]),
-        piece["number"],
-        piece["load_s"],
-        tuple(Ledger(**ledger) for ledger in piece["ledgers"]),
-        tuple(Loss(**loss) for loss in piece["losses"]),
-        tuple(Asked(**asked) for asked in piece["asked"]),
-        piece["back_s"],
-        piece["unavailable_s"],
-    )
-
-
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from random import Random
 
 from bench.errors import BenchError
@@ -39,9 +38,14 @@ class Sitting:
     """One go at a plan. `failures`: in words, what was given up."""
 
     def __init__(
-        self, plan: CrashPlan, run_id: str, server: ServerBinary, journal: Journal, show: Callable[[str], None]
+        self,
+        plan: CrashPlan,
+        run_id: str,
+        server: ServerBinary,
+        journal: Journal[CutFacts],
+        show: Callable[[str], None],
     ) -> None:
-        done = {(Crash(**piece["crash"]), piece["number"]) for piece in journal.pieces}
+        done = {(cut.crash, cut.number) for cut in journal.pieces}
         self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
         self._waiting = [order for order in plan.orders if (order[1], order[2]) not in done]
         self._waiting.reverse()  # the next one is at the end
@@ -93,7 +97,7 @@ class Sitting:
                 async with self._room(crash):
                     facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
                 if facts is not None:
-                    self._journal.add(asdict(facts))
+                    self._journal.add(facts)
                     self._note(crash)
         finally:
             place.close()

@@ -12,8 +12,8 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
 from bench.measure.section import builtins_of
 from bench.run.interrupt import Interrupts
-from bench.run.journal import Journal, is_unfinished
+from bench.run.journal import Journal, open_journal
 from bench.run.verdict import INTERRUPTED, Done, exit_code
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
@@ -98,17 +98,9 @@ def _servers(order: FsyncOrder) -> Servers:
     return OwnServers(find_server(order.server), order.disk)
 
 
-@contextmanager
-def _journal(order: FsyncOrder, servers: Servers) -> Iterator[Journal]:
-    """The matrix's journal, begun or gone on with; one that holds nothing is not left behind."""
+def _journal(order: FsyncOrder, servers: Servers) -> AbstractContextManager[Journal[dict[str, Any]]]:
     plan = {"experiment": "fsync", **order.plan.to_json(), "servers": servers.identity(), "machine": _machine()}
-    gone_on = is_unfinished(order.folder)
-    with Journal.go_on(order.folder, plan, _require_visit) if gone_on else Journal.begin(order.folder, plan) as journal:
-        try:
-            yield journal
-        finally:
-            if not journal.pieces:
-                journal.path.unlink(missing_ok=True)
+    return open_journal(order.folder, plan, dict[str, Any], _require_visit)
 
 
 def _require_visit(piece: Mapping[str, Any]) -> None:
@@ -125,7 +117,7 @@ def _machine() -> str:
 class _Matrix:
     """The visits of one sitting."""
 
-    def __init__(self, order: FsyncOrder, servers: Servers, journal: Journal, show: Show) -> None:
+    def __init__(self, order: FsyncOrder, servers: Servers, journal: Journal[dict[str, Any]], show: Show) -> None:
         self._order, self._servers, self._journal, self._show = order, servers, journal, show
         reasons = {cell: servers.why_not(cell) for cell in order.plan.cells}
         self._skipped = {cell: reason for cell, reason in reasons.items() if reason}

@@ -10,12 +10,11 @@ before it are kept, judged and written, and nothing else stays. Source: README, 
 
 from __future__ import annotations
 
-import datetime
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,15 +35,14 @@ from bench.experiments.safety_matrix.row import (
     judge_rows,
     look,
 )
-from bench.measure.environment import describe_environment
 from bench.measure.expectation import AS_EXPECTED
 from bench.measure.result import SCHEMA_VERSION, Result
 from bench.measure.section import builtins_of
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.recipes.schedules.stage import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
-from bench.run.interrupt import Interrupts
-from bench.run.verdict import Done, store
+from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.verdict import Done
 from bench.scenario.quantity import nearest
 from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
@@ -89,24 +87,15 @@ def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
 
 INSTANCES = 3
 
-Show = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
-class SafetyOrder:
-    """Which rows to look at, and where the result belongs. `recipes`, `claims`: both empty = all of both.
-
-    `command`: as typed; `folder`: can be made; `server`: the program to start, None = look for one.
-    """
+class SafetyPlan:
+    """Which rows to look at. `recipes`, `claims`: both empty = all of both."""
 
     recipes: tuple[str, ...]
     claims: tuple[str, ...]
     quick: bool
     seed: int
-    run_id: str
-    command: Sequence[str]
-    folder: Path
-    server: str | None = None
 
 
 def all_cases() -> list[Case]:
@@ -138,44 +127,39 @@ def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> Non
             raise UsageError(f"there is no {noun} {name!r}{meant}")
 
 
-def run_safety(order: SafetyOrder, show: Show) -> Done:
+def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done:
     """Look at all rows of `order`, showing progress; the result is written by then, if it can be.
 
     Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut before the first row's end.
     """
-    started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
-    cases = choose_cases(order.recipes, order.claims)
-    with Interrupts() as interrupts:
-        rows, server = _rows(cases, order, show, interrupts)
-        if interrupts.count and not rows:
-            raise KeyboardInterrupt
-        result: Result = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "safety",
-            "id": order.run_id,
-            "command": list(order.command),
-            "seed": order.seed,
-            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
-            "duration_s": time.monotonic() - started_s,
-            "interrupted": len(rows) < len(cases),
-            "environment": builtins_of(describe_environment()),
-            "fleet": {"started": True, "server": server},
-            "conditions": {
-                "quick": order.quick,
-                "recipes": list(order.recipes),
-                "claims": list(order.claims),
-                "usable_cores": len(os.sched_getaffinity(0)),
-            },
-            "rows": rows,
-            "counts": dict(Counter(row["verdict"] for row in rows)),
-            "warnings": _warnings(rows, len(cases)),
-            "verdict": judge_rows(rows, len(cases)),
-        }
-        return store(result, order.folder)
+    plan = order.plan
+    cases = choose_cases(plan.recipes, plan.claims)
+    with Experiment(order) as experiment:
+        rows, server = _rows(cases, order, show, experiment)
+        experiment.require(rows)
+        result: Result = builtins_of(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "kind": "safety",
+                **experiment.header(seed=plan.seed, interrupted=len(rows) < len(cases)),
+                "fleet": {"started": True, "server": server},
+                "conditions": {
+                    "quick": plan.quick,
+                    "recipes": list(plan.recipes),
+                    "claims": list(plan.claims),
+                    "usable_cores": len(os.sched_getaffinity(0)),
+                },
+                "rows": rows,
+                "counts": dict(Counter(row["verdict"] for row in rows)),
+                "warnings": _warnings(rows, len(cases)),
+                "verdict": judge_rows(rows, len(cases)),
+            }
+        )
+        return experiment.store(result)
 
 
 def _rows(
-    cases: Sequence[Case], order: SafetyOrder, show: Show, interrupts: Interrupts
+    cases: Sequence[Case], order: ExperimentOrder[SafetyPlan], show: Show, experiment: Experiment
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Look at the cases, one after the other, until a signal: their rows, and which server it was."""
     rows: list[dict[str, Any]] = []
@@ -185,22 +169,18 @@ def _rows(
     ):
         ground = Ground(
             fleet,
-            order.seed,
-            order.quick,
+            order.plan.seed,
+            order.plan.quick,
             order.server,
             Path(scratch),
             order.run_id,
-            is_over=lambda: bool(interrupts.count),
+            is_over=lambda: experiment.is_over,
         )
-        try:
+        with experiment.cuttable():  # the row that is cut is no row
             for number, case in enumerate(cases, 1):
                 rows.append(_look(case, ground, show, f"row {number} of {len(cases)}"))
-                if interrupts.count:
+                if experiment.is_over:
                     break  # whoever was told has swallowed it
-        except KeyboardInterrupt:
-            pass  # the row that was cut is no row
-        finally:
-            interrupts.raising = False  # everything is over but the writing
         return rows, asdict(fleet.server)
 
 

@@ -16,7 +16,7 @@ from bench.report.html.page import REPORT_NAME, write_page
 from bench.report.html.run.page import run_page
 from bench.report.html.several_page import several_page
 from bench.report.html.sheet_page import sheet_page
-from bench.report.kinds import kind_of, room_of, told
+from bench.report.kinds import kind_of, of_its_kind, room_of, told
 
 Result = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def page_of(result: Result, place: str = "") -> Page:
     if kind == "run":
         return run_page(result, place)
     figures = room_of(kind, "figures")
-    return sheet_page(told(result, place), result, kind, figures.figures(result) if figures else ())
+    return sheet_page(told(result, place), result, kind, figures.figures(of_its_kind(result)) if figures else ())
 
 
 def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:

@@ -5,48 +5,54 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.run.journal import JOURNAL_NAME, Journal, Piece, read_journal
+from bench.measure.section import Section
+from bench.run.journal import JOURNAL_NAME, Journal, open_journal, read_journal
 
 PLAN = {"seed": 1, "cells": ["a", "b"]}
 
 
-def whole(piece: Piece) -> None:
-    """What a piece must have."""
-    int(piece["cut"])
+class Piece(Section, frozen=True, kw_only=True):
+    cut: int
 
 
-def test_what_was_added_is_there_when_it_goes_on(tmp_path: Path) -> None:
-    with Journal.begin(tmp_path, PLAN) as journal:
-        journal.add({"cut": 1})
-        journal.add({"cut": 2})
-    with Journal.go_on(tmp_path, PLAN, whole) as journal:
-        assert journal.pieces == [{"cut": 1}, {"cut": 2}]
-        journal.add({"cut": 3})
-    assert read_journal(tmp_path)[1] == [{"cut": 1}, {"cut": 2}, {"cut": 3}]
+def pieces(*cuts: int) -> list[Piece]:
+    return [Piece(cut=cut) for cut in cuts]
 
 
-def test_it_holds_a_piece_before_it_is_closed(tmp_path: Path) -> None:
-    with Journal.begin(tmp_path, PLAN) as journal:
-        journal.add({"cut": 1})
-        assert read_journal(tmp_path)[1] == [{"cut": 1}]
+def begun(folder: Path, *cuts: int) -> None:
+    with open_journal(folder, PLAN, Piece) as journal:
+        for piece in pieces(*cuts):
+            journal.add(piece)
+
+
+def test_what_was_added_is_there_when_it_goes_on_and_before_it_is_closed(tmp_path: Path) -> None:
+    begun(tmp_path, 1, 2)
+    with open_journal(tmp_path, PLAN, Piece) as journal:
+        assert journal.pieces == pieces(1, 2)
+        journal.add(Piece(cut=3))
+        assert read_journal(tmp_path)[1] == [{"cut": 1}, {"cut": 2}, {"cut": 3}]
+
+
+def test_one_that_holds_nothing_is_not_left_behind(tmp_path: Path) -> None:
+    begun(tmp_path)
+    assert not (tmp_path / JOURNAL_NAME).exists()
 
 
 @pytest.mark.parametrize("cut_short", ['{"cut": 2', '{"cut": 2}', "\x00\x00\x00"])
 def test_a_line_cut_short_is_dropped_and_written_over(tmp_path: Path, cut_short: str) -> None:
-    with Journal.begin(tmp_path, PLAN) as journal:
-        journal.add({"cut": 1})
+    begun(tmp_path, 1)
     with (tmp_path / JOURNAL_NAME).open("a") as file:
         file.write(cut_short)
-    with Journal.go_on(tmp_path, PLAN, whole) as journal:
-        assert journal.pieces == [{"cut": 1}]
-        journal.add({"cut": 2})
+    with open_journal(tmp_path, PLAN, Piece) as journal:
+        assert journal.pieces == pieces(1)
+        journal.add(Piece(cut=2))
     assert read_journal(tmp_path)[1] == [{"cut": 1}, {"cut": 2}]
 
 
 def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
-    Journal.begin(tmp_path, PLAN).close()
-    with pytest.raises(UsageError, match=r"seed 1 there, 2 here"):
-        Journal.go_on(tmp_path, {**PLAN, "seed": 2}, whole)
+    begun(tmp_path, 1)
+    with pytest.raises(UsageError, match=r"seed 1 there, 2 here"), open_journal(tmp_path, {**PLAN, "seed": 2}, Piece):
+        pass
 
 
 @pytest.mark.parametrize("content", [None, "", "no journal\n", '{"cut": 1}\n', "[1]\n"])
@@ -54,25 +60,30 @@ def test_a_folder_without_a_journal_is_refused(tmp_path: Path, content: str | No
     if content is not None:
         (tmp_path / JOURNAL_NAME).write_text(content)
     with pytest.raises(UsageError):
-        Journal.go_on(tmp_path, PLAN, whole)
+        Journal.go_on(tmp_path, PLAN, Piece, str)
 
 
-@pytest.mark.parametrize("line", ['{"cut": "x"}', '{"cat": 1}', '{"cut": null}'])
+@pytest.mark.parametrize("line", ['{"cut": "x"}', '{"cat": 1}', '{"cut": null}', '{"cut": 10}'])
 def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(tmp_path: Path, line: str) -> None:
     Journal.begin(tmp_path, PLAN).close()
+
+    def few(piece: Piece) -> None:
+        if piece.cut > 9:
+            raise ValueError
+
     path = tmp_path / JOURNAL_NAME
     path.write_text(path.read_text("utf-8") + f'{{"cut": 1}}\n{line}\n{{"cut": 3}}\n{{"cu', "utf-8")
     before = path.read_bytes()
     with pytest.raises(UsageError, match="^line 3 of .* is no piece of this experiment"):
-        Journal.go_on(tmp_path, PLAN, whole)
+        Journal.go_on(tmp_path, PLAN, Piece, few)
     assert path.read_bytes() == before
 
 
 def test_only_one_works_on_a_journal_at_a_time(tmp_path: Path) -> None:
-    with Journal.begin(tmp_path, PLAN) as journal:
-        journal.add({"cut": 1})
+    with open_journal(tmp_path, PLAN, Piece) as journal:
+        journal.add(Piece(cut=1))
         with pytest.raises(EnvironmentNotReadyError, match="another lockbench is at work in"):
-            Journal.go_on(tmp_path, PLAN, whole)
-        journal.add({"cut": 2})
-    with Journal.go_on(tmp_path, PLAN, whole) as journal:
-        assert journal.pieces == [{"cut": 1}, {"cut": 2}]
+            Journal.go_on(tmp_path, PLAN, Piece, str)
+        journal.add(Piece(cut=2))
+    with open_journal(tmp_path, PLAN, Piece) as journal:
+        assert journal.pieces == pieces(1, 2)

@@ -10,7 +10,7 @@ from bench.experiments.crash.command import plan_of
 from bench.experiments.crash.crashing_fleet import append_only_files, keys_in
 from bench.experiments.crash.cross_check import Compared, judge
 from bench.experiments.crash.experiment import doable, judge_crash
-from bench.experiments.crash.judge import Crash, cut_facts
+from bench.experiments.crash.judge import Crash, CutFacts
 from bench.experiments.crash.plan import CrashPlan, full_crashes, load_range_s, needs_shim, quick_crashes, seconds_of
 from bench.run.journal import Journal
 
@@ -71,7 +71,7 @@ def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_
     for options in ({"cuts": 4}, {"seed": 8}, {"policies": "none"}, {"instances": "3"}, {"rate": 100}, {"quick": True}):
         other = plan(resume=tmp_path, **{"quick": False, **options})
         with pytest.raises(UsageError, match="was begun differently"):
-            Journal.go_on(tmp_path, other.to_json(), cut_facts)
+            Journal.go_on(tmp_path, other.to_json(), CutFacts, str)
 
 
 @pytest.mark.parametrize(

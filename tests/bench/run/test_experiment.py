@@ -1,0 +1,107 @@
+"""The skeleton of every experiment: Ctrl-C ends a part and takes nothing, the header is that of a Document."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from bench.cli import showing
+from bench.cli.experiment import carry_out, each, resumed
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.result import Document, read_result
+from bench.measure.section import says
+from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict
+from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.journal import open_journal
+from bench.run.verdict import Done
+
+SEED = 7
+
+
+class Counted(Document, frozen=True, kw_only=True):
+    kind: Annotated[Literal["count"], says("x")] = "count"
+    rows: Annotated[tuple[int, ...], says("x")]
+
+
+def count(order: ExperimentOrder[int], cut_after: int, tmp_path: Path) -> Done[Counted]:
+    """Count to the plan; Ctrl-C comes after so many."""
+    rows: list[int] = []
+    with Experiment(order) as experiment:
+        with experiment.cuttable():
+            for number in range(order.plan):
+                if number == cut_after:
+                    signal.raise_signal(signal.SIGINT)
+                rows.append(number)
+        signal.raise_signal(signal.SIGINT)  # noted only
+        experiment.require(rows)
+        verdict = Verdict.of(NOT_KNOWN if experiment.cut else AS_EXPECTED, 0, (), ())
+        header = experiment.header(seed=SEED, interrupted=experiment.cut)
+        return experiment.store(Counted(**header, verdict=verdict, rows=tuple(rows)))
+
+
+def order_in(folder: Path) -> ExperimentOrder[int]:
+    return ExperimentOrder(3, "abcd", ["lockbench", "count"], folder)
+
+
+@pytest.mark.parametrize(("cut_after", "rows", "code"), [(9, (0, 1, 2), 0), (2, (0, 1), 130)])
+def test_what_was_measured_is_stored_before_a_wish_to_end_is_granted(
+    tmp_path: Path, cut_after: int, rows: tuple[int, ...], code: int
+) -> None:
+    done = count(order_in(tmp_path), cut_after, tmp_path)
+    assert (done.result.rows, done.exit_code, done.result.interrupted) == (rows, code, code == 130)
+    stored = read_result(tmp_path)
+    assert (stored["rows"], stored["id"], stored["seed"], stored["command"]) == (
+        list(rows), "abcd", SEED, ["lockbench", "count"]
+    )  # fmt: skip
+    assert stored["started_at"].endswith("Z")
+    assert stored["environment"]["python"]
+
+
+def test_cut_before_anything_was_measured_there_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        count(order_in(tmp_path), 0, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+OPTIONS: dict[str, Any] = {
+    "out": None, "server": None, "json": False, "quiet": True, "markdown": None, "junit": None, "as_json": False,
+}  # fmt: skip
+
+
+def test_what_was_cut_or_broke_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(order: ExperimentOrder[int], _show: Show) -> Done[Counted]:
+        with Experiment(order) as experiment, open_journal(order.folder, {"seed": 1}, int) as journal:
+            journal._file.write("1\n")
+            journal.pieces.append(1)
+            if order.plan:
+                raise EnvironmentNotReadyError("the disk is full")
+            header = experiment.header(seed=1, interrupted=True)
+            return experiment.unfinished(Counted(**header, verdict=Verdict.of(NOT_KNOWN, 4, (), ()), rows=()))
+
+    shown: list[Done[Any]] = []
+    monkeypatch.setattr(showing, "show", lambda done, *_: shown.append(done))
+    for plan, out in enumerate((tmp_path / "a", tmp_path / "b")):
+        again = f"go on with lockbench count --resume {out} and the same --server$"
+        values = {**OPTIONS, "out": out, "resume": None, "server": "/opt/redis-server"}
+        if plan:
+            with pytest.raises(EnvironmentNotReadyError, match=f"^the disk is full; {again}"):
+                carry_out("count", plan, values, begin)
+        else:
+            carry_out("count", plan, values, begin)
+            assert shown[0].unstored == f"cut short; {again[:-1]}"
+    usual = {"seed": 1}
+    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 1}, usual, dict) == {"seed": 1}
+    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 2}, usual, dict) is None
+    assert resumed({**OPTIONS, "resume": None}, usual, dict) is None
+    with pytest.raises(UsageError, match="no matrix was cut in"):
+        resumed({**OPTIONS, "resume": tmp_path}, usual, dict)
+
+
+def test_an_option_with_several_values_takes_each_once_and_names_itself() -> None:
+    assert each("rounds", "3, 1,3", int) == (3, 1)
+    assert each("rounds", None, int) == ()
+    with pytest.raises(UsageError, match="^option --rounds: invalid literal"):
+        each("rounds", "3,x", int)
