@@ -6,8 +6,7 @@ Source: README's fsync policies.
 
 from __future__ import annotations
 
-from dashboards.frame import board
-from dashboards.panels import bars, line, lines, row
+from dashboards.panels import bars, board, line, lines, row
 from dashboards.query import (
     INSTANCE,
     POLICY,
@@ -33,20 +32,18 @@ _PRICE = row(
     line(
         6,
         bars(
-            5,
             "Typical rate",
             "Leases per second: the median over a run's seconds, averaged over its runs.",
             typical("redlock.load.achieved", _BY),
         ),
-        bars(5, "Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
-        bars(5, "Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
+        bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
+        bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
         bars(
-            5,
             "Fsyncs",
             "Calls of fsync and fdatasync over all instances, where the fault shim counts them.",
             total("redis.aof.fsyncs", _BY),
         ),
-        bars(4, "Stalls", "Writes postponed since a sync was still under way (aof_delayed_fsync).", _stalls),
+        bars("Stalls", "Writes postponed since a sync was still under way (aof_delayed_fsync).", _stalls),
     ),
 )
 
@@ -58,20 +55,15 @@ _LOSS = row(
     line(
         6,
         bars(
-            6,
             "Locks lost in crashes",
             "Acknowledged locks that an instance forgot.",
             total("redlock.crash.lost_locks", _BY),
         ),
-        bars(6, "Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
+        bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
         bars(
-            6,
-            "Double grants",
-            "Leases valid beside another one after a crash.",
-            total("redlock.crash.double_grants", _BY),
+            "Double grants", "Leases valid beside another one after a crash.", total("redlock.crash.double_grants", _BY)
         ),
         bars(
-            6,
             "Safety violations",
             "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
             _broken,
@@ -84,9 +76,8 @@ _COURSE = row(
     "Over time",
     line(
         8,
-        lines(12, "Rate", "Leases acquired per second, by policy.", now("redlock.load.achieved", _BY)),
+        lines("Rate", "Leases acquired per second, by policy.", now("redlock.load.achieved", _BY)),
         lines(
-            12,
             "Acquire p99",
             "By policy, over all acquires: a failed one takes for ever (100 s).",
             quantile_of_all(0.99, _ACQUIRE, _BY),
@@ -101,20 +92,10 @@ _SERVERS = row(
     "Servers",
     line(
         7,
-        lines(
-            6,
-            "CPU per command",
-            "Server CPU time over commands processed, by policy.",
-            ratio(_cpu, _commands, "s"),
-        ),
-        lines(
-            6,
-            "Stalls",
-            "Delayed fsyncs, by instance.",
-            rate("redis.aof.delayed_fsyncs", _by),
-        ),
-        lines(6, "AOF size", "By instance.", now("redis.aof.size", _by)),
-        lines(6, "AOF rewrites", "1 while an instance rewrites its AOF.", now("redis.aof.rewrite_in_progress", _by)),
+        lines("CPU per command", "Server CPU time over commands processed, by policy.", ratio(_cpu, _commands, "s")),
+        lines("Stalls", "Delayed fsyncs, by instance.", rate("redis.aof.delayed_fsyncs", _by)),
+        lines("AOF size", "By instance.", now("redis.aof.size", _by)),
+        lines("AOF rewrites", "1 while an instance rewrites its AOF.", now("redis.aof.rewrite_in_progress", _by)),
     ),
 )
 

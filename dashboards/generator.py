@@ -7,8 +7,7 @@ or `gate`: one run against one run only shows where to look. Source: README, "ge
 from __future__ import annotations
 
 from bench.telemetry.table import BY_NAME
-from dashboards.frame import board, choice
-from dashboards.panels import bars, line, lines, number, row
+from dashboards.panels import bars, board, choice, line, lines, number, row
 from dashboards.query import RUN, Query, quantile, rate, ratio, total, typical, whole_quantile, whole_quantile_of_all
 
 UID = "lockbench-generator"
@@ -44,26 +43,20 @@ _HEALTH = row(
     line(
         4,
         number(
-            6,
             "Scheduler lag p99",
             "How late a load process wakes, over the runs in view.",
             whole_quantile(0.99, "redlock.scheduler.lag"),
             red_above=0.01,
         ),
         number(
-            6,
             "Late starts",
             "Operations that the timer started late, in the runs in view.",
             total("redlock.load.late_starts"),
         ),
         number(
-            6,
-            "Queued starts",
-            "Operations that were due while no caller was free.",
-            total("redlock.load.queued_starts"),
+            "Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")
         ),
         number(
-            6,
             "Telemetry dropped",
             "Made and not arrived: attempts and spans cost replies and traces, exports moments; counts stay whole.",
             total("redlock.telemetry.dropped"),
@@ -71,16 +64,10 @@ _HEALTH = row(
     ),
     line(
         8,
-        lines(6, "CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
-        lines(6, "Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
-        lines(
-            6,
-            "Late and queued starts",
-            "Late ones make an open-loop run invalid.",
-            _late,
-            _queued,
-        ),
-        lines(6, "Telemetry dropped", "By kind: observed attempts, spans, exports, records.", _dropped),
+        lines("CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
+        lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
+        lines("Late and queued starts", "Late ones make an open-loop run invalid.", _late, _queued),
+        lines("Telemetry dropped", "By kind: observed attempts, spans, exports, records.", _dropped),
     ),
 )
 
@@ -90,17 +77,12 @@ _RATIOS = row(
     "Chosen run ÷ baseline",
     line(
         4,
-        number(4, "Rate", "Typical leases per second; above 1 the chosen run is faster.", _speed),
-        number(4, "Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
-        number(4, "Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
-        number(4, "Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
-        number(4, "Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
-        number(
-            4,
-            "Votes per lease",
-            "Above 1 the chosen run needs more instances' answers.",
-            _per_lease("redlock.votes"),
-        ),
+        number("Rate", "Typical leases per second; above 1 the chosen run is faster.", _speed),
+        number("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
+        number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
+        number("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
+        number("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
+        number("Votes per lease", "Above 1 the chosen run needs more instances' answers.", _per_lease("redlock.votes")),
     ),
 )
 
@@ -111,9 +93,9 @@ _BOTH = row(
     "Run by run",
     line(
         7,
-        bars(8, "Typical rate", "Median over each run's seconds.", typical("redlock.load.achieved", (RUN,))),
-        bars(8, "Acquire p99", "Of all acquires of the run; 100 s: more than 1 % failed.", _p99),
-        bars(8, "Leases", "Acquired in all, warm-up and drain included.", _leases),
+        bars("Typical rate", "Median over each run's seconds.", typical("redlock.load.achieved", (RUN,))),
+        bars("Acquire p99", "Of all acquires of the run; 100 s: more than 1 % failed.", _p99),
+        bars("Leases", "Acquired in all, warm-up and drain included.", _leases),
     ),
 )
 

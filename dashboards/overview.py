@@ -5,8 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableOption
 
-from dashboards.frame import board
-from dashboards.panels import heat, line, lines, number, row, table
+from dashboards.panels import board, heat, line, lines, number, row, table
 from dashboards.query import (
     RUN,
     Query,
@@ -51,38 +50,29 @@ _GLANCE = row(
     line(
         4,
         number(
-            3,
             "Safety violations",
             "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
             _violations,
             red_above=1,
         ),
-        number(3, "Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
+        number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases")),
+        number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _leases),
         number(
-            3,
-            "Leases",
-            "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.",
-            _leases,
-        ),
-        number(
-            3,
             "Typical rate",
             "Median over the seconds of each run that had leases, averaged over runs.",
             typical("redlock.load.achieved"),
         ),
-        number(4, "Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _whole),
+        number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _whole),
         number(
-            4,
             "Within the SLO",
             "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
             _within("$__range", "last_over_time"),
         ),
-        number(4, "Faults active", "Injected faults in force now.", now("redlock.fault.active")),
+        number("Faults active", "Injected faults in force now.", now("redlock.fault.active")),
     ),
     line(
         5,
         table(
-            24,
             "Runs in view",
             "What each run is: lock, AOF policy, N, callers, open or closed loop.",
             Query(_info, "{run}"),
@@ -103,14 +93,12 @@ _LATENCY = row(
     line(
         9,
         lines(
-            12,
             "Rate offered and achieved",
             "Leases acquired per second, and in open loop the schedule's rate. A gap between the two: not sustained.",
             _achieved,
             _offered,
         ),
         lines(
-            12,
             "Acquire latency, percentiles",
             "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one.",
             *_percentiles,
@@ -120,13 +108,11 @@ _LATENCY = row(
     line(
         9,
         heat(
-            12,
             "Acquire latency, heatmap",
             "How many acquires per second ended in each bucket, successes only.",
             buckets(_ACQUIRE, redlock_outcome="acquired"),
         ),
         lines(
-            12,
             "Release, hold and hand-off, p99",
             "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there.",
             *_others,
@@ -143,43 +129,31 @@ _OUTCOMES = row(
     line(
         8,
         lines(
-            8,
             "Outcomes",
             "Acquires that returned, by outcome: acquired, contended, split vote, unreachable, too late.",
             _outcomes,
             stacked=True,
         ),
         lines(
-            8,
             "Share within the SLO",
             "Acquired within the chosen time (at first 10 ms), of all that returned.",
             _within("$__rate_interval", "rate"),
         ),
-        lines(
-            8,
-            "Callers",
-            "Callers that hold a lease and callers that wait for one.",
-            _held,
-            _callers[1],
-            stacked=True,
-        ),
+        lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _callers[1], stacked=True),
     ),
     line(
         7,
         lines(
-            8,
             "Validity left at the grant",
             "How long leases are still valid when granted: TTL minus the time taken minus drift.",
             mean("redlock.lease.validity").named("mean"),
         ),
         lines(
-            8,
             "Leases gone and keys expired",
             "Leases found gone at their release, and keys that ran out on the servers: locks nobody released in time.",
             *_gone(),
         ),
         lines(
-            8,
             "Faults",
             "1 while an injected fault is in force.",
             now("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target")),

@@ -1,63 +1,100 @@
-"""Panels: *title, description, queries → a Grafana panel whose unit follows from its queries*.
+"""Boards and their panels: *title, description, queries → panels in rows → a dashboard as the JSON that is committed*.
 
-Rules: all queries of a panel have one unit, which decides the panel's; one without a description is refused; panels
-are numbered and placed here, row by row over 24 columns, as Grafana's own layout overflows them.
-Source: Grafana's panel docs.
+Rules
+- All queries of a panel have one unit, which decides the panel's; one without a description is refused.
+- Panels of a line share its 24 columns; they are numbered and placed here, as Grafana's own layout overflows them.
+- Classic JSON (schema of Grafana 11 and 12); the data source is a variable; every variable but the data source can
+  hold several values. Faults and runs are annotations, so that every panel shows them.
+
+Source: Grafana's docs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, heatmap, prometheus, stat, timeseries
 from grafana_foundation_sdk.builders import table as tables
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as shared
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heat_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from dashboards.query import RATIO, Query
+from bench.telemetry.table import BY_NAME
+from dashboards.query import RATIO, RUN, Query, metric
 
+TAG = "lockbench"
 COLUMNS = 24
 SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _UNITS = {"s": "s", "By": "bytes", RATIO: "percentunit", "x": "suffix: ×", "cores": "suffix: cores"}
+_INFO = BY_NAME["redlock.run.info"].prometheus
 Builder = Any  # each panel type of the SDK has a builder of its own, without a common interface
+Built = TypeVar("Built")
+Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
+PanelLine = tuple[int, Sequence[Builder]]  # its height, and the panels side by side
+PanelRow = tuple[str, Sequence[PanelLine]]  # its heading, and its lines
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A panel and how many of the 24 columns it takes."""
-
-    width: int
-    panel: Builder
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Panels side by side, all so high."""
-
-    height: int
-    places: tuple[Place, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A headed row of one or more lines."""
-
-    title: str
-    lines: tuple[Line, ...]
-
-
-def line(height: int, *places: Place) -> Line:
-    """Panels side by side; their widths must make 24."""
-    return Line(height, places)
-
-
-def row(title: str, *lines: Line) -> Row:
+def row(title: str, *lines: PanelLine) -> PanelRow:
     """Lines under one heading."""
-    return Row(title, lines)
+    return title, lines
+
+
+def line(height: int, *panels: Builder) -> PanelLine:
+    """Panels side by side, all so high; those at the end are wider where 24 columns cannot be shared evenly."""
+    return height, panels
+
+
+# -- panels ----------------------------------------------------------------------------------------------------------
+
+
+def lines(
+    title: str, description: str, *queries: Query, stacked: bool = False, exemplars: bool = False
+) -> timeseries.Panel:
+    """Values over time."""
+    panel = timeseries.Panel().line_width(1).fill_opacity(30 if stacked else 8).show_points(shared.VisibilityMode.AUTO)
+    if stacked:
+        panel.stacking(common.StackingConfig().mode(shared.StackingMode.NORMAL))
+    legend = common.VizLegendOptions().display_mode(shared.LegendDisplayMode.LIST)
+    panel.legend(legend.placement(shared.LegendPlacement.BOTTOM).show_legend(True))
+    panel.tooltip(common.VizTooltipOptions().mode(shared.TooltipDisplayMode.MULTI).sort(shared.SortOrder.DESCENDING))
+    return _filled(panel.min(0), title, description, queries, exemplars=exemplars)
+
+
+def number(title: str, description: str, query: Query, *, red_above: float | None = None) -> stat.Panel:
+    """One number, now or of the whole range; red above `red_above`."""
+    panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).color_mode(shared.BigValueColorMode.VALUE)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    if red_above is not None:
+        limits = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE)
+        panel.thresholds(
+            limits.steps([models.Threshold(color="green"), models.Threshold(value=red_above, color="red")])
+        )
+    return _filled(panel, title, description, (query,), instant=True)
+
+
+def bars(title: str, description: str, query: Query) -> bargauge.Panel:
+    """Values of the whole range side by side."""
+    panel = bargauge.Panel().orientation(shared.VizOrientation.HORIZONTAL)
+    panel.display_mode(shared.BarGaugeDisplayMode.BASIC)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    return _filled(panel.min(0), title, description, (query,), instant=True)
+
+
+def heat(title: str, description: str, query: Query) -> heatmap.Panel:
+    """A histogram over time, one column a moment, on the histogram's own bounds."""
+    panel = heatmap.Panel().calculate(False)
+    panel.color(heatmap.HeatmapColorOptions().mode(heat_models.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
+    panel.y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
+    return _filled(panel, title, description, (query,), form=PromQueryFormat.HEATMAP, exemplars=True)
+
+
+def table(title: str, description: str, query: Query) -> tables.Panel:
+    """Labels and values, a row each."""
+    panel = tables.Panel().show_header(True)
+    return _filled(panel, title, description, (query,), instant=True, form=PromQueryFormat.TABLE)
 
 
 def unit_of(unit: str) -> str:
@@ -68,97 +105,92 @@ def unit_of(unit: str) -> str:
     return f"suffix: {noun}s{per}"
 
 
-def lines(
-    width: int, title: str, description: str, *queries: Query, stacked: bool = False, exemplars: bool = False
-) -> Place:
-    """Values over time."""
-    panel = timeseries.Panel().line_width(1).fill_opacity(30 if stacked else 8).show_points(shared.VisibilityMode.AUTO)
-    if stacked:
-        panel.stacking(common.StackingConfig().mode(shared.StackingMode.NORMAL))
-    legend = common.VizLegendOptions().display_mode(shared.LegendDisplayMode.LIST)
-    panel.legend(legend.placement(shared.LegendPlacement.BOTTOM).show_legend(True))
-    panel.tooltip(common.VizTooltipOptions().mode(shared.TooltipDisplayMode.MULTI).sort(shared.SortOrder.DESCENDING))
-    return Place(width, _filled(panel.min(0), title, description, queries, exemplars=exemplars))
-
-
-def number(width: int, title: str, description: str, query: Query, *, red_above: float | None = None) -> Place:
-    """One number, now or of the whole range; red above `red_above`."""
-    panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).color_mode(shared.BigValueColorMode.VALUE)
-    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-    if red_above is not None:
-        panel.thresholds(
-            dashboard.ThresholdsConfig()
-            .mode(models.ThresholdsMode.ABSOLUTE)
-            .steps([models.Threshold(color="green"), models.Threshold(value=red_above, color="red")])
-        )
-    return Place(width, _filled(panel, title, description, (query,), instant=True))
-
-
-def bars(width: int, title: str, description: str, query: Query) -> Place:
-    """Values of the whole range side by side."""
-    panel = (
-        bargauge.Panel().orientation(shared.VizOrientation.HORIZONTAL).display_mode(shared.BarGaugeDisplayMode.BASIC)
-    )
-    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-    return Place(width, _filled(panel.min(0), title, description, (query,), instant=True))
-
-
-def heat(width: int, title: str, description: str, query: Query) -> Place:
-    """A histogram over time, one column a moment, on the histogram's own bounds."""
-    panel = heatmap.Panel().calculate(False)
-    panel.color(heatmap.HeatmapColorOptions().mode(heat_models.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
-    panel.y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
-    return Place(width, _filled(panel, title, description, (query,), heatmap_format=True, exemplars=True))
-
-
-def table(width: int, title: str, description: str, query: Query) -> Place:
-    """Labels and values, a row each."""
-    return Place(
-        width, _filled(tables.Panel().show_header(True), title, description, (query,), instant=True, as_table=True)
-    )
-
-
 def _filled(
-    panel: Builder,
-    title: str,
-    description: str,
-    queries: Sequence[Query],
-    *,
-    instant: bool = False,
-    exemplars: bool = False,
-    heatmap_format: bool = False,
-    as_table: bool = False,
-) -> Builder:
+    made: Built, title: str, description: str, queries: Sequence[Query], *,
+    instant: bool = False, exemplars: bool = False, form: PromQueryFormat = PromQueryFormat.TIME_SERIES,
+) -> Built:  # fmt: skip
+    panel: Builder = made
     units = {query.unit for query in queries}
     if len(units) != 1 or not description:
         raise ValueError(f"panel {title!r}: one unit and a description are needed, not {sorted(units)}")
     panel.title(title).description(description).datasource(SOURCE).unit(unit_of(units.pop()))
-    formats = PromQueryFormat.HEATMAP if heatmap_format else PromQueryFormat.TABLE if as_table else None
     for index, query in enumerate(queries):
         target = prometheus.Dataquery().expr(query.expr).ref_id("ABCDEFGH"[index]).datasource(SOURCE)
         target.legend_format(query.legend or "__auto")
         target = target.instant() if instant else target.range()
         if exemplars and index == 0:
             target.exemplar(True)
-        panel.with_target(target.format(formats or PromQueryFormat.TIME_SERIES))
-    return panel
+        panel.with_target(target.format(form))
+    return made
 
 
-def lay_out(rows: Sequence[Row]) -> list[Builder]:
-    """Number the panels and give each its place; a row's heading takes one line. Raises ValueError on overflow."""
-    placed: list[Builder] = []
+# -- boards ----------------------------------------------------------------------------------------------------------
+
+
+def board(title: str, uid: str, description: str, rows: Sequence[PanelRow], extra: Sequence[Variable] = ()) -> str:
+    """The board as the JSON text that is committed."""
+    made = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).timezone("browser")
+    made.time("now-15m", "now").refresh("5s").tooltip(models.DashboardCursorSync.CROSSHAIR).editable()
+    for variable in (*_variables(), *extra):
+        made.with_variable(variable)
+    for annotation in _annotations():
+        made.annotation(annotation)
+    others = dashboard.DashboardLink("lockbench boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+    made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
+    _place(made, rows)
+    return JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False).encode(made.build()) + "\n"
+
+
+def _place(made: dashboard.Dashboard, rows: Sequence[PanelRow]) -> None:
+    """Number the panels and give each its place; a row's heading takes one line."""
     y, number_ = 0, 0
-    for one in rows:
+    for title, shelves in rows:
         number_ += 1
-        placed.append(dashboard.Row(one.title).id(number_).grid_pos(models.GridPos(h=1, w=COLUMNS, x=0, y=y)))
+        made.with_row(dashboard.Row(title).id(number_).grid_pos(models.GridPos(h=1, w=COLUMNS, x=0, y=y)))
         y += 1
-        for each in one.lines:
-            if sum(place.width for place in each.places) != COLUMNS:
-                raise ValueError(f"row {one.title!r}: its panels do not fill {COLUMNS} columns")
-            x = 0
-            for place in each.places:
+        for height, panels in shelves:
+            edges = [COLUMNS * index // len(panels) for index in range(len(panels) + 1)]
+            for panel, x, end in zip(panels, edges, edges[1:], strict=False):
                 number_ += 1
-                placed.append(place.panel.id(number_).grid_pos(models.GridPos(h=each.height, w=place.width, x=x, y=y)))
-                x += place.width
-            y += each.height
-    return placed
+                made.with_panel(panel.id(number_).grid_pos(models.GridPos(h=height, w=end - x, x=x, y=y)))
+            y += height
+
+
+def choice(name: str, label: str, description: str, query: str, *, multi: bool = True) -> dashboard.QueryVariable:
+    """A variable filled by a Prometheus label query."""
+    variable = dashboard.QueryVariable(name).label(label).description(description).datasource(SOURCE)
+    variable.query({"query": query, "refId": name}).definition(query).sort(models.VariableSort.ALPHABETICAL_ASC)
+    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).multi(multi).include_all(multi)
+    if multi:
+        variable.all_value(".*").current(models.VariableOption(text="All", value="$__all"))
+    return variable
+
+
+def _variables() -> tuple[Variable, ...]:
+    voting, of_run = BY_NAME["redlock.instance.voting"].prometheus, f'{RUN}=~"$run"'
+    return (
+        dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"),
+        choice("run", "Run", "run id, as in result.json", f"label_values({_INFO}, {RUN})"),
+        choice("recipe", "Recipe", "the lock under test", f"label_values({_INFO}{{{of_run}}}, redlock_recipe)"),
+        choice("policy", "Policy", "appendfsync", f"label_values({_INFO}{{{of_run}}}, redlock_fsync)"),
+        choice("instance", "Instance", "host of a server", f"label_values({voting}{{{of_run}}}, server_address)"),
+        choice("port", "Port", "port of a server", f"label_values({voting}{{{of_run}}}, server_port)"),
+    )
+
+
+def _annotations() -> tuple[dashboard.AnnotationQuery, ...]:
+    faults, active = metric("redlock.fault.active"), metric("redlock.run.active")
+    measuring = metric("redlock.run.active", redlock_run_phase="measuring")
+    kind, target, run = "redlock_fault_kind", "redlock_fault_target", f"run {{{{{RUN}}}}}"
+    runs = f"sum by ({RUN}, redlock_recipe, redlock_fsync) ({active}) > 0"
+    return (
+        _annotation("Faults", f"{faults} > 0", "red", f"{{{{{kind}}}}} on {{{{{target}}}}}", f"{kind},{target}"),
+        _annotation("Run start and end", runs, "blue", f"{run}: {{{{redlock_recipe}}}}, {{{{redlock_fsync}}}}", RUN),
+        _annotation("Measured time", f"{measuring} > 0", "green", f"measured time of {run}", RUN),
+    )
+
+
+def _annotation(name: str, expr: str, color: str, title: str, tags: str) -> dashboard.AnnotationQuery:
+    query = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color).expr(expr)
+    target = prometheus.Dataquery().expr(expr).ref_id("A").range()
+    return query.target(target).title_format(title).tag_keys(tags).step("5s")

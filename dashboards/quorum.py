@@ -5,8 +5,7 @@ Source: README's vocabulary (vote, margin, split vote, abstaining).
 
 from __future__ import annotations
 
-from dashboards.frame import board
-from dashboards.panels import line, lines, number, row
+from dashboards.panels import board, line, lines, number, row
 from dashboards.query import INSTANCE, RATIO, Query, mean, metric, now, quantile, rate, ratio, total, voting
 
 UID = "lockbench-quorum"
@@ -30,25 +29,17 @@ _GLANCE = row(
     line(
         4,
         number(
-            6,
             "Split-brain retries per acquire",
             "Rounds that nobody could win (split votes), per acquire that returned.",
             _splits,
         ),
         number(
-            6,
             "Leases without reserve",
             "Granted by exactly a quorum (margin 0): losing one instance's memory loses the lock.",
             _no_reserve(),
         ),
+        number("Instances beyond the quorum", "Voting now, minus the quorum. Below 0 nothing can be locked.", _spare()),
         number(
-            6,
-            "Instances beyond the quorum",
-            "Voting now, minus the quorum. Below 0 nothing can be locked.",
-            _spare(),
-        ),
-        number(
-            6,
             "Restarts",
             "Starts of instances during the runs in view: each may have forgotten its locks.",
             total("redis.restarts"),
@@ -67,30 +58,27 @@ _VOTES = row(
     line(
         8,
         lines(
-            8,
             "Votes",
             "Of each acquire's last round, once closed: granted, refused, errored, silent, absent, undecided.",
             rate("redlock.votes", ("redlock_vote",)),
             stacked=True,
         ),
         lines(
-            8,
             "Vote margin",
             "Granted votes beyond the quorum: how many instances may fail without losing the lock.",
             mean(_MARGIN).named("mean"),
         ),
-        lines(8, "Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
+        lines("Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
     ),
     line(
         8,
         lines(
-            8,
             "Dead time of split votes",
             "From the start of an acquire that met a split vote to the start of the round that won.",
             *_dead,
         ),
-        lines(8, "Rounds per acquire", "1 = the first round decided it.", *_attempts),
-        lines(8, "Leases without reserve", "Share granted by exactly a quorum (margin 0).", _no_reserve_now),
+        lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
+        lines("Leases without reserve", "Share granted by exactly a quorum (margin 0).", _no_reserve_now),
     ),
 )
 
@@ -104,10 +92,9 @@ _INSTANCES = row(
     "Instances",
     line(
         8,
-        lines(8, "Reply to a SET, p50", _TIMED, _by_instance[0]),
-        lines(8, "Reply to a SET, p99", _TIMED, _by_instance[1]),
+        lines("Reply to a SET, p50", _TIMED, _by_instance[0]),
+        lines("Reply to a SET, p99", _TIMED, _by_instance[1]),
         lines(
-            8,
             "Latency skew",
             "Median reply of the slowest instance over that of the fastest. Above 2 the quorum waits for few.",
             _skew,
@@ -115,14 +102,13 @@ _INSTANCES = row(
     ),
     line(
         7,
-        lines(8, "Voting instances", "Below the quorum nothing can be locked.", voting().named("voting"), _needed),
+        lines("Voting instances", "Below the quorum nothing can be locked.", voting().named("voting"), _needed),
         lines(
-            8,
             "Abstaining",
             "1 while an instance does not vote, as it may have forgotten locks.",
             now("redlock.instance.abstaining", INSTANCE, function="max"),
         ),
-        lines(8, "Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
+        lines("Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
     ),
 )
 
@@ -138,16 +124,10 @@ _TROUBLES = row(
     "Troubles",
     line(
         7,
-        lines(6, "Errors", "Met by the load since the run began, by instance and kind.", _errors),
+        lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
+        lines("Reconnects", "Connections made anew, by instance.", rate("redlock.instance.reconnects", INSTANCE)),
+        lines("Uptime", "A fall is a restart: the instance may have forgotten its locks.", _uptime),
         lines(
-            6,
-            "Reconnects",
-            "Connections made anew, by instance.",
-            rate("redlock.instance.reconnects", INSTANCE),
-        ),
-        lines(6, "Uptime", "A fall is a restart: the instance may have forgotten its locks.", _uptime),
-        lines(
-            6,
             "Votes not cast",
             "Silent: sent, no answer. Absent: not sent, as the instance is down, lagging or abstaining.",
             *_shares,
