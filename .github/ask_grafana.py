@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.experiments.observe.panels import Span, read_boards, resolve
+from bench.experiments.observe.panels import Watched, read_boards, resolve
 
 SOURCE = "lockbench-prometheus"
 SCRAPE_S = 5.0
@@ -66,11 +66,11 @@ class Grafana:
 def check(grafana: Grafana) -> list[str]:
     """What is wrong, one sentence each; prints a line per query."""
     wrong, now_s = [], time.time()
-    span = Span(".*", now_s - RANGE_S, now_s, SCRAPE_S)
+    span = Watched(".*", now_s - RANGE_S, now_s, SCRAPE_S)
     for mine in read_boards():
-        board = grafana.ask(f"/api/dashboards/uid/{mine['uid']}")["dashboard"]
-        if [panel["title"] for panel in board["panels"]] != [panel["title"] for panel in mine["panels"]]:
-            wrong.append(f"{mine['uid']}: Grafana shows other panels than the committed board")
+        board = grafana.ask(f"/api/dashboards/uid/{mine.uid}")["dashboard"]
+        if [panel["title"] for panel in board["panels"]] != [panel.title for panel in mine.panels]:
+            wrong.append(f"{mine.uid}: Grafana shows other panels than the committed board")
         for panel in board["panels"]:
             for target in panel.get("targets", ()):
                 name = f"{board['title']}: {panel['title']} {target['refId']}"

@@ -28,12 +28,13 @@ _FOLDERS = {
     "crash": "crash",
     "fsync": "fsync",
     "gate": "compare",
+    "observe": "observe",
     "peers": "contest",
     "safety": "safety_matrix",
     "split-votes": "split_votes",
 }
 # Kinds whose results have a type: a module `result` with a `RESULT` in the question's folder.
-TYPED: tuple[str, ...] = ()
+TYPED: tuple[str, ...] = ("observe",)
 
 
 def type_of(kind: str) -> type[Document]:

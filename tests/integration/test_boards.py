@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 
-from bench.experiments.observe.experiment import PANELS_NAME, Observed, has_data, observe
-from bench.experiments.observe.panels import Span, ask_boards, read_boards, resolve
+from bench.experiments.observe.experiment import PANELS_NAME, Observed, observe
+from bench.experiments.observe.panels import Board, ask_boards, read_boards, resolve
+from bench.experiments.observe.panels import Watched as Span
 from bench.experiments.observe.query import Prometheus
+from bench.experiments.observe.result import Panels
 from bench.experiments.observe.watch import SCRAPE_S, open_watch
-from bench.measure.result import schema
+from bench.measure.section import schema_of
 from bench.run.run import Order
 from bench.scenario import load
 from bench.telemetry.page import MetricsPage, open_page
@@ -29,10 +32,10 @@ pytestmark = [
 ]
 BOARDS = read_boards()
 TARGETS = [
-    pytest.param(board["uid"], panel["title"], number, id=f"{board['uid']}: {panel['title']} {number}")
+    pytest.param(board.uid, panel.title, number, id=f"{board.uid}: {panel.title} {number}")
     for board in BOARDS
-    for panel in board["panels"]
-    for number in range(len(panel.get("targets", ())))
+    for panel in board.panels
+    for number in range(len(panel.targets))
 ]
 # Two processes on an even number of instances split their votes; a killed instance comes back and abstains.
 SPLIT = {
@@ -65,10 +68,10 @@ class Watched:
 
     def value(self, uid: str, title: str, run: str, number: int = 0) -> float:
         """What a panel shows of one run at its end."""
-        board = next(one for one in BOARDS if one["uid"] == uid)
-        panel = next(one for one in board["panels"] if one["title"] == title)
+        board = next(one for one in BOARDS if one.uid == uid)
+        panel = next(one for one in board.panels if one.title == title)
         span = Span(run, self.span.start_s, self.span.end_s, SCRAPE_S, baseline=run)
-        answer = self.prometheus.at(resolve(panel["targets"][number]["expr"], board, span), self.span.end_s)
+        answer = self.prometheus.at(resolve(panel.targets[number].expr, board, span), self.span.end_s)
         assert len(answer.series) == 1, answer
         assert answer.series[0].last is not None
         return answer.series[0].last
@@ -95,9 +98,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         crash = _a_crash(watch.prometheus)
         opened = observe(_order(folder / "open", OPEN, OPEN_FAULTS), lambda _: None, watch)
         assert opened.panels is not None, opened.why
-        span = Span(".*", start_s, opened.panels["end_s"], SCRAPE_S, split.finished.result["id"])
+        span = Span(".*", start_s, opened.panels.end_s, SCRAPE_S, split.finished.result["id"])
         asked = ask_boards(watch.prometheus, BOARDS, span)
-        panels = {(board["uid"], panel["title"]): panel for board in asked for panel in board["panels"]}
+        panels = {(board.uid, panel.title): panel for board in asked for panel in board.panels}
         yield Watched(watch.prometheus, split, opened, crash, panels, span, seen)
 
 
@@ -134,10 +137,10 @@ def _a_crash(prometheus: Prometheus) -> str:
 
 @pytest.mark.parametrize("uid, title, number", TARGETS)
 def test_a_panels_query_has_data_and_no_warning(watched: Watched, uid: str, title: str, number: int) -> None:
-    target = watched.panels[uid, title]["targets"][number]
-    assert target["error"] == ""
-    assert target["warnings"] == []
-    assert has_data(target), target["query"]
+    target = watched.panels[uid, title].targets[number]
+    assert target.error == ""
+    assert target.warnings == ()
+    assert target.has_data, target.query
 
 
 def test_prometheus_can_be_asked_while_the_run_goes_on(watched: Watched) -> None:
@@ -150,10 +153,10 @@ def test_prometheus_can_be_asked_while_the_run_goes_on(watched: Watched) -> None
 def test_faults_and_runs_are_annotations(watched: Watched) -> None:
     for observed, kind in ((watched.split, "kill"), (watched.open, "fsync-latency")):
         assert observed.panels is not None
-        told = {one["name"]: one for one in observed.panels["boards"][0]["annotations"]}
-        assert told["Faults"]["title"] == f"{kind} on instance:0"
-        assert observed.finished.result["id"] in told["Run start and end"]["title"]
-        assert told["Run start and end"]["end_s"] >= told["Run start and end"]["start_s"]
+        told = {one.name: one for one in observed.panels.boards[0].annotations}
+        assert told["Faults"].title == f"{kind} on instance:0"
+        assert observed.finished.result["id"] in told["Run start and end"].title
+        assert told["Run start and end"].end_s >= told["Run start and end"].start_s
         assert "Measured time" in told
 
 
@@ -189,13 +192,13 @@ def test_the_split_run_shows_its_split_votes_its_restart_and_its_return(watched:
     quorum = "lockbench-quorum"
     assert watched.value(quorum, "Split-brain retries per acquire", run) > 0
     assert watched.value(quorum, "Restarts", run) == 1
-    abstained = watched.panels[quorum, "Abstaining"]["targets"][0]["series"]
-    assert max(value for one in abstained for _, value in one["points"] if value is not None) == 1
+    abstained = watched.panels[quorum, "Abstaining"].targets[0].series
+    assert max(value for one in abstained for _, value in one.points if value is not None) == 1
 
 
 def test_the_open_run_shows_its_schedule_and_its_fsyncs(watched: Watched) -> None:
-    offered = watched.panels["lockbench-run-overview", "Rate offered and achieved"]["targets"][1]["series"]
-    assert {value for one in offered for _, value in one["points"]} == {100.0}
+    offered = watched.panels["lockbench-run-overview", "Rate offered and achieved"].targets[1].series
+    assert {value for one in offered for _, value in one.points} == {100.0}
     assert watched.value("lockbench-fsync", "Fsyncs", watched.open.finished.result["id"]) > 0
 
 
@@ -213,8 +216,8 @@ def test_every_recorded_rule_has_data_and_no_alert_fires_for_a_safe_run(watched:
 
 def test_the_policies_stand_side_by_side(watched: Watched) -> None:
     for title in ("Typical rate", "Acquire p99"):
-        series = watched.panels["lockbench-fsync", title]["targets"][0]["series"]
-        assert {"everysec", "always"} == {one["labels"]["redlock_fsync"] for one in series}
+        series = watched.panels["lockbench-fsync", title].targets[0].series
+        assert {"everysec", "always"} == {one.labels["redlock_fsync"] for one in series}
 
 
 def test_a_a_crash_is_shown_as_it_was_recorded(watched: Watched) -> None:
@@ -228,16 +231,18 @@ def test_panels_json_is_as_its_schema_says_and_holds_every_panel(watched: Watche
     for observed in (watched.split, watched.open):
         assert observed.path is not None
         assert observed.path.name == PANELS_NAME
-        stored = json.loads(observed.path.read_text("utf-8"))
-        jsonschema.validate(stored, schema("panels"))
-        held = {(board["uid"], panel["title"]) for board in stored["boards"] for panel in board["panels"]}
-        assert held == {
-            (board["uid"], panel["title"]) for board in BOARDS for panel in board["panels"] if panel["type"] != "row"
+        stored = observed.path.read_text("utf-8")
+        jsonschema.validate(json.loads(stored), schema_of(Panels, "urn:x"))
+        held = {
+            (board.uid, panel.title)
+            for board in msgspec.json.decode(stored, type=Panels).boards
+            for panel in board.panels
         }
+        assert held == {(board.uid, panel.title) for board in BOARDS for panel in board.panels if panel.type != "row"}
 
 
 def test_a_metric_that_nobody_exports_would_be_noticed(watched: Watched) -> None:
-    board = json.loads(json.dumps(BOARDS[0]).replace("redlock_acquire_outcomes_total", "redlock_acquire_outcome_total"))
-    asked = ask_boards(watched.prometheus, [board], watched.span)[0]["panels"]
-    empty = {panel["title"] for panel in asked if not all(has_data(target) for target in panel["targets"])}
+    text = msgspec.json.encode(BOARDS[0]).replace(b"redlock_acquire_outcomes_total", b"redlock_acquire_outcome_total")
+    (asked,) = ask_boards(watched.prometheus, [msgspec.json.decode(text, type=Board)], watched.span)
+    empty = {panel.title for panel in asked.panels if not all(target.has_data for target in panel.targets)}
     assert {"Leases", "Outcomes", "Within the SLO"} <= empty

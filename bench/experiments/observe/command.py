@@ -115,12 +115,10 @@ def _show(observed: Observed, values: dict[str, Any]) -> None:
 
 
 def _boards(observed: Observed) -> str:
-    from bench.experiments.observe.experiment import counted
-
     if observed.panels is None or observed.path is None:
         return "none"
-    full, every, complaints = counted(observed.panels)
-    said = f"{full} of {every} panels have data"
-    if complaints:
+    panels = observed.panels
+    said = f"{panels.full} of {len(panels.panels)} panels have data"
+    if complaints := list(panels.complaints()):
         said += f", Prometheus complained {len(complaints)} times: {complaints[0]}"
     return f"{said} · {observed.path}"

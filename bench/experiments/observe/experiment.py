@@ -3,24 +3,23 @@
 Rules: the run is that of `lockbench run`, its result and exit code too; what watches it never decides them. The panels
 are asked when Prometheus has seen the run's last word. What was measured is kept, and shown, whatever happens to the
 panels: Ctrl-C while they are asked leaves only them away.
-Source: bench/measure/panels.schema.json.
+Source: result.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.experiments.observe.panels import Span, ask_boards, read_boards
+from bench.experiments.observe.panels import Watched, ask_boards, read_boards
 from bench.experiments.observe.query import Prometheus
+from bench.experiments.observe.result import Panels
 from bench.experiments.observe.watch import SCRAPE_S, Watch
-from bench.measure.result import SCHEMA_VERSION
 from bench.run.follow import Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
@@ -28,7 +27,6 @@ from bench.run.verdict import INTERRUPTED, Done
 
 PANELS_NAME = "panels.json"
 LAST_WORD_S = 10.0
-Panels = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def observe(order: Order, show: Show, watch: Watch) -> Observed:
         try:
             interrupts.raising = True
             end_s = _last_word_s(watch.prometheus, order.run_id, start_s)
-            panels = _panels(order, watch, Span(order.run_id, start_s, end_s, SCRAPE_S))
+            panels = _panels(order, watch, Watched(order.run_id, start_s, end_s, SCRAPE_S))
             path = write_panels(panels, order.folder) if order.folder else None
             missed = _missed(watch.prometheus, finished, order.run_id, start_s, end_s)
         except BenchError as error:
@@ -90,40 +88,25 @@ def _missed(prometheus: Prometheus, finished: Done, run: str, start_s: float, en
     return f"Prometheus has not seen the end of the run: the boards show {seen:,} of its {every:,} acquires"
 
 
-def _panels(order: Order, watch: Watch, span: Span) -> Panels:
-    boards = ask_boards(watch.prometheus, read_boards(), span)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "id": order.run_id,
-        "command": list(order.command),
-        "start_s": round(span.start_s, 3),
-        "end_s": round(span.end_s, 3),
-        "step_s": span.step_s,
-        "prometheus": watch.prometheus.version(),
-        "by_collector": watch.collector is not None,
-        "boards": boards,
-    }
+def _panels(order: Order, watch: Watch, watched: Watched) -> Panels:
+    return Panels(
+        id=order.run_id,
+        command=tuple(order.command),
+        start_s=round(watched.start_s, 3),
+        end_s=round(watched.end_s, 3),
+        step_s=watched.step_s,
+        prometheus=watch.prometheus.version(),
+        by_collector=watch.collector is not None,
+        boards=ask_boards(watch.prometheus, read_boards(), watched),
+    )
 
 
-def counted(panels: Mapping[str, Any]) -> tuple[int, int, list[str]]:
-    """How many panels have data, how many there are, and what Prometheus complained of."""
-    every = [panel for board in panels["boards"] for panel in board["panels"]]
-    full = [panel for panel in every if any(has_data(target) for target in panel["targets"])]
-    targets = [target for panel in every for target in panel["targets"]]
-    return len(full), len(every), [text for one in targets for text in (*one["warnings"], one["error"]) if text]
-
-
-def has_data(target: Mapping[str, Any]) -> bool:
-    """Whether a target's answer has at least one number."""
-    return any(value is not None for one in target["series"] for _, value in one["points"])
-
-
-def write_panels(panels: Mapping[str, Any], folder: Path) -> Path:
+def write_panels(panels: Panels, folder: Path) -> Path:
     """Write panels.json into `folder`, whole or not at all, and return its path. Raises EnvironmentNotReadyError."""
     path = folder / PANELS_NAME
     partial = path.with_suffix(".part")
     try:
-        partial.write_text(json.dumps(panels, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        partial.write_bytes(msgspec.json.encode(panels))
         partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

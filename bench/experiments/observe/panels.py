@@ -8,26 +8,29 @@ Source: dashboards/boards; Grafana, "Global variables".
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from itertools import pairwise
 
-from bench.experiments.observe.query import Answer, Prometheus, Series
+import msgspec
+from msgspec import field
+from msgspec.structs import asdict, replace
+
+from bench.experiments.observe.query import Prometheus
+from bench.experiments.observe.result import AskedBoard, AskedPanel, AskedQuery, Series, Stretch
+from bench.measure.section import Section
 
 BOARDS = ("run-overview", "quorum", "fsync", "generator")
 MOST_POINTS = 240
 _RATE_SCRAPES = 4  # Grafana's rule: $__rate_interval is at least four scrapes
 _VARIABLE = re.compile(r"\$(\w+)")
 
-Board = Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Watched:
     """Whose panels, and over what time (seconds since the epoch); `scrape_s`: how often Prometheus looked."""
 
     run: str
@@ -42,79 +45,111 @@ class Span:
         return float(max(1, math.ceil((self.end_s - self.start_s) / MOST_POINTS)))
 
 
+class _Variable(Section, frozen=True):
+    name: str
+    type: str
+    query: object = None
+
+    @property
+    def first(self) -> str:
+        """What it stands for when nobody has chosen."""
+        return self.query.split(",")[0] if self.type == "custom" and isinstance(self.query, str) else ".*"
+
+
+class _Annotation(Section, frozen=True):
+    name: str
+    expr: str
+    title: str = field(name="titleFormat")
+
+
+class _Target(Section, frozen=True):
+    expr: str
+    legend: str = field(name="legendFormat", default="")
+    instant: bool = False
+
+
+class _Defaults(Section, frozen=True):
+    unit: str = ""
+
+
+class _Fields(Section, frozen=True):
+    defaults: _Defaults = _Defaults()
+
+
+class _Panel(Section, frozen=True, kw_only=True):
+    id: int
+    title: str
+    type: str
+    description: str = ""
+    fields: _Fields = field(name="fieldConfig", default=_Fields())
+    targets: tuple[_Target, ...] = ()
+
+
+class Board(Section, frozen=True, kw_only=True):
+    """What is asked of a committed board: its variables, annotations and panels."""
+
+    uid: str
+    title: str
+    description: str
+    templating: dict[str, tuple[_Variable, ...]]  # under "list", as the next
+    annotations: dict[str, tuple[_Annotation, ...]]
+    panels: tuple[_Panel, ...]
+
+
 def read_boards() -> list[Board]:
     """The committed boards, in the order they are read."""
     folder = resources.files("dashboards") / "boards"
-    return [json.loads((folder / f"{name}.json").read_text("utf-8")) for name in BOARDS]
+    return [msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=Board) for name in BOARDS]
 
 
-def resolve(expr: str, board: Board, span: Span) -> str:
+def resolve(expr: str, board: Board, watched: Watched) -> str:
     """`expr` with its variables replaced. Raises KeyError for a variable that the board does not have."""
-    every = {variable["name"]: _first(variable) for variable in board["templating"]["list"]}
-    rate_s = max(_RATE_SCRAPES * span.scrape_s, span.step_s + span.scrape_s)
-    values = every | {
-        "run": span.run,
-        "baseline": span.baseline,
+    rate_s = max(_RATE_SCRAPES * watched.scrape_s, watched.step_s + watched.scrape_s)
+    values = {variable.name: variable.first for variable in board.templating["list"]} | {
+        "run": watched.run,
+        "baseline": watched.baseline,
         "__rate_interval": f"{math.ceil(rate_s)}s",
-        "__range": f"{math.ceil(span.end_s - span.start_s)}s",
+        "__range": f"{math.ceil(watched.end_s - watched.start_s)}s",
     }
     return _VARIABLE.sub(lambda found: values[found.group(1)], expr)
 
 
-def _first(variable: Mapping[str, Any]) -> str:
-    """What a variable stands for when nobody has chosen."""
-    query = variable.get("query")
-    return query.split(",")[0] if variable["type"] == "custom" and isinstance(query, str) else ".*"
-
-
-def ask_boards(prometheus: Prometheus, boards: Sequence[Board], span: Span) -> list[dict[str, Any]]:
+def ask_boards(prometheus: Prometheus, boards: Sequence[Board], watched: Watched) -> tuple[AskedBoard, ...]:
     """Every panel of every board with its answers. Raises EnvironmentNotReadyError when Prometheus is gone."""
-    return [
-        {
-            "uid": board["uid"],
-            "title": board["title"],
-            "description": board["description"],
-            "annotations": list(_annotations(prometheus, board, span)),
-            "panels": list(_panels(prometheus, board, span)),
-        }
+    return tuple(
+        AskedBoard(
+            uid=board.uid,
+            title=board.title,
+            description=board.description,
+            annotations=tuple(_stretches(prometheus, board, watched)),
+            panels=tuple(_panels(prometheus, board, watched)),
+        )
         for board in boards
-    ]
+    )
 
 
-def _panels(prometheus: Prometheus, board: Board, span: Span) -> Iterator[dict[str, Any]]:
+def _panels(prometheus: Prometheus, board: Board, watched: Watched) -> Iterator[AskedPanel]:
     row = ""
-    for panel in board["panels"]:
-        if panel["type"] == "row":
-            row = panel["title"]
+    for panel in board.panels:
+        if panel.type == "row":
+            row = panel.title
             continue
-        yield {
-            "id": panel["id"],
-            "row": row,
-            "title": panel["title"],
-            "type": panel["type"],
-            "unit": panel["fieldConfig"]["defaults"]["unit"],
-            "description": panel["description"],
-            "targets": [_target(prometheus, target, board, span) for target in panel["targets"]],
-        }
+        answers = tuple(_asked(prometheus, target, board, watched) for target in panel.targets)
+        yield AskedPanel(
+            id=panel.id, row=row, title=panel.title, type=panel.type, unit=panel.fields.defaults.unit,  # type: ignore[arg-type]  # a test knows all
+            description=panel.description, targets=answers,
+        )  # fmt: skip
 
 
-def _target(prometheus: Prometheus, target: Mapping[str, Any], board: Board, span: Span) -> dict[str, Any]:
-    query = resolve(target["expr"], board, span)
-    if target.get("instant"):
-        answer = prometheus.at(query, span.end_s)
+def _asked(prometheus: Prometheus, target: _Target, board: Board, watched: Watched) -> AskedQuery:
+    query = resolve(target.expr, board, watched)
+    if target.instant:
+        answer = prometheus.at(query, watched.end_s)
     else:
-        answer = prometheus.over(query, span.start_s, span.end_s, span.step_s)
-    return {
-        "expr": target["expr"],
-        "query": query,
-        "error": answer.error,
-        "warnings": list(answer.warnings),
-        "series": [_told(one, target.get("legendFormat", ""), span) for one in _ordered(answer)],
-    }
-
-
-def _ordered(answer: Answer) -> list[Series]:
-    return sorted(answer.series, key=lambda one: [(key, _natural(text)) for key, text in sorted(one.labels.items())])
+        answer = prometheus.over(query, watched.start_s, watched.end_s, watched.step_s)
+    ordered = sorted(answer.series, key=lambda one: [(key, _natural(text)) for key, text in sorted(one.labels.items())])
+    series = tuple(_told(one, target.legend, watched) for one in ordered)
+    return AskedQuery(expr=target.expr, query=query, **asdict(replace(answer, series=series)))
 
 
 def _natural(text: str) -> tuple[float, str]:
@@ -125,37 +160,24 @@ def _natural(text: str) -> tuple[float, str]:
         return (math.inf, text)
 
 
-def _told(one: Series, legend: str, span: Span) -> dict[str, Any]:
+def _told(one: Series, legend: str, watched: Watched) -> Series:
     name = re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: one.labels.get(found.group(1), ""), legend)
-    return {
-        "name": "" if legend == "__auto" else name,
-        "labels": dict(one.labels),
-        "points": [[round(time - span.start_s, 3), value] for time, value in one.points],
-    }
+    points = tuple((round(time_s - watched.start_s, 3), value) for time_s, value in one.points)
+    return replace(one, name="" if legend == "__auto" else name, points=points)
 
 
-def _annotations(prometheus: Prometheus, board: Board, span: Span) -> Iterator[dict[str, Any]]:
-    for annotation in board["annotations"]["list"]:
-        query = resolve(annotation["expr"], board, span)
-        answer = prometheus.over(query, span.start_s, span.end_s, span.step_s)
-        for one in answer.series:
-            title = _told(one, annotation["titleFormat"], span)["name"]
-            for start_s, end_s in _stretches([time for time, _ in one.points], span.step_s):
-                yield {
-                    "name": annotation["name"],
-                    "title": title,
-                    "start_s": round(start_s - span.start_s, 3),
-                    "end_s": round(end_s - span.start_s, 3),
-                }
+def _stretches(prometheus: Prometheus, board: Board, watched: Watched) -> Iterator[Stretch]:
+    for one in board.annotations["list"]:
+        query = resolve(one.expr, board, watched)
+        answer = prometheus.over(query, watched.start_s, watched.end_s, watched.step_s)
+        for series in (_told(found, one.title, watched) for found in answer.series):
+            for start_s, end_s in runs_of([time_s for time_s, _ in series.points], watched.step_s):
+                yield Stretch(name=one.name, title=series.name, start_s=start_s, end_s=end_s)  # type: ignore[arg-type]  # a test knows all
 
 
-def _stretches(times: Sequence[float], step_s: float) -> Iterator[tuple[float, float]]:
-    """Points that follow each other by one step belong together."""
-    start_s = None
-    for before, now in zip([None, *times], times, strict=False):
-        if before is None or now - before > 1.5 * step_s:
-            if start_s is not None and before is not None:
-                yield start_s, before
-            start_s = now
-    if start_s is not None:
-        yield start_s, times[-1]
+def runs_of(times: Sequence[float], step_s: float) -> Iterator[tuple[float, float]]:
+    """Points that follow each other by one step belong together: yield where each such run begins and ends."""
+    ends = [index for index, (one, other) in enumerate(pairwise(times)) if other - one > 1.5 * step_s]
+    begins = [0, *(index + 1 for index in ends)]
+    if times:
+        yield from ((times[begin], times[end]) for begin, end in zip(begins, [*ends, -1], strict=True))

@@ -6,45 +6,36 @@ Source: Prometheus, "HTTP API" (/api/v1/query, /api/v1/query_range, /api/v1/stat
 
 from __future__ import annotations
 
-import json
 import math
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.observe.result import Answer, Series
+from bench.measure.section import Section
 
 _ANSWER_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One series: its labels, and (seconds since the epoch, value) with None for NaN and infinity."""
-
-    labels: Mapping[str, str]
-    points: tuple[tuple[float, float | None], ...]
-
-    @property
-    def last(self) -> float | None:
-        """The last value that is a number."""
-        return next((value for _, value in reversed(self.points) if value is not None), None)
+class _Found(Section, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None  # of an instant query
+    values: tuple[tuple[float, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back; `error` is empty when the query could be answered."""
+class _Data(Section, frozen=True):
+    result: tuple[_Found, ...] = ()
+    version: str = ""
 
-    series: tuple[Series, ...] = ()
+
+class _Reply(Section, frozen=True):
+    data: _Data = _Data()
     warnings: tuple[str, ...] = ()
+    infos: tuple[str, ...] = ()
     error: str = ""
-
-    @property
-    def has_data(self) -> bool:
-        """Whether there is at least one number."""
-        return any(one.last is not None for one in self.series)
 
 
 class Prometheus:
@@ -64,39 +55,36 @@ class Prometheus:
 
     def version(self) -> str:
         """Its version."""
-        return str(self._get("status/buildinfo", None)["data"]["version"])
+        return self._get("status/buildinfo", None).data.version
 
     def _ask(self, what: str, **parameters: str) -> Answer:
-        body = urllib.parse.urlencode(parameters).encode()
-        try:
-            document = self._get(what, body)
-        except urllib.error.HTTPError as refusal:
-            return Answer(error=_reason(refusal))
-        told = (*document.get("warnings", ()), *document.get("infos", ()))
-        return Answer(tuple(_series(one) for one in document["data"]["result"]), told)
+        reply = self._get(what, urllib.parse.urlencode(parameters).encode())
+        series = tuple(_series(one) for one in reply.data.result)
+        return Answer(error=reply.error, warnings=(*reply.warnings, *reply.infos), series=series)
 
-    def _get(self, what: str, body: bytes | None) -> Any:
+    def _get(self, what: str, body: bytes | None) -> _Reply:
         url = f"{self.url}/api/v1/{what}"
         try:
             with urllib.request.urlopen(url, data=body, timeout=_ANSWER_S) as answer:  # noqa: S310 - on loopback
-                return json.load(answer)
-        except urllib.error.HTTPError:
-            raise
-        except (OSError, ValueError) as error:
+                return msgspec.json.decode(answer.read(), type=_Reply)
+        except urllib.error.HTTPError as refusal:
+            return _refused(refusal)
+        except (OSError, msgspec.MsgspecError) as error:
             reason = getattr(error, "reason", error)
             raise EnvironmentNotReadyError(f"Prometheus at {self.url} does not answer: {reason}") from error
 
 
-def _reason(refusal: urllib.error.HTTPError) -> str:
+def _refused(refusal: urllib.error.HTTPError) -> _Reply:
+    said = f"HTTP {refusal.code}"
     try:
-        return str(json.load(refusal)["error"])
-    except (ValueError, KeyError):
-        return f"HTTP {refusal.code}"
+        return _Reply(error=msgspec.json.decode(refusal.read(), type=_Reply).error or said)
+    except msgspec.MsgspecError:
+        return _Reply(error=said)
 
 
-def _series(one: Mapping[str, Any]) -> Series:
-    points = one["values"] if "values" in one else [one["value"]]
-    return Series(one["metric"], tuple((float(time), _number(text)) for time, text in points))
+def _series(one: _Found) -> Series:
+    points = one.values if one.value is None else (one.value,)
+    return Series(labels=one.metric, points=tuple((time_s, _number(text)) for time_s, text in points))
 
 
 def _number(text: str) -> float | None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.observe.query import Prometheus
 from bench.topology.guard import Guard
-from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.ports import HOST, keep_ports
 
 PREFIX = "lockbench-observe-"
 SCRAPE_S = 1.0
@@ -66,7 +66,10 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
     program, warnings = find_prometheus(prometheus), list[str]()
     found = _usable(find_collector(collector, os.environ), asked=bool(collector), warnings=warnings)
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard, contextlib.ExitStack() as stack:
-        ports = [stack.enter_context(contextlib.closing(_Closing(port))).number for port in keep_ports(5)]
+        kept = keep_ports(5)
+        for port in kept:
+            stack.callback(port.release)
+        ports = [port.number for port in kept]
         if found:
             _start_collector(guard, found, ports)
         _start_prometheus(guard, program, ports[0], ports[1])
@@ -75,13 +78,6 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
         _await_first_look(client)
         stack.enter_context(_variables(_wanted(os.environ, ports, collector=bool(found))))
         yield Watch(client, found, warnings)
-
-
-class _Closing:
-    """A kept port as a context."""
-
-    def __init__(self, port: KeptPort) -> None:
-        self.number, self.close = port.number, port.release
 
 
 def find_prometheus(named: str | None) -> str:
@@ -195,20 +191,16 @@ def _await_first_look(prometheus: Prometheus) -> None:
 @contextlib.contextmanager
 def _variables(wanted: Mapping[str, str | None]) -> Iterator[None]:
     """Set these variables of this process (None = none of that name); put back what was there."""
-    before = {name: os.environ.get(name) for name in wanted}
-    _set(wanted)
+    before = dict(os.environ)
+    for name in wanted:
+        os.environ.pop(name, None)
+    os.environ.update({name: text for name, text in wanted.items() if text is not None})
     try:
         yield
     finally:
-        _set(before)
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, text in variables.items():
-        if text is None:
+        for name in wanted:
             os.environ.pop(name, None)
-        else:
-            os.environ[name] = text
+        os.environ.update({name: before[name] for name in wanted if name in before})
 
 
 def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) -> dict[str, str | None]:

@@ -8,17 +8,26 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.observe.experiment import _missed, counted, observe, write_panels
-from bench.experiments.observe.panels import Span, _stretches, read_boards, resolve
-from bench.experiments.observe.query import Answer, Prometheus, Series
+from bench.experiments.observe.experiment import _missed, observe, write_panels
+from bench.experiments.observe.panels import Watched, read_boards, resolve, runs_of
+from bench.experiments.observe.query import Prometheus
+from bench.experiments.observe.result import Answer, Panels, Series
 from bench.experiments.observe.watch import Watch, _variables, _wanted, find_collector, find_prometheus
+from bench.measure.section import typed
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.run.verdict import INTERRUPTED, Done
 from bench.scenario import load
 
-BOARDS = {board["uid"]: board for board in read_boards()}
-SPAN = Span("7f3a90c1", 1000.0, 1030.4, 1.0)
+BOARDS = {board.uid: board for board in read_boards()}
+
+
+def panels_of(*boards: dict[str, object]) -> Panels:
+    about = {"id": "x", "command": [], "start_s": 0, "end_s": 1, "step_s": 1, "prometheus": "2", "by_collector": False}
+    return typed({**about, "boards": list(boards)}, Panels)
+
+
+SPAN = Watched("7f3a90c1", 1000.0, 1030.4, 1.0)
 
 
 def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> None:
@@ -28,7 +37,7 @@ def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> No
     assert resolve(text, board, SPAN) == told
     generator = BOARDS["lockbench-generator"]
     assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
-    assert resolve("$baseline", generator, Span("a", 0, 1, 1.0, "b")) == "b"
+    assert resolve("$baseline", generator, Watched("a", 0, 1, 1.0, "b")) == "b"
 
 
 def test_a_variable_that_the_board_lacks_is_no_empty_string() -> None:
@@ -37,23 +46,24 @@ def test_a_variable_that_the_board_lacks_is_no_empty_string() -> None:
 
 
 def test_a_long_run_is_asked_in_wider_steps_and_rates_look_back_as_far() -> None:
-    hour = Span("a", 0.0, 3600.0, 1.0)
+    hour = Watched("a", 0.0, 3600.0, 1.0)
     assert hour.step_s == 15.0
     assert resolve("$__rate_interval", BOARDS["lockbench-fsync"], hour) == "16s"
 
 
 def test_points_that_follow_each_other_are_one_annotation() -> None:
-    assert list(_stretches([1, 2, 3, 7, 8], 1.0)) == [(1, 3), (7, 8)]
-    assert list(_stretches([], 1.0)) == []
+    assert list(runs_of([1, 2, 3, 7, 8], 1.0)) == [(1, 3), (7, 8)]
+    assert list(runs_of([], 1.0)) == []
 
 
 def test_nan_is_no_data() -> None:
-    assert not Answer((Series({}, ((1.0, None),)),)).has_data
-    assert Answer((Series({}, ((1.0, 0.0), (2.0, None))),)).has_data
-    empty = {"series": [{"points": [[0, None]]}], "warnings": ["w"], "error": ""}
-    full = {"series": [{"points": [[0, 1.0]]}], "warnings": [], "error": "e"}
-    panels = {"boards": [{"panels": [{"targets": [empty]}, {"targets": [empty, full]}]}]}
-    assert counted(panels) == (1, 2, ["w", "w", "e"])
+    empty = {"expr": "", "query": "", "series": [{"labels": {}, "points": [[0, None]]}], "warnings": ["w"]}
+    full = {"expr": "", "query": "", "series": [{"labels": {}, "points": [[0, 0.0], [2, None]]}], "error": "e"}
+    board = {"uid": "", "title": "", "description": "", "annotations": []}
+    panel = {"id": 1, "row": "", "title": "", "type": "stat", "unit": "s", "description": ""}
+    both = [{**panel, "targets": [empty]}, {**panel, "targets": [empty, full]}]
+    panels = panels_of({**board, "panels": both})
+    assert (panels.full, len(panels.panels), list(panels.complaints())) == (1, 2, ["w", "w", "e"])
 
 
 def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ class Told:
         self.acquires = acquires
 
     def at(self, _query: str, time_s: float) -> Answer:
-        return Answer(() if self.acquires is None else (Series({}, ((time_s, self.acquires),)),))
+        return Answer(series=() if self.acquires is None else (Series(labels={}, points=((time_s, self.acquires),)),))
 
 
 def test_boards_that_show_less_than_the_run_say_so() -> None:
@@ -146,7 +156,7 @@ def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPa
 
 def test_panels_that_cannot_be_written_leave_nothing_half(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="cannot be written"):
-        write_panels({"boards": []}, tmp_path / "gone")
-    path = write_panels({"boards": []}, tmp_path)
-    assert json.loads(path.read_text()) == {"boards": []}
+        write_panels(panels_of(), tmp_path / "gone")
+    path = write_panels(panels_of(), tmp_path)
+    assert typed(json.loads(path.read_text()), Panels) == panels_of()
     assert [one.name for one in tmp_path.iterdir()] == ["panels.json"]
