@@ -19,7 +19,9 @@ CLAIMS = (
 )  # fmt: skip
 
 
-@click.command(epilog="Servers are started on loopback and stopped; --quick takes less than 3 minutes, all about 6.")
+@click.command(
+    epilog="Servers are started on loopback and stopped; all rows take about 6 minutes (20 at most), --quick 3 (5)."
+)
 @click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
 @click.option(
     "--claim", "claims", metavar="C", multiple=True, help=f"only this claim (repeatable): {', '.join(CLAIMS)}"

@@ -86,6 +86,7 @@ def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
 
 
 INSTANCES = 3
+QUICK_BUDGET_S, BUDGET_S = 300.0, 1200.0  # twice what a quiet machine takes, or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ def _rows(
             Path(scratch),
             order.run_id,
             is_over=lambda: experiment.is_over,
+            budget_s=QUICK_BUDGET_S if order.plan.quick else BUDGET_S,
         )
         with experiment.cuttable():  # the row that is cut is no row
             for number, case in enumerate(cases, 1):

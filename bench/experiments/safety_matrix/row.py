@@ -2,13 +2,16 @@
 
 Rules: the words of `bench.measure.expectation`; beside them, what this machine cannot do is `skipped`, what another
 command measures is `not measured here`, each with its reason. What went wrong on the way, or lacked a precondition, is
-looked at again before it is `not known`. Source: README, "Safety".
+looked at again before it is `not known`, while there is time for it; a row whose turn comes when all time is gone is
+`not known`, too. Source: README, "Safety".
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from lockcore.errors import LockcoreError
 
 SKIPPED, ELSEWHERE = "skipped", "not measured here"
 PARTS = ("schedule", "load", "claim")
+AGAIN_SHARE = 0.6  # of the time budget, in which rows may be looked at again
 TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
 
 Figures = Mapping[str, float | None]
@@ -32,7 +36,8 @@ class Ground:
     """What a case is looked at on. `fleet`: three servers without persistence, not to be harmed.
 
     `quick`: a glance instead of a look; `seed` of every random choice; `server`: the program to start, None = look.
-    `memory`: what several cases share; `is_over`: whether somebody wants it to end.
+    `memory`: what several cases share; `is_over`: whether somebody wants it to end. `budget_s`: for all rows, from
+    `began_s` (monotonic) on.
     """
 
     fleet: Fleet
@@ -43,6 +48,12 @@ class Ground:
     run_id: str
     memory: dict[str, Any] = field(default_factory=dict)
     is_over: Callable[[], bool] = lambda: False
+    budget_s: float = inf
+    began_s: float = field(default_factory=time.monotonic)
+
+    def has_time(self, share: float = 1.0) -> bool:
+        """Whether less than this share of the time budget is gone."""
+        return time.monotonic() - self.began_s < share * self.budget_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +124,16 @@ def find(
 
 def look(case: Case, ground: Ground) -> Finding:
     """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way says nothing."""
-    finding = Finding(NOT_KNOWN, NOT_KNOWN)
+    spent = f"the {ground.budget_s / 60:g} minutes were over before it was looked at"
+    finding = Finding(NOT_KNOWN, NOT_KNOWN, reason=f"{spent}: name it alone, with --recipe or --claim")
+    if not ground.has_time():
+        return finding
     for _ in range(TRIES):
         try:
             finding = case.look(ground)
         except (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError) as error:
             finding = Finding("it went wrong", NOT_KNOWN, reason=f"{type(error).__name__}: {error}")
-        if finding.verdict != NOT_KNOWN or ground.is_over():
+        if finding.verdict != NOT_KNOWN or ground.is_over() or not ground.has_time(AGAIN_SHARE):
             break
     return finding
 

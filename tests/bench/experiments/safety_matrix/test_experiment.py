@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,17 @@ def test_what_always_goes_wrong_on_the_way_is_not_known(tmp_path: Path) -> None:
 def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end(tmp_path: Path) -> None:
     finding = look(case_of(UNKNOWN, Finding("confirmed", AS_EXPECTED)), ground(tmp_path, is_over=True))
     assert finding.verdict == NOT_KNOWN
+
+
+@pytest.mark.parametrize("gone_s, verdict", [(100.0, AS_EXPECTED), (200.0, NOT_KNOWN), (400.0, NOT_KNOWN)])
+def test_a_machine_that_is_behind_its_time_looks_once_then_not_at_all(
+    gone_s: float, verdict: str, tmp_path: Path
+) -> None:
+    late = replace(ground(tmp_path), budget_s=300.0, began_s=time.monotonic() - gone_s)
+    case = case_of(UNKNOWN, Finding("confirmed", AS_EXPECTED))
+    finding = look(case, late)
+    assert finding.verdict == verdict
+    assert ("were over before it was looked at" in (finding.reason or "")) == (gone_s > 300)
 
 
 def test_a_reason_names_row_expectation_and_what_was_seen() -> None:
