@@ -12,11 +12,16 @@ nothing confirmed; only what is broken stays broken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
 from bench.measure import verdict as words
 from bench.measure.verdict import Evidence, Verdict, Word, conclude
 
-AS_EXPECTED, NOT_SHOWN, NOT_KNOWN, VIOLATED = "as expected", "not shown", "not known", "violated"
+RowWord = Literal["as expected", "not shown", "not known", "violated"]
+AS_EXPECTED: Final = "as expected"
+NOT_SHOWN: Final = "not shown"
+NOT_KNOWN: Final = "not known"
+VIOLATED: Final = "violated"
 ROW_WORDS: Mapping[str, Word] = {  # what a row comes to → the word its command ends with because of it
     VIOLATED: words.VIOLATED,
     NOT_SHOWN: words.NOT_AS_EXPECTED,
@@ -26,7 +31,7 @@ ROW_WORDS: Mapping[str, Word] = {  # what a row comes to → the word its comman
 Preconditions = Mapping[str, bool]
 
 
-def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> str:
+def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
     """Return the word of a row: `broken` exclusion first, then what it needs, then whether it `holds`."""
     if broken:
         return VIOLATED

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bench.measure.result import Document
 from bench.measure.verdict import Kind, word_of
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
@@ -77,8 +78,9 @@ class Sheet:
 
 
 def sheet_of(
-    result: Mapping[str, Any], place: str, *, kind: str, headline: str, conditions: str, parts: Iterable[Part],
-    lines: Iterable[tuple[str, str] | Sentence], charts: Iterable[Sequence[str]] = (), tables_first: bool = False,
+    result: Mapping[str, Any] | Document, place: str, *, kind: str, headline: str, conditions: str,
+    parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence], charts: Iterable[Sequence[str]] = (),
+    tables_first: bool = False,
 ) -> Sheet:  # fmt: skip
     """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere).
 

@@ -11,8 +11,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.section import says
 
 _RECORD = b"x" * 100
 _FEWEST_FOR_P99 = 100
@@ -20,12 +22,12 @@ _FEWEST_FOR_P99 = 100
 
 @dataclass(frozen=True, slots=True)
 class SyncLatency:
-    """Seconds per append + fdatasync over `count` writes; `p99_s` is None below 100 writes."""
+    """Seconds per append and fdatasync."""
 
-    count: int
-    p50_s: float
-    p99_s: float | None
-    max_s: float
+    count: Annotated[int, says("writes")]
+    p50_s: Annotated[float, says("half of them took no longer")]
+    p99_s: Annotated[float | None, says("99 of 100; null below 100 writes")]
+    max_s: Annotated[float, says("the longest")]
 
 
 def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.section import says
 
 SETTING = "LOCKBENCH_SERVER"
 _ON_PATH = ("redis-server", "valkey-server")
@@ -31,20 +33,15 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """One server program and what identifies it in a result.
+    """One server program and what identifies it in a result."""
 
-    `name` is "redis" or "valkey" (or a fork's own name), `sha256` that of the file behind any links, `tls` whether it
-    was built with TLS, `release_command` the compare-and-delete its version offers ("delex", "delifeq", else
-    "evalsha"), `source` how it was found.
-    """
-
-    path: str
-    name: str
-    version: str
-    sha256: str
-    tls: bool
-    release_command: str
-    source: str
+    path: Annotated[str, says("of the program")]
+    name: Annotated[str, says("redis or valkey, or a fork's own name")]
+    version: Annotated[str, says("as it says")]
+    sha256: Annotated[str, says("of the file behind any links")] = ""
+    tls: Annotated[bool, says("whether it was built with TLS")] = False
+    release_command: Annotated[str, says("the compare-and-delete of its version: delex, delifeq, else evalsha")] = ""
+    source: Annotated[str, says("how it was found")] = ""
 
     @property
     def native_release(self) -> bool:

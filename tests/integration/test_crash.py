@@ -20,7 +20,9 @@ from bench.experiments.crash.cross_check import compare, cross_check, judge
 from bench.experiments.crash.experiment import run_crash
 from bench.experiments.crash.judge import Crash, Ledger
 from bench.experiments.crash.plan import CrashPlan
-from bench.measure.result import read_result, schema
+from bench.experiments.crash.result import POLICIES, CrashResult, CrashRow, CrossCheck
+from bench.measure.result import read_result
+from bench.measure.section import builtins_of, schema_of
 from bench.run.experiment import ExperimentOrder
 from bench.topology.loop_disk import LoopDisk
 from bench.topology.server import find_server
@@ -45,17 +47,13 @@ def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> Expe
 @pytest.fixture
 def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check against ext4, which has a test of its own."""
-    skipped = {"status": "skipped", "reason": "not here", "rows": []}
-    monkeypatch.setattr(experiment, "cross_check", lambda *_arguments: skipped)
+    monkeypatch.setattr(experiment, "cross_check", lambda *_arguments: CrossCheck("skipped", "not here"))
 
 
-def the(result: dict[str, Any], policy: str, kind: str, margin: int, *, abstention: bool = False, instances: int = 3):
-    (row,) = [
-        row
-        for row in result["rows"]
-        if (row["policy"], row["kind"], row["margin"], row["abstention"], row["instances"])
-        == (policy, kind, margin, abstention, instances)
-    ]
+def the(result: CrashResult, *case: object, abstention: bool = False, instances: int = 3) -> CrashRow:
+    """The row of a policy, kind and margin."""
+    wanted = (*case, abstention, instances)
+    (row,) = [row for row in result.rows if (row.policy, row.kind, row.margin, row.abstention, row.instances) == wanted]
     return row
 
 
@@ -64,24 +62,24 @@ def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: P
     said: list[str] = []
     done = run_crash(ordered(tmp_path, *MAIN, cuts=2), said.append)
     result = done.result
-    if result["verdict"]["status"] == "inconclusive":  # a machine too busy to lose, or to tell in time
-        pytest.skip(f"not known here: {'; '.join(result['verdict']['reasons'])}")
-    assert (done.exit_code, result["verdict"]["status"], result["verdict"]["reasons"]) == (0, "pass", [])
-    jsonschema.Draft202012Validator(schema("crash")).validate(result)
-    assert result == read_result(tmp_path)
+    if result.verdict.status == "inconclusive":  # a machine too busy to lose, or to tell in time
+        pytest.skip(f"not known here: {'; '.join(result.verdict.reasons)}")
+    assert (done.exit_code, result.verdict.status, result.verdict.reasons) == (0, "pass", ())
+    jsonschema.Draft202012Validator(schema_of(CrashResult, "urn:x")).validate(builtins_of(result))
+    assert builtins_of(result) == read_result(tmp_path)
     assert said[0].startswith("plan: 14 cuts in 7 groups; about ")
-    assert the(result, "always", "power-cut-torn", 0)["lost_total"] == 0
-    assert the(result, "everysec", "power-cut", 0, abstention=True)["lost_total"] > 0
-    assert the(result, "everysec", "kill-slow-fsync", 0)["fsync_in_flight"]["cuts"] > 0
-    assert the(result, "no", "power-cut", 1)["lost_share"] > 0.9
+    assert the(result, "always", "power-cut-torn", 0).lost_total == 0
+    assert the(result, "everysec", "power-cut", 0, abstention=True).lost_total > 0
+    assert the(result, "everysec", "kill-slow-fsync", 0).fsync_in_flight.cuts > 0
+    assert the(result, "no", "power-cut", 1).lost_share > 0.9
     memory = the(result, "none", "kill", 0)
-    assert memory["cuts_with_double_grants"] == memory["cuts"] == 2
-    assert the(result, "none", "kill", 1)["double_grants"] == 0
-    assert the(result, "none", "kill", 0, abstention=True)["double_grants"] == 0
-    assert the(result, "none", "kill", 0, instances=4)["double_grants"] == 0
-    delayed = [row for row in result["rows"] if row["restart"] == "delayed"]
-    assert [row["double_grants"] for row in delayed] == [0, 0]
-    assert all(row["unavailable_s"]["median"] >= 2.0 for row in delayed)  # two of three away: nobody gets a lock
+    assert memory.cuts_with_double_grants == memory.cuts == 2
+    assert the(result, "none", "kill", 1).double_grants == 0
+    assert the(result, "none", "kill", 0, abstention=True).double_grants == 0
+    assert the(result, "none", "kill", 0, instances=4).double_grants == 0
+    delayed = [row for row in result.rows if row.restart == "delayed"]
+    assert [row.double_grants for row in delayed] == [0, 0]
+    assert all(row.unavailable_s.median >= 2.0 for row in delayed)  # two of three away: nobody gets a lock
 
 
 @pytest.mark.usefixtures("no_check")
@@ -102,12 +100,12 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
     monkeypatch.setattr(CrashPlace, "_examine", blind)
     monkeypatch.setattr(CrashPlace, "open", refuse)
     done = run_crash(ordered(tmp_path, *MAIN[:3], cuts=4), lambda _text: None)
-    verdicts = {group["kind"]: (group["verdict"], group["reason"]) for group in done.result["groups"]}
+    verdicts = {group.kind: (group.verdict, group.reason) for group in done.result.groups}
     assert verdicts["power-cut"] == ("not shown", "nothing was lost")
     assert verdicts["kill-slow-fsync"][0] == "violated"
     assert "without a sync in flight" in str(verdicts["kill-slow-fsync"][1])
-    assert f"{MAIN[2].key}: given up: no such fleet today" in done.result["verdict"]["reasons"]
-    assert {row["policy"] for row in done.result["rows"]} == {"everysec"}
+    assert f"{MAIN[2].key}: given up: no such fleet today" in done.result.verdict.reasons
+    assert {row.policy for row in done.result.rows} == {"everysec"}
     assert done.exit_code == 5
 
 
@@ -147,8 +145,8 @@ def test_nobody_else_may_use_what_is_mounted_again(monkeypatch: pytest.MonkeyPat
 def test_the_shim_loses_what_ext4_loses() -> None:
     loop_disk().close()
     server = find_server()
-    found = [compare(server, policy, random.Random(policy)) for policy in ("everysec", "always")]
-    assert judge(found) == {"status": "agrees", "reason": None, "rows": judge(found)["rows"]}
+    found = [compare(server, policy, random.Random(policy)) for policy in POLICIES[2:]]
+    assert judge(found) == CrossCheck("agrees", None, tuple(found))
     assert found[0].lost > 0
     assert found[1].lost == found[1].lost_by_shim == 0
 
@@ -160,6 +158,6 @@ def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monk
     monkeypatch.setattr("bench.topology.loop_disk._loop_of", none_free)
     monkeypatch.setattr("bench.topology.loop_disk._image", lambda _bytes: os.open(os.devnull, os.O_RDONLY))
     found = cross_check(find_server(), None, lambda _text: None)
-    assert found["status"] == "skipped"
-    assert "Permission denied" in found["reason"]
-    assert "it needs root, loop devices and mkfs.ext4" in found["reason"]
+    assert found.status == "skipped"
+    assert "Permission denied" in str(found.reason)
+    assert "it needs root, loop devices and mkfs.ext4" in str(found.reason)

@@ -68,8 +68,8 @@ def crash(**values: Any) -> int:
 
 def plan_of(values: dict[str, Any]) -> CrashPlan:
     """Return what the options ask for, or with --resume alone what was begun there. Raises UsageError."""
-    from bench.experiments.crash.judge import KINDS, POLICIES
     from bench.experiments.crash.plan import FULL_CUTS, QUICK_CUTS, CrashPlan, full_crashes, quick_crashes
+    from bench.experiments.crash.result import KINDS, POLICIES
 
     fleets = values["fleets"] or min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS)
     if begun := resumed(values, _USUAL, lambda plan: CrashPlan.from_json(plan, fleets)):

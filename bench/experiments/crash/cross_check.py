@@ -11,15 +11,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from redis import Redis, RedisError
 
 from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import NO_REWRITE, append_only_files, keys_in
+from bench.experiments.crash.result import Compared, CrossCheck, Policy
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.loop_disk import LoopDisk
 from bench.topology.server import ServerBinary
@@ -28,46 +27,30 @@ from bench.topology.shim.control import Control
 from bench.topology.shim.preload import LIBRARY_FILE
 from lockcore.clock import NS_PER_S, monotonic_ns
 
-AGREES, DIFFERS, SKIPPED = "agrees", "differs", "skipped"
-POLICIES = ("no", "everysec", "always")
+COMPARED: tuple[Policy, ...] = ("no", "everysec", "always")
 LOAD_S = (1.2, 2.1)
 TTL_MS = 60_000
 _KEY = "lockbench:check:"
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One policy: locks acknowledged, lost on the disk, lost by the ledger; bytes that each of them keeps."""
-
-    policy: str
-    acknowledged: int
-    lost: int
-    lost_by_shim: int
-    kept_bytes: int
-    durable_bytes: int
-
-
-def cross_check(
-    server: ServerBinary, skipped: str | None, show: Callable[[str], None], seed: int = 1
-) -> dict[str, Any]:
-    """The section `cross_check`; `skipped`: why it is, None = it is not."""
+def cross_check(server: ServerBinary, skipped: str | None, show: Callable[[str], None], seed: int = 1) -> CrossCheck:
+    """Look whether they agree; `skipped`: why nobody looks, None = it is looked at."""
     if skipped is not None:
-        return {"status": SKIPPED, "reason": skipped, "rows": []}
-    found = []
-    for policy in POLICIES:
+        return CrossCheck("skipped", skipped)
+    found: list[Compared] = []
+    for policy in COMPARED:
         show(f"shim: checked against ext4 that is shut down, {policy}")
         try:
             found.append(compare(server, policy, Random(f"{seed} {policy}")))
         except (BenchError, OSError, RedisError) as error:
-            return {"status": SKIPPED, "reason": str(error), "rows": list(map(asdict, found))}
+            return CrossCheck("skipped", str(error), tuple(found))
     return judge(found)
 
 
-def judge(found: Sequence[Compared]) -> dict[str, Any]:
+def judge(found: Sequence[Compared]) -> CrossCheck:
     """Whether shim and file system agree."""
     wrong = [f"{one.policy}: {reason}" for one in found for reason in _differences(one)]
-    rows = list(map(asdict, found))
-    return {"status": DIFFERS if wrong else AGREES, "reason": "; ".join(wrong) or None, "rows": rows}
+    return CrossCheck("differs" if wrong else "agrees", "; ".join(wrong) or None, tuple(found))
 
 
 def _differences(one: Compared) -> Iterator[str]:
@@ -83,7 +66,7 @@ def _differences(one: Compared) -> Iterator[str]:
             yield f"{name} lost {lost:,} of {one.acknowledged:,} locks"
 
 
-def compare(server: ServerBinary, policy: str, dice: Random) -> Compared:
+def compare(server: ServerBinary, policy: Policy, dice: Random) -> Compared:
     """Cut the power of one server on a disk of its own. Raises BenchError, OSError or RedisError."""
     with LoopDisk() as disk:
         with _server_on(disk, server, policy) as (fleet, control):

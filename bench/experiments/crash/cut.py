@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.judge import Asked, Crash, CutFacts, Loss
+from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Loss
 from bench.experiments.crash.plan import TTL_MS, load_range_s, sync_delay_s
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
@@ -73,7 +73,7 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 
 @dataclass(slots=True)
-class Cut:
+class OneCut:
     """One cut to come. `prefix`: of its keys; `dice`: every random choice of it; `locks_per_s` over all margins."""
 
     place: CrashPlace
@@ -185,7 +185,7 @@ class Cut:
 
     # -- back ---------------------------------------------------------------------------------------------------------
 
-    async def _back_at_once(self) -> tuple[list[Loss], list[Asked]]:
+    async def _back_at_once(self) -> tuple[list[Loss], list[AskedAgain]]:
         await self._bring_back()
         found = await asyncio.gather(*map(self._known, self.victims))
         known = dict(zip(self.victims, found, strict=True))
@@ -200,7 +200,7 @@ class Cut:
         )
         return losses, list(asked)
 
-    async def _back_delayed(self) -> tuple[list[Loss], list[Asked]]:
+    async def _back_delayed(self) -> tuple[list[Loss], list[AskedAgain]]:
         """Every lease has ended by the time they are back; meanwhile the second client asks all the time."""
         names = {index: [self.prefix + lease.resource for lease in self._known_before(index)] for index in self.victims}
         known = {index: await finish(self.place.kept_by, index, names[index]) for index in self.victims}
@@ -261,7 +261,7 @@ class Cut:
                 return
             await asyncio.sleep(TICK_S)
 
-    async def _contend(self, first: _First, abstention: bool, rounds: int | None) -> Asked:
+    async def _contend(self, first: _First, abstention: bool, rounds: int | None) -> AskedAgain:
         """Ask for the youngest of the first's locks again and again, as long as one of them is valid."""
         second = self._seconds[abstention]
         parity = [lease for place, lease in enumerate(first.leases) if place % 2 == abstention]
@@ -278,7 +278,7 @@ class Cut:
                     doubled += 1
             done += 1
             await asyncio.sleep(ASK_EVERY_S)
-        return Asked(first.margin, abstention, len(asked), doubled)
+        return AskedAgain(first.margin, abstention, len(asked), doubled)
 
     async def _until_available(self, second: AsyncRedlock, name: str) -> float:
         """Seconds from the end of the victims to the first grant of a lock that nobody has."""
@@ -291,6 +291,6 @@ class Cut:
             await asyncio.sleep(_PROBE_EVERY_S)
 
 
-def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+def _cancel(tasks: Iterable[asyncio.Future[float] | asyncio.Future[AskedAgain]]) -> None:
     for task in tasks:
         task.cancel()

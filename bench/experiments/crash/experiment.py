@@ -13,22 +13,30 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.cross_check import DIFFERS, SKIPPED, cross_check
+from bench.experiments.crash.cross_check import cross_check
+from bench.experiments.crash.cut_queue import CutQueue
 from bench.experiments.crash.judge import Crash, CutFacts, cells, group, impossible
 from bench.experiments.crash.plan import TTL_MS, CrashPlan, needs_shim, skipped_of
-from bench.experiments.crash.pool import Sitting
+from bench.experiments.crash.result import (
+    CrashConditions,
+    CrashFleet,
+    CrashGroup,
+    CrashResult,
+    CrashRow,
+    CrashSkipped,
+    CrossCheck,
+)
 from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
-from bench.measure.result import SCHEMA_VERSION, Result
-from bench.measure.section import builtins_of
-from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.measure.verdict import Verdict
+from bench.run.experiment import Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import open_journal
 from bench.run.verdict import Done
 from bench.telemetry.points import Buckets, DataPoint, point
@@ -41,7 +49,7 @@ from lockcore.clock import NS_PER_S
 UNFINISHED = "interrupted: groups of cuts that are not finished are missing"
 
 
-def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done:
+def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
     """Do what is missing of `order`, showing progress; the result is written when all of it is there.
 
     Raises BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first cut was over.
@@ -51,30 +59,30 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done:
         experiment.interrupts.raising = False
         without_shim = _without_shim(server)
         plan, skipped = doable(order.plan, without_shim)
-        journalled = {**order.plan.to_json(), "server": server.sha256}
-        with open_journal(order.folder, journalled, CutFacts) as journal:
-            sitting = Sitting(plan, order.run_id, server, journal, show)
-            sitting.work(lambda: experiment.is_over)
+        with open_journal(order.folder, {**order.plan.to_json(), "server": server.sha256}, CutFacts) as journal:
+            queue = CutQueue(plan, order.run_id, server, journal, show)
+            queue.work(lambda: experiment.is_over)
             cuts = journal.pieces
             experiment.require(cuts)
             finished = finished_groups(plan, cuts)
             checked = cross_check(server, without_shim or _unchecked(plan, cut=experiment.is_over), show)
-            interrupted = experiment.is_over
-            result: Result = builtins_of(
-                {
-                    "schema_version": SCHEMA_VERSION,
-                    "kind": "crash",
-                    **experiment.header(seed=plan.seed, interrupted=interrupted),
-                    "fleet": {"started": True, "server": asdict(server), "fdatasync_s": _disk()},
-                    "conditions": _conditions(plan, cuts),
-                    **sections_of(finished, skipped, checked, sitting.failures, interrupted=interrupted),
-                }
+            header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
+            fleet = CrashFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
+            result = concluded(
+                header,
+                fleet,
+                conditions(plan, cuts),
+                finished,
+                skipped=skipped,
+                checked=checked,
+                failures=queue.failures,
             )
-            result["warnings"] += export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
-            return experiment.unfinished(result) if interrupted else experiment.store(result)
+            exported = export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
+            result = structs.replace(result, warnings=(*result.warnings, *exported))
+            return experiment.unfinished(result) if result.interrupted else experiment.store(result)
 
 
-def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[dict[str, Any]]]:
+def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[CrashSkipped]]:
     """The plan as far as it can be done, and what is skipped, with reasons; `without_shim`: why there is none."""
     skipped = skipped_of(plan.crashes)
     if without_shim is None:
@@ -82,7 +90,7 @@ def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[d
     left_out = [crash for crash in plan.crashes if needs_shim(crash)]
     for policy, kind in dict.fromkeys((crash.policy, crash.kind) for crash in left_out):
         of_them = sorted({crash.instances for crash in left_out if (crash.policy, crash.kind) == (policy, kind)})
-        skipped.append({"policy": policy, "kind": kind, "instances": of_them, "reason": without_shim})
+        skipped.append(CrashSkipped(policy=policy, kind=kind, instances=tuple(of_them), reason=without_shim))
     return replace(plan, crashes=tuple(crash for crash in plan.crashes if not needs_shim(crash))), skipped
 
 
@@ -95,60 +103,63 @@ def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutF
     return [found for found in by_crash.values() if len(found) >= plan.cuts]
 
 
-def sections_of(
+def concluded(
+    header: Header,
+    fleet: CrashFleet,
+    asked: CrashConditions,
     finished: Sequence[Sequence[CutFacts]],
-    skipped: Sequence[dict[str, Any]],
-    checked: dict[str, Any],
-    failures: Sequence[str],
     *,
-    interrupted: bool = False,
-) -> dict[str, Any]:
-    """Everything that is concluded from the cuts, as sections of the result."""
+    skipped: Sequence[CrashSkipped],
+    checked: CrossCheck,
+    failures: Sequence[str] = (),
+) -> CrashResult:
+    """The result: everything that follows from the cuts."""
     rows = [row for cuts in finished for row in cells(cuts)]
     groups = [group(cuts) for cuts in finished]
     undone: dict[str, list[str]] = {}
     for one in skipped:
-        if impossible(one["policy"], one["kind"]) is None:
-            undone.setdefault(one["reason"], []).append(f"{one['policy']} × {one['kind']}")
+        if impossible(one.policy, one.kind) is None:
+            undone.setdefault(one.reason, []).append(f"{one.policy} × {one.kind}")
     warnings = [f"skipped, as {reason}: {', '.join(names)}" for reason, names in undone.items()]
-    if checked["status"] == SKIPPED and checked["reason"] not in undone:
-        warnings.append(f"the shim was not checked against a file system: {checked['reason']}")
-    return {
-        "groups": groups,
-        "rows": rows,
-        "skipped": list(skipped),
-        "cross_check": checked,
-        "counts": dict(Counter(row["verdict"] for row in rows)),
-        "warnings": [*warnings, *failures],
-        "verdict": judge_crash(groups, rows, checked, failures, interrupted=interrupted),
-    }
+    if checked.status == "skipped" and checked.reason not in undone:
+        warnings.append(f"the shim was not checked against a file system: {checked.reason}")
+    return CrashResult(
+        **header,
+        fleet=fleet,
+        conditions=asked,
+        groups=tuple(groups),
+        rows=tuple(rows),
+        skipped=tuple(skipped),
+        cross_check=checked,
+        counts=dict(Counter(row.verdict for row in rows)),
+        warnings=(*warnings, *failures),
+        verdict=judge_crash(groups, rows, checked, failures, interrupted=header["interrupted"]),
+    )
 
 
 def judge_crash(
-    groups: Sequence[dict[str, Any]],
-    rows: Sequence[dict[str, Any]],
-    checked: dict[str, Any],
+    groups: Sequence[CrashGroup],
+    rows: Sequence[CrashRow],
+    checked: CrossCheck,
     failures: Sequence[str] = (),
     *,
     interrupted: bool = False,
-) -> dict[str, Any]:
-    """The section `verdict`: of all groups and rows, of the shim's cross-check, and of what could not be done."""
-    judged = [(row["verdict"], _sentence(row)) for row in [*groups, *rows]]
-    if checked["status"] == DIFFERS:
-        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked['reason']}"))
+) -> Verdict:
+    """The verdict over all groups and rows, the shim's cross-check, and what could not be done."""
+    judged = [(row.verdict, _sentence(row)) for row in [*groups, *rows]]
+    if checked.status == "differs":
+        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked.reason}"))
     judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))
-    return conclude_rows(
-        judged, tested="groups and rows as expected", interrupted=UNFINISHED if interrupted else ""
-    ).to_json()
+    return conclude_rows(judged, tested="groups and rows as expected", interrupted=UNFINISHED if interrupted else "")
 
 
-def _sentence(row: dict[str, Any]) -> str:
-    where = f"N={row['instances']}, {row['policy']}, {row['kind']} of {row['crashed']}, {row['restart']}"
-    if "margin" in row:
-        where += f", margin {row['margin']}{', abstaining' if row['abstention'] else ''}"
-    return f"{where}: {row['reason']}"
+def _sentence(row: CrashGroup) -> str:
+    where = f"N={row.instances}, {row.policy}, {row.kind} of {row.crashed}, {row.restart}"
+    if isinstance(row, CrashRow):
+        where += f", margin {row.margin}{', abstaining' if row.abstention else ''}"
+    return f"{where}: {row.reason}"
 
 
 def _without_shim(server: ServerBinary) -> str | None:
@@ -168,22 +179,19 @@ def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:
     return None if any(crash.cuts_power for crash in plan.crashes) else "no power was cut"
 
 
-def _disk() -> dict[str, Any]:
-    return asdict(fdatasync_latency(Path(tempfile.gettempdir())))
-
-
-def _conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> dict[str, Any]:
-    return {
-        "quick": plan.quick,
-        "ttl_ms": TTL_MS,
-        "cuts_per_cell": plan.cuts,
-        "locks_per_s": plan.locks_per_s,
-        "instances": sorted({crash.instances for crash in plan.crashes}),
-        "concurrent": plan.concurrent,
-        "usable_cores": len(os.sched_getaffinity(0)),
-        "planned_cuts": len(plan.orders),
-        "finished_cuts": sum(cut.crash in plan.crashes for cut in cuts),
-    }
+def conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> CrashConditions:
+    """What was asked for, and how much of it is there."""
+    return CrashConditions(
+        quick=plan.quick,
+        ttl_ms=TTL_MS,
+        cuts_per_cell=plan.cuts,
+        locks_per_s=plan.locks_per_s,
+        instances=tuple(sorted({crash.instances for crash in plan.crashes})),
+        concurrent=plan.concurrent,
+        usable_cores=len(os.sched_getaffinity(0)),
+        planned_cuts=len(plan.orders),
+        finished_cuts=sum(cut.crash in plan.crashes for cut in cuts),
+    )
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
@@ -208,9 +216,9 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
 
 
 def _points(cuts: Sequence[CutFacts]) -> Iterator[DataPoint]:
-    figures = [cut.of() for cut in cuts]
+    losses = [cut.of() for cut in cuts]
     windows = Buckets()
-    windows.add(np.array([round(window_s * NS_PER_S) for *_, window_s in figures if window_s is not None], np.int64))
-    yield point("redlock.crash.lost_locks", sum(lost for _, _, lost, _ in figures))
+    windows.add(np.array([round(one.window_s * NS_PER_S) for one in losses if one.window_s is not None], np.int64))
+    yield point("redlock.crash.lost_locks", sum(loss.lost for loss in losses))
     yield point("redlock.crash.lost_window", windows)
     yield point("redlock.crash.double_grants", sum(one.double_grants for cut in cuts for one in cut.asked))

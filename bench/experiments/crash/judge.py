@@ -2,7 +2,7 @@
 
     Crash     what is done: N, AOF policy, kind, how many instances, restart          one group of cuts
     CutFacts  what one cut came to: who knew which lock before and after, who got it   one line of the journal
-    loss_figures, double_grant_figures → figures with medians, maxima and the 3/n bound; judge_* → the verdict
+    loss_figures → medians, maxima, the 3/n bound; judge_* → the verdict; group, cells → what is stored
 
 Rules
 - A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its lease is valid.
@@ -17,40 +17,41 @@ Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
+from msgspec import structs
+
+from bench.experiments.crash.result import (
+    AtLeastOne,
+    CrashGroup,
+    CrashKind,
+    CrashRow,
+    Expected,
+    LossFigures,
+    MedianAndMax,
+    Policy,
+    Restart,
+    SyncInFlight,
+)
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord
 from lockcore.quorum import quorum_of
 
-POLICIES = ("none", "no", "everysec", "always")
-KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
-RESTARTS = ("at-once", "delayed")
+Judged = tuple[RowWord, str | None]
 NEARLY_ALL = 0.9  # of the locks at stake
 ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not yet in the ledger
 RULE_OF_THREE = 3.0
-
-
-class Expected(StrEnum):
-    """What a loss, or double grants, must come to over a group of cuts."""
-
-    NONE = "none"
-    SOME = "some"
-    NEARLY_ALL = "nearly-all"
-    NONE_UNLESS_IN_FLIGHT = "none-unless-in-flight"
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
     """One group of cuts. `crashed` (1 … N): how many instances end at once and come back."""
 
-    instances: int
-    policy: str
-    kind: str
-    crashed: int
-    restart: str
+    instances: AtLeastOne
+    policy: Policy
+    kind: CrashKind
+    crashed: AtLeastOne
+    restart: Restart
 
     @property
     def key(self) -> str:
@@ -71,22 +72,22 @@ class Crash:
     def expected_loss(self) -> Expected:
         """What the policy promises under this kind of end."""
         if self.policy == "none":
-            return Expected.NEARLY_ALL
+            return "nearly-all"
         if self.kind == "shutdown" or self.policy == "always":
-            return Expected.NONE
+            return "none"
         if self.policy == "no":
-            loses = {"power-cut": Expected.NEARLY_ALL, "power-cut-torn": Expected.SOME}
-            return loses.get(self.kind, Expected.NONE)
-        return Expected.NONE_UNLESS_IN_FLIGHT if self.kind == "kill" else Expected.SOME
+            loses: dict[str, Expected] = {"power-cut": "nearly-all", "power-cut-torn": "some"}
+            return loses.get(self.kind, "none")
+        return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def expected_double_grants(self, margin: int, *, abstention: bool) -> Expected:
         """What a second client may get while a first lease of `margin` is valid."""
         quorum = quorum_of(self.instances)
         forgetting = min(self.crashed, quorum + margin)
         if abstention or self.restart == "delayed" or forgetting < 2 * quorum - self.instances + margin:
-            return Expected.NONE
+            return "none"
         loss = self.expected_loss
-        return Expected.SOME if loss is Expected.NEARLY_ALL else loss
+        return "some" if loss == "nearly-all" else loss
 
 
 def impossible(policy: str, kind: str) -> str | None:
@@ -136,7 +137,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedAgain:
     """What a second client got of the locks of one margin, while they were valid."""
 
     margin: int
@@ -156,7 +157,7 @@ class CutFacts:
     load_s: float
     ledgers: tuple[Ledger, ...]
     losses: tuple[Loss, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedAgain, ...]
     back_s: float
     unavailable_s: Mapping[str, float]
 
@@ -173,13 +174,14 @@ class CutFacts:
         calm = {one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))}
         return sum(loss.lost for loss in self.losses if loss.instance in calm)
 
-    def of(self, margin: int | None = None) -> tuple[int, int, int, float | None]:
-        """Acknowledged, at stake, lost, window (s) of one margin's locks, or of all."""
+    def of(self, margin: int | None = None) -> Loss:
+        """What became of one margin's locks, or of all (told as margin 0), each counted once."""
         found = [loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)]
+        acknowledged, at_stake, lost = (
+            sum(getattr(loss, name) for loss in found) for name in ("acknowledged", "at_stake", "lost")
+        )
         windows = [loss.window_s for loss in found if loss.window_s is not None]
-        counts = (sum(getattr(loss, name) for loss in found) for name in ("acknowledged", "at_stake", "lost"))
-        acknowledged, at_stake, lost = counts
-        return acknowledged, at_stake, lost, max(windows, default=None)
+        return Loss(margin or 0, None, acknowledged, at_stake, lost, max(windows, default=None))
 
     def _window_of(self, instance: int) -> float | None:
         windows = [loss.window_s for loss in self.losses if loss.instance == instance and loss.window_s is not None]
@@ -189,10 +191,10 @@ class CutFacts:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def spread(values: Iterable[float]) -> dict[str, float | None]:
+def spread(values: Iterable[float]) -> MedianAndMax:
     """Median and maximum; both None of nothing."""
     found = list(values)
-    return {"median": statistics.median(found) if found else None, "max": max(found, default=None)}
+    return MedianAndMax(median=statistics.median(found) if found else None, max=max(found, default=None))
 
 
 def upper_bound_95(events: int, trials: int) -> float | None:
@@ -200,134 +202,118 @@ def upper_bound_95(events: int, trials: int) -> float | None:
     return min(1.0, RULE_OF_THREE / trials) if trials and not events else None
 
 
-def loss_figures(cuts: Sequence[CutFacts], margin: int | None = None) -> dict[str, Any]:
+def loss_figures(cuts: Sequence[CutFacts], margin: int | None = None) -> LossFigures:
     """What was lost over a group of cuts, by the locks of one margin or all; in-flight cuts apart where they excuse."""
-    apart = cuts[0].crash.expected_loss is Expected.NONE_UNLESS_IN_FLIGHT
+    apart = cuts[0].crash.expected_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
     counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
-    lost = [cut[2] for cut in counted]
-    at_stake = sum(cut[1] for cut in counted)
-    losing = sum(count > 0 for count in lost)
-    return {
-        "acknowledged": sum(cut.of(margin)[0] for cut in cuts),
-        "at_stake": at_stake,
-        "lost_total": sum(lost),
-        "lost_share": sum(lost) / at_stake if at_stake else None,
-        "lost_per_cut": spread(lost),
-        "cuts_with_loss": losing,
-        "lost_upper_bound_95": upper_bound_95(losing, len(counted)),
-        "lost_window_s": spread(cut[3] for cut in counted if cut[3] is not None),
-        "fsync_in_flight": {
-            "cuts": len(in_flight),
-            "share": len(in_flight) / len(cuts),
-            "apart": apart,
-            "lost_total": sum(cut[2] for cut in in_flight),
-            "lost_per_cut_max": max((cut[2] for cut in in_flight), default=0),
-            "lost_window_max_s": max((cut[3] for cut in in_flight if cut[3] is not None), default=None),
-        },
-    }
+    lost, at_stake = sum(loss.lost for loss in counted), sum(loss.at_stake for loss in counted)
+    losing = sum(loss.lost > 0 for loss in counted)
+    return LossFigures(
+        acknowledged=sum(cut.of(margin).acknowledged for cut in cuts),
+        at_stake=at_stake,
+        lost_total=lost,
+        lost_share=lost / at_stake if at_stake else None,
+        lost_per_cut=spread(loss.lost for loss in counted),
+        cuts_with_loss=losing,
+        lost_upper_bound_95=upper_bound_95(losing, len(counted)),
+        lost_window_s=spread(loss.window_s for loss in counted if loss.window_s is not None),
+        fsync_in_flight=SyncInFlight(
+            cuts=len(in_flight),
+            share=len(in_flight) / len(cuts),
+            apart=apart,
+            lost_total=sum(loss.lost for loss in in_flight),
+            lost_per_cut_max=max((loss.lost for loss in in_flight), default=0),
+            lost_window_max_s=max((loss.window_s for loss in in_flight if loss.window_s is not None), default=None),
+        ),
+    )
 
 
-def double_grant_figures(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> dict[str, Any]:
-    """What the second client got over a group of cuts, and how long it got nothing at all."""
-    asked = [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
-    doubled = sum(one.double_grants > 0 for one in asked)
-    name = "abstaining" if abstention else "trusting"
-    return {
-        "asked": sum(one.asked for one in asked),
-        "double_grants": sum(one.double_grants for one in asked),
-        "cuts_with_double_grants": doubled,
-        "double_grant_upper_bound_95": upper_bound_95(doubled, len(asked)),
-        "back_s": spread(cut.back_s for cut in cuts),
-        "unavailable_s": spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
-    }
+def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[AskedAgain]:
+    return [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def judge_loss(cuts: Sequence[CutFacts], margin: int | None = None) -> tuple[str, str | None]:
+def judge_loss(cuts: Sequence[CutFacts], margin: int | None = None) -> Judged:
     """The verdict on what a group of cuts lost, and the reason unless it is as expected."""
-    expected, figures = cuts[0].crash.expected_loss, loss_figures(cuts, margin)
-    lost, losing = figures["lost_total"], figures["cuts_with_loss"]
+    crash, figures = cuts[0].crash, loss_figures(cuts, margin)
+    expected, in_flight = crash.expected_loss, figures.fsync_in_flight
     unexplained = sum(cut.unexplained for cut in cuts)
-    everysec_killed = cuts[0].crash.policy == "everysec" and cuts[0].crash.kind in ("kill", "kill-slow-fsync")
-    if everysec_killed and unexplained:
+    if crash.policy == "everysec" and crash.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
-    if expected is Expected.NONE and lost:
-        return VIOLATED, f"{lost} acknowledged locks were lost in {losing} cuts"
-    if not figures["at_stake"]:
-        kept_apart = figures["fsync_in_flight"]["cuts"] == len(cuts) and figures["fsync_in_flight"]["apart"]
+    if expected == "none" and figures.lost_total:
+        return VIOLATED, f"{figures.lost_total} acknowledged locks were lost in {figures.cuts_with_loss} cuts"
+    if not figures.at_stake or figures.lost_share is None:
+        kept_apart = in_flight.apart and in_flight.cuts == len(cuts)
         return NOT_KNOWN, "a sync was in flight in every cut" if kept_apart else "no acknowledged lock was at stake"
-    if expected is Expected.SOME and not lost:
+    if expected == "some" and not figures.lost_total:
         return NOT_SHOWN, "nothing was lost"
-    if expected is Expected.NEARLY_ALL and figures["lost_share"] < NEARLY_ALL:
-        return NOT_SHOWN, f"only {figures['lost_share']:.0%} of the locks at stake were lost"
+    if expected == "nearly-all" and figures.lost_share < NEARLY_ALL:
+        return NOT_SHOWN, f"only {figures.lost_share:.0%} of the locks at stake were lost"
     return AS_EXPECTED, None
 
 
-def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> tuple[str, str | None]:
+def judge_double_grants(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> Judged:
     """The verdict on what the second client got, and the reason unless it is as expected."""
     expected = cuts[0].crash.expected_double_grants(margin, abstention=abstention)
-    figures = double_grant_figures(cuts, margin, abstention=abstention)
-    if not figures["asked"]:
+    if not sum(one.asked for one in _asked(cuts, margin, abstention=abstention)):
         return NOT_KNOWN, "no lock was asked for while it was valid"
-    excused: Callable[[CutFacts], bool] = lambda cut: expected is Expected.NONE_UNLESS_IN_FLIGHT and cut.is_in_flight  # noqa: E731
-    strict = [cut for cut in cuts if not excused(cut)]
+    strict = [cut for cut in cuts if not (expected == "none-unless-in-flight" and cut.is_in_flight)]
     if not strict:
         return NOT_KNOWN, "a sync was in flight in every cut"
-    doubled = double_grant_figures(strict, margin, abstention=abstention)["double_grants"]
-    if expected in (Expected.NONE, Expected.NONE_UNLESS_IN_FLIGHT) and doubled:
-        return VIOLATED, f"{doubled} locks were granted a second time while they were valid"
-    if expected in (Expected.SOME, Expected.NEARLY_ALL) and not doubled:
-        return NOT_SHOWN, "no lock was granted a second time"
-    return AS_EXPECTED, None
+    doubled = sum(one.double_grants for one in _asked(strict, margin, abstention=abstention))
+    if expected in ("none", "none-unless-in-flight"):
+        told = f"{doubled} locks were granted a second time while they were valid"
+        return (VIOLATED, told) if doubled else (AS_EXPECTED, None)
+    return (AS_EXPECTED, None) if doubled else (NOT_SHOWN, "no lock was granted a second time")
 
 
-def worse(*judged: tuple[str, str | None]) -> tuple[str, str | None]:
+def worse(*judged: Judged) -> Judged:
     """The worst verdict of several, with every reason."""
     order = (AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED)
     verdict = max((one for one, _ in judged), key=order.index)
     return verdict, "; ".join(reason for _, reason in judged if reason) or None
 
 
-def cells(cuts: Sequence[CutFacts]) -> list[dict[str, Any]]:
-    """One row per margin and abstention of one finished group of cuts (all of one `Crash`, at least one)."""
-    crash = cuts[0].crash
+def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
+    """The loss of one finished group of cuts (all of one `Crash`, at least one), of one margin's locks or all."""
+    crash, (verdict, reason) = cuts[0].crash, judge_loss(cuts, margin)
+    return CrashGroup(
+        **asdict(crash),
+        quorum=quorum_of(crash.instances),
+        cuts=len(cuts),
+        **structs.asdict(loss_figures(cuts, margin)),
+        expected_loss=crash.expected_loss,
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
+    """One row per margin and abstention of one finished group of cuts."""
     told = sorted({(asked.margin, asked.abstention) for cut in cuts for asked in cut.asked})
-    rows = []
-    for margin, abstention in told:
-        verdict, reason = worse(judge_loss(cuts, margin), judge_double_grants(cuts, margin, abstention=abstention))
-        rows.append(
-            {
-                **_named(crash),
-                "margin": margin,
-                "abstention": abstention,
-                "cuts": len(cuts),
-                **loss_figures(cuts, margin),
-                **double_grant_figures(cuts, margin, abstention=abstention),
-                "expected_loss": crash.expected_loss.value,
-                "expected_double_grants": crash.expected_double_grants(margin, abstention=abstention).value,
-                "verdict": verdict,
-                "reason": reason,
-            }
-        )
-    return rows
+    return [_cell(cuts, margin, abstention=abstention) for margin, abstention in told]
 
 
-def group(cuts: Sequence[CutFacts]) -> dict[str, Any]:
-    """The loss of one finished group of cuts, all margins together."""
-    verdict, reason = judge_loss(cuts)
-    figures = {**loss_figures(cuts), "expected_loss": cuts[0].crash.expected_loss.value}
-    return {**_named(cuts[0].crash), "cuts": len(cuts), **figures, "verdict": verdict, "reason": reason}
-
-
-def _named(crash: Crash) -> dict[str, Any]:
-    return {
-        "instances": crash.instances,
-        "quorum": quorum_of(crash.instances),
-        "policy": crash.policy,
-        "kind": crash.kind,
-        "crashed": crash.crashed,
-        "restart": crash.restart,
-    }
+def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
+    """What the locks of one margin came to, and what one of the second clients got of them."""
+    asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
+    doubled = sum(one.double_grants > 0 for one in asked)
+    name = "abstaining" if abstention else "trusting"
+    verdict, reason = worse(
+        (of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)
+    )
+    return CrashRow(
+        **{**structs.asdict(of_group), "verdict": verdict, "reason": reason},
+        margin=margin,
+        abstention=abstention,
+        asked=sum(one.asked for one in asked),
+        double_grants=sum(one.double_grants for one in asked),
+        cuts_with_double_grants=doubled,
+        double_grant_upper_bound_95=upper_bound_95(doubled, len(asked)),
+        back_s=spread(cut.back_s for cut in cuts),
+        unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
+        expected_double_grants=cuts[0].crash.expected_double_grants(margin, abstention=abstention),
+    )

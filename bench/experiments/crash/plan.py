@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Annotated, Self
+
+from msgspec import Meta, ValidationError, convert
 
 from bench.errors import UsageError
-from bench.experiments.crash.judge import KINDS, POLICIES, RESTARTS, Crash, impossible
+from bench.experiments.crash.judge import Crash, impossible
+from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, CrashSkipped
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000
@@ -27,31 +30,27 @@ AFTER_S = 2.4  # from the end of the instances to that of the last lease, with r
 class CrashPlan:
     """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `concurrent`: fleets at once."""
 
-    crashes: tuple[Crash, ...]
-    cuts: int
-    locks_per_s: int
+    crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
+    cuts: AtLeastOne
+    locks_per_s: AtLeastOne
     concurrent: int
     seed: int
     quick: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What a journal must agree in to be gone on from; `concurrent` changes how fast it goes, not what is found."""
         plan = {"experiment": "crash", **asdict(self), "ttl_ms": TTL_MS}
         del plan["concurrent"]
         return plan
 
     @classmethod
-    def from_json(cls, begun: Mapping[str, Any], concurrent: int) -> Self:
+    def from_json(cls, begun: Mapping[str, object], concurrent: int) -> Self:
         """The plan of a journal. Raises UsageError when it is one of another experiment."""
         if begun.get("experiment") != "crash":
             raise UsageError("the journal there is not one of lockbench crash; give the folder of a cut crash matrix")
         try:
-            crashes = tuple(Crash(**crash) for crash in begun["crashes"])
-            counts = int(begun["cuts"]), int(begun["locks_per_s"])
-            if not all(crash.margins and seconds_of(crash) for crash in crashes) or not crashes or min(counts) < 1:
-                raise ValueError
-            return cls(crashes, *counts, concurrent, begun["seed"], begun["quick"])
-        except (KeyError, TypeError, ValueError):
+            return convert({**begun, "concurrent": concurrent}, cls)
+        except ValidationError:
             raise UsageError("the plan in the journal there cannot be read; begin anew without --resume") from None
 
     @property
@@ -127,12 +126,12 @@ def _is_quick(crash: Crash, depth: int) -> bool:
     return of_a_quorum and pair in (_DELAYED if crash.restart == "delayed" else _MAIN)
 
 
-def skipped_of(crashes: Sequence[Crash]) -> list[dict[str, Any]]:
+def skipped_of(crashes: Sequence[Crash]) -> list[CrashSkipped]:
     """The policies and kinds among these crashes that do not go together, each with its reason."""
-    instances = sorted({crash.instances for crash in crashes})
+    instances = tuple(sorted({crash.instances for crash in crashes}))
     policies, kinds = {crash.policy for crash in crashes}, {crash.kind for crash in crashes}
     return [
-        {"policy": policy, "kind": kind, "instances": instances, "reason": reason}
+        CrashSkipped(policy=policy, kind=kind, instances=instances, reason=reason)
         for policy in POLICIES
         for kind in KINDS
         if policy in policies and kind in kinds and (reason := impossible(policy, kind)) is not None

@@ -7,16 +7,13 @@ is lost in tables. Fits 100 columns. Source: the sections of bench.experiments.c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from bench.experiments.crash.judge import impossible
+from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck
 from bench.measure.expectation import ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
-
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
 
 _KINDS = {
     "shutdown": "SHUTDOWN",
@@ -26,26 +23,15 @@ _KINDS = {
     "power-cut-torn": "power cut, torn",
 }
 _LOST_HEAD = (
-    *(
-        "N",
-        "policy",
-        "crash",
-        "of",
-        "cuts",
-        "lost/cut\nmedian",
-        "\nmax",
-        "of all\nat stake",
-        "window s\nmedian",
-        "\nmax",
-    ),
+    "N", "policy", "crash", "of", "cuts", "lost/cut\nmedian", "\nmax", "of all\nat stake", "window s\nmedian", "\nmax",
     "fsync in\nflight",
-)
+)  # fmt: skip
 _AT_ONCE_HEAD = ("abstain-\ning", "no lock s\ntrusted", "\nabstain.")
 _DELAYED_HEAD = ("lost/cut\nmax", "window\ns", "back\ns", "no lock s\nmedian", "\nmax")
 _WORDS = frozenset({1, 2})
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: CrashResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
         result, place, kind="crash", headline=_headline(result), conditions=_conditions(result),
@@ -53,35 +39,37 @@ def sheet(result: Result, place: str = "") -> Sheet:
     )  # fmt: skip
 
 
-def _headline(result: Result) -> str:
-    groups = result["groups"]
+def _headline(result: CrashResult) -> str:
+    groups = result.groups
     told = []
-    if always := [row for row in groups if row["policy"] == "always"]:
-        told.append(f"always lost {count(_sum(always, 'lost_total'))} in {count(_sum(always, 'cuts'))} cuts")
-    if cut := [row for row in groups if row["policy"] == "everysec" and row["kind"] == "power-cut"]:
-        most, window = max(row["lost_per_cut"]["max"] for row in cut), _most(row["lost_window_s"]["max"] for row in cut)
+    if always := [row for row in groups if row.policy == "always"]:
+        told.append(
+            f"always lost {_total(row.lost_total for row in always)} in {_total(row.cuts for row in always)} cuts"
+        )
+    if cut := [row for row in groups if row.policy == "everysec" and row.kind == "power-cut"]:
+        most, window = _most(row.lost_per_cut.max for row in cut), _most(row.lost_window_s.max for row in cut)
         told.append(f"everysec up to {count(most)} locks, {decimals(window)} s, at a power cut")
-    if delayed := [row for row in result["rows"] if row["restart"] == "delayed"]:
-        cuts = _sum([row for row in groups if row["restart"] == "delayed"], "cuts")
-        told.append(f"delayed restart: {count(_sum(delayed, 'double_grants'))} double grants in {count(cuts)} cuts")
+    if delayed := [row for row in result.rows if row.restart == "delayed"]:
+        cuts = _total(row.cuts for row in groups if row.restart == "delayed")
+        told.append(f"delayed restart: {_total(row.double_grants for row in delayed)} double grants in {cuts} cuts")
     if groups and not told:
-        lost, at_stake = (count(_sum(groups, name)) for name in ("lost_total", "at_stake"))
-        told.append(f"{lost} of {at_stake} locks lost in {count(_sum(groups, 'cuts'))} cuts")
+        lost, at_stake = _total(row.lost_total for row in groups), _total(row.at_stake for row in groups)
+        told.append(f"{lost} of {at_stake} locks lost in {_total(row.cuts for row in groups)} cuts")
     return " · ".join(told) or "nothing finished"
 
 
-def _conditions(result: Result) -> str:
-    conditions, server = result["conditions"], result["fleet"]["server"]
+def _conditions(result: CrashResult) -> str:
+    conditions, server = result.conditions, result.fleet.server
     return " · ".join(
         (
-            "quick" if conditions["quick"] else "full",
-            f"{count(conditions['finished_cuts'])} cuts, {conditions['cuts_per_cell']} per cell, at random phases",
-            f"TTL {conditions['ttl_ms'] / 1000:g} s",
-            f"{conditions['locks_per_s']} locks/s per fleet",
-            f"{server['name']} {server['version']}",
-            f"{conditions['usable_cores']} cores",
-            f"seed {result['seed']}",
-            f"{result['duration_s']:.0f} s",
+            "quick" if conditions.quick else "full",
+            f"{count(conditions.finished_cuts)} cuts, {conditions.cuts_per_cell} per cell, at random phases",
+            f"TTL {conditions.ttl_ms / 1000:g} s",
+            f"{conditions.locks_per_s} locks/s per fleet",
+            f"{server.name} {server.version}",
+            f"{conditions.usable_cores} cores",
+            f"seed {result.seed}",
+            f"{result.duration_s:.0f} s",
         )
     )
 
@@ -89,134 +77,134 @@ def _conditions(result: Result) -> str:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _parts(result: Result) -> Iterator[Part]:
-    at_once = [row for row in result["groups"] if row["restart"] == "at-once"]
+def _parts(result: CrashResult) -> Iterator[Part]:
+    at_once = [row for row in result.groups if row.restart == "at-once"]
     if losing := [row for row in at_once if _may_lose(row)]:
         about = "acknowledged locks that a crashed instance, back at once, did not know"
         yield Part("lost", about, _LOST_HEAD, tuple(map(_lost, losing)), _WORDS)
     if keeping := [row for row in at_once if not _may_lose(row)]:
         yield Part("kept", "what must lose nothing", _LOST_HEAD, tuple(map(_lost, keeping)), _WORDS)
     about = "restarted {}: leases that two clients held, of those asked for"
-    if at_once := _by_crash(row for row in result["rows"] if row["restart"] == "at-once"):
-        telling = [rows for rows in at_once if any(map(_tells, rows))]
+    if back := _by_crash(row for row in result.rows if row.restart == "at-once"):
+        telling = [rows for rows in back if any(map(_tells, rows))]
         yield _twice_part("granted twice", about.format("at once"), _AT_ONCE_HEAD, telling)
-    if delayed := _by_crash(row for row in result["rows"] if row["restart"] == "delayed"):
-        lost = {_named(row): row for row in result["groups"] if row["restart"] == "delayed"}
+    if delayed := _by_crash(row for row in result.rows if row.restart == "delayed"):
+        lost = {_named(row): row for row in result.groups if row.restart == "delayed"}
         yield _twice_part("delayed", about.format("after the longest TTL"), _DELAYED_HEAD, delayed, lost)
 
 
-def _by_crash(rows: Iterable[Row]) -> list[list[Row]]:
-    told: dict[tuple[str, ...], list[Row]] = {}
+def _by_crash(rows: Iterable[CrashRow]) -> list[list[CrashRow]]:
+    told: dict[tuple[str, ...], list[CrashRow]] = {}
     for row in rows:
         told.setdefault(_named(row), []).append(row)
     return list(told.values())
 
 
-def _tells(row: Row) -> bool:
+def _tells(row: CrashRow) -> bool:
     """Whether there is more to say of a row than that nothing may be lost, and was not."""
-    return _may_lose(row) or row["double_grants"] > 0 or row["verdict"] != "as expected"
+    return _may_lose(row) or row.double_grants > 0 or row.verdict != "as expected"
 
 
 def _twice_part(
     name: str,
     about: str,
     head: tuple[str, ...],
-    groups: Sequence[Sequence[Row]],
-    lost: Mapping[tuple[str, ...], Row] | None = None,
+    groups: Sequence[Sequence[CrashRow]],
+    lost: Mapping[tuple[str, ...], CrashGroup] | None = None,
 ) -> Part:
     """`lost`: what delayed groups lost, by their names; None = these came back at once, and stand in other tables."""
-    margins = 1 + max((row["margin"] for rows in groups for row in rows), default=0)
+    margins = 1 + max((row.margin for rows in groups for row in rows), default=0)
     trusted = ("trusted,\nmargin 0", *(f"\n{margin}" for margin in range(1, margins)))
     rows = tuple(_twice(rows, margins, lost[_named(rows[0])] if lost else None) for rows in groups)
     return Part(name, about, ("N", "policy", "crash", "of", *trusted, *head), rows, _WORDS)
 
 
-def _may_lose(row: Row) -> bool:
-    return row["expected_loss"] not in ("none", "none-unless-in-flight")
+def _may_lose(row: CrashGroup) -> bool:
+    return row.expected_loss not in ("none", "none-unless-in-flight")
 
 
-def _named(row: Row) -> tuple[str, ...]:
-    return str(row["instances"]), row["policy"], _KINDS[row["kind"]], str(row["crashed"])
+def _named(row: CrashGroup) -> tuple[str, ...]:
+    return str(row.instances), row.policy, _KINDS[row.kind], str(row.crashed)
 
 
-def _lost(row: Row) -> tuple[str, ...]:
-    window = row["lost_window_s"]
+def _lost(row: CrashGroup) -> tuple[str, ...]:
+    window = row.lost_window_s
     return (
         *_named(row),
-        count(row["cuts"]),
-        decimals(row["lost_per_cut"]["median"], 0),
-        decimals(row["lost_per_cut"]["max"], 0),
-        MISSING if row["lost_share"] is None else f"{row['lost_share']:.0%}",
-        decimals(window["median"]),
-        decimals(window["max"]),
-        f"{row['fsync_in_flight']['cuts']}/{row['cuts']}" + _mark(row),
+        count(row.cuts),
+        decimals(row.lost_per_cut.median, 0),
+        decimals(row.lost_per_cut.max, 0),
+        MISSING if row.lost_share is None else f"{row.lost_share:.0%}",
+        decimals(window.median),
+        decimals(window.max),
+        f"{row.fsync_in_flight.cuts}/{row.cuts}" + _mark(row),
     )
 
 
-def _twice(rows: Sequence[Row], margins: int, lost: Row | None) -> tuple[str, ...]:
-    trusting = {row["margin"]: row for row in rows if not row["abstention"]}
-    abstaining = [row for row in rows if row["abstention"]]
+def _twice(rows: Sequence[CrashRow], margins: int, lost: CrashGroup | None) -> tuple[str, ...]:
+    trusting = {row.margin: row for row in rows if not row.abstention}
+    abstaining = [row for row in rows if row.abstention]
     held = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(margins)]
-    waits = [decimals(_most(row["unavailable_s"]["max"] for row in some)) for some in (trusting.values(), abstaining)]
+    waits = [decimals(_most(row.unavailable_s.max for row in some)) for some in (trusting.values(), abstaining)]
     if lost is not None:
-        window_s, back_s = lost["lost_window_s"]["max"], _most(row["back_s"]["max"] for row in rows)
-        usual_s = _most(row["unavailable_s"]["median"] for row in rows)
-        gone = decimals(lost["lost_per_cut"]["max"], 0)
+        window_s, back_s = lost.lost_window_s.max, _most(row.back_s.max for row in rows)
+        usual_s = _most(row.unavailable_s.median for row in rows)
+        gone = decimals(lost.lost_per_cut.max, 0)
         return (*_named(rows[0]), *held, gone, *map(decimals, (window_s, back_s, usual_s)), waits[0])
     return (*_named(rows[0]), *held, _doubled(abstaining), *waits)
 
 
-def _doubled(rows: Sequence[Row]) -> str:
-    text = f"{_sum(rows, 'double_grants')}/{_sum(rows, 'asked')}"
-    return text + ("" if all(row["verdict"] == "as expected" for row in rows) else " !")
+def _doubled(rows: Sequence[CrashRow]) -> str:
+    text = f"{sum(row.double_grants for row in rows)}/{sum(row.asked for row in rows)}"
+    return text + ("" if all(row.verdict == "as expected" for row in rows) else " !")
 
 
-def _mark(row: Row) -> str:
-    return "" if row["verdict"] == "as expected" else " !"
+def _mark(row: CrashGroup) -> str:
+    return "" if row.verdict == "as expected" else " !"
 
 
 # -- sentences -------------------------------------------------------------------------------------------------------
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str]]:
-    yield from _findings(result["rows"])
-    for row in result["groups"]:
-        if row["fsync_in_flight"]["apart"] and row["fsync_in_flight"]["cuts"]:
+def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
+    yield from _findings(result.rows)
+    for row in result.groups:
+        if row.fsync_in_flight.apart and row.fsync_in_flight.cuts:
             yield "apart", _apart(row)
-    yield "shim", _checked(result["cross_check"])
-    yield from _words(result["conditions"]["locks_per_s"])
+    yield "shim", _checked(result.cross_check)
+    yield from _words(result.conditions.locks_per_s)
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in result["skipped"]:  # what only this machine cannot do is among the warnings
-        if impossible(one["policy"], one["kind"]) is None:
+    for one in result.skipped:  # what only this machine cannot do is among the warnings
+        if impossible(one.policy, one.kind) is None:
             continue
-        reasons.setdefault((one["policy"], one["reason"]), []).append(_KINDS[one["kind"]])
+        reasons.setdefault((one.policy, one.reason), []).append(_KINDS[one.kind])
     for (policy, reason), kinds in reasons.items():
         yield "skipped", f"{policy} × {' · '.join(kinds)}: {reason}"
 
 
-def _findings(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
     for name, chosen in (
-        ("always", [row for row in rows if row["policy"] == "always"]),
-        ("delayed", [row for row in rows if row["restart"] == "delayed"]),
-        ("abstaining", [row for row in rows if row["abstention"]]),
-        ("margin ≥ 1", [row for row in rows if _is_one_of_odd(row) and row["margin"] and not row["abstention"]]),
+        ("always", [row for row in rows if row.policy == "always"]),
+        ("delayed", [row for row in rows if row.restart == "delayed"]),
+        ("abstaining", [row for row in rows if row.abstention]),
+        ("margin ≥ 1", [row for row in rows if _is_one_of_odd(row) and row.margin and not row.abstention]),
     ):
         if chosen:
             yield name, _safe(name, chosen)
-    memory = [row for row in rows if _is_one_of_odd(row) and not row["margin"] and row["policy"] == "none"]
-    if doubled := [row for row in memory if row["restart"] == "at-once" and not row["abstention"]]:
-        twice, asked = count(_sum(doubled, "double_grants")), count(_sum(doubled, "asked"))
+    memory = [row for row in rows if _is_one_of_odd(row) and not row.margin and row.policy == "none"]
+    if doubled := [row for row in memory if row.restart == "at-once" and not row.abstention]:
+        twice, asked = _total(row.double_grants for row in doubled), _total(row.asked for row in doubled)
         yield (
             "margin 0",
             (f"one restart without persistence, odd N, trusted at once: {twice} of {asked} locks granted twice"),
         )
 
 
-def _apart(row: Row) -> str:
-    in_flight = row["fsync_in_flight"]
-    where = f"{row['policy']} × {_KINDS[row['kind']]} of {row['crashed']}, N={row['instances']}"
-    told = f"{in_flight['cuts']} of {row['cuts']} cuts had a sync in flight"
-    most = in_flight["lost_per_cut_max"]
+def _apart(row: CrashGroup) -> str:
+    in_flight = row.fsync_in_flight
+    where = f"{row.policy} × {_KINDS[row.kind]} of {row.crashed}, N={row.instances}"
+    told = f"{in_flight.cuts} of {row.cuts} cuts had a sync in flight"
+    most = in_flight.lost_per_cut_max
     return f"{where}: {told} and lost {f'up to {count(most)} locks' if most else 'nothing'}"
 
 
@@ -246,54 +234,54 @@ def _words(locks_per_s: int) -> Iterator[tuple[str, str]]:
     )
 
 
-def _is_one_of_odd(row: Row) -> bool:
-    return bool(row["crashed"] == 1 and row["instances"] % 2)
+def _is_one_of_odd(row: CrashGroup) -> bool:
+    return bool(row.crashed == 1 and row.instances % 2)
 
 
-def _safe(name: str, rows: Sequence[Row]) -> str:
-    doubled, asked = _sum(rows, "double_grants"), _sum(rows, "asked")
-    cuts = sum({(*_named(row), row["restart"]): row["cuts"] for row in rows}.values())
+def _safe(name: str, rows: Sequence[CrashRow]) -> str:
+    doubled = sum(row.double_grants for row in rows)
+    cuts = sum({(*_named(row), row.restart): row.cuts for row in rows}.values())
     bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if not doubled and cuts >= 6 else ""
     about = {
-        "always": f"{count(_sum([row for row in rows if not row['abstention']], 'lost_total'))} locks lost, ",
+        "always": f"{_total(row.lost_total for row in rows if not row.abstention)} locks lost, ",
         "delayed": "restarted after the longest TTL: ",
         "abstaining": "the clients let a restarted instance abstain for the longest TTL: ",
         "margin ≥ 1": "one restart, odd N, trusted at once: ",
     }[name]
-    return f"{about}{count(doubled)} of {count(asked)} locks granted twice in {count(cuts)} cuts{bound}"
+    asked = _total(row.asked for row in rows)
+    return f"{about}{count(doubled)} of {asked} locks granted twice in {count(cuts)} cuts{bound}"
 
 
-def _checked(checked: Row) -> str:
-    if checked["status"] == "skipped":
-        return f"not checked against a real file system: {checked['reason']}"
+def _checked(checked: CrossCheck) -> str:
+    if checked.status == "skipped":
+        return f"not checked against a real file system: {checked.reason}"
     told = ", ".join(
-        f"{row['policy']} lost {row['lost']} of {row['acknowledged']} (the shim says {row['lost_by_shim']})"
-        for row in checked["rows"]
+        f"{row.policy} lost {row.lost} of {row.acknowledged} (the shim says {row.lost_by_shim})" for row in checked.rows
     )
-    same = "agrees with" if checked["status"] == "agrees" else "DIFFERS from"
+    same = "agrees with" if checked.status == "agrees" else "DIFFERS from"
     return f"{same} ext4 shut down hard: {told}"
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------
 
 
-def _sum(rows: Iterable[Row], name: str) -> int:
-    return sum(row[name] for row in rows)
+def _total(numbers: Iterable[int]) -> str:
+    return count(sum(numbers))
 
 
 def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def suite(result: Result) -> Suite:
+def suite(result: CrashResult) -> Suite:
     """Every cell as a JUnit case."""
     cases = [
         Case(
-            f"N={row['instances']} {row['policy']} {row['kind']} of {row['crashed']} {row['restart']} margin "
-            f"{row['margin']}{' abstaining' if row['abstention'] else ''}",
-            ROW_WORDS[row["verdict"]].status,
-            row["reason"] or f"lost {row['lost_total']}, granted twice {row['double_grants']} of {row['asked']}",
+            f"N={row.instances} {row.policy} {row.kind} of {row.crashed} {row.restart} margin {row.margin}"
+            f"{' abstaining' if row.abstention else ''}",
+            ROW_WORDS[row.verdict].status,
+            row.reason or f"lost {row.lost_total}, granted twice {row.double_grants} of {row.asked}",
         )
-        for row in result["rows"]
+        for row in result.rows
     ]
-    return Suite("crash", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
+    return Suite("crash", result.started_at, result.duration_s, cases, {"id": result.id})

@@ -4,21 +4,23 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
 from bench.experiments.crash.crashing_fleet import append_only_files, keys_in
-from bench.experiments.crash.cross_check import Compared, judge
+from bench.experiments.crash.cross_check import judge
 from bench.experiments.crash.experiment import doable, judge_crash
-from bench.experiments.crash.judge import Crash, CutFacts
+from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Loss, cells
 from bench.experiments.crash.plan import CrashPlan, full_crashes, load_range_s, needs_shim, quick_crashes, seconds_of
+from bench.experiments.crash.result import Compared, CrossCheck
 from bench.run.journal import Journal
 
 OPTIONS = {
     "instances": "1,3,5", "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
     "resume": None, "out": None, "seed": 1,
 }  # fmt: skip
-AGREED = {"status": "agrees", "reason": None, "rows": []}
+AGREED = CrossCheck("agrees")
 
 
 def plan(**options: object) -> CrashPlan:
@@ -96,7 +98,7 @@ def test_without_the_shim_what_needs_it_is_skipped_with_the_reason() -> None:
     left, skipped = doable(plan(), "there is no compiler")
     assert left.crashes
     assert not any(map(needs_shim, left.crashes))
-    reasons = {(one["policy"], one["kind"]): one["reason"] for one in skipped}
+    reasons = {(one.policy, one.kind): one.reason for one in skipped}
     assert reasons["everysec", "power-cut"] == reasons["everysec", "kill"] == "there is no compiler"
     assert "no append-only" not in reasons.get(("none", "kill"), "")
     assert doable(plan(), None)[0] == plan()
@@ -122,28 +124,29 @@ def compared(policy: str, lost: int, by_shim: int, kept: int = 50, durable: int 
 
 def test_shim_and_disk_agree_by_pattern_and_the_ledger_never_promises_more() -> None:
     fine = [compared("no", 100, 100, 0, 0), compared("everysec", 20, 22), compared("always", 0, 0)]
-    assert judge(fine)["status"] == "agrees"
+    assert judge(fine).status == "agrees"
     for wrong in (
         compared("everysec", 20, 20, 40, 50), compared("everysec", 20, 0), compared("everysec", 0, 20),
         compared("always", 1, 0), compared("always", 0, 1), compared("no", 50, 100),
     ):  # fmt: skip
         found = judge([wrong])
-        assert found["status"] == "differs"
-        assert found["reason"].startswith(wrong.policy)
+        assert found.status == "differs"
+        assert found.reason.startswith(wrong.policy)
 
 
 def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
-    row = {
-        "instances": 3, "policy": "always", "kind": "power-cut", "crashed": 1, "restart": "at-once", "margin": 0,
-        "abstention": True, "verdict": "as expected", "reason": None,
-    }  # fmt: skip
-    bad = {**row, "verdict": "violated", "reason": "9 lost"}
-    missing = {**row, "verdict": "not shown", "reason": "nothing was lost"}
-    assert judge_crash([], [row], AGREED)["status"] == "pass"
-    assert judge_crash([], [row, missing], AGREED)["status"] == "inconclusive"
+    facts = CutFacts(
+        Crash(3, "always", "power-cut", 1, "at-once"), 1, 1.5, (), (Loss(0, None, 9, 9, 0, None),),
+        (AskedAgain(0, True, 9, 0),), 0.1, {},
+    )  # fmt: skip
+    (row,) = cells([facts])
+    bad = structs.replace(row, verdict="violated", reason="9 lost")
+    missing = structs.replace(row, verdict="not shown", reason="nothing was lost")
+    assert judge_crash([], [row], AGREED).status == "pass"
+    assert judge_crash([], [row, missing], AGREED).status == "inconclusive"
     judged = judge_crash([], [row, missing, bad], AGREED)
-    assert judged["status"] == "violated"
-    assert judged["reasons"][0] == "N=3, always, power-cut of 1, at-once, margin 0, abstaining: 9 lost"
-    assert judge_crash([], [], AGREED)["status"] == "inconclusive"
-    assert judge_crash([], [row], {"status": "differs", "reason": "x"})["status"] == "inconclusive"
-    assert judge_crash([], [row], AGREED, ["a group was given up"])["status"] == "inconclusive"
+    assert judged.status == "violated"
+    assert judged.reasons[0] == "N=3, always, power-cut of 1, at-once, margin 0, abstaining: 9 lost"
+    assert judge_crash([], [], AGREED).status == "inconclusive"
+    assert judge_crash([], [row], CrossCheck("differs", "x")).status == "inconclusive"
+    assert judge_crash([], [row], AGREED, ["a group was given up"]).status == "inconclusive"

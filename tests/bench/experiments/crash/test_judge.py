@@ -5,12 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bench.experiments.crash.judge import (
-    KINDS,
-    POLICIES,
-    Asked,
+    AskedAgain,
     Crash,
     CutFacts,
-    Expected,
     Ledger,
     Loss,
     cells,
@@ -22,6 +19,7 @@ from bench.experiments.crash.judge import (
     spread,
     upper_bound_95,
 )
+from bench.experiments.crash.result import KINDS, POLICIES, MedianAndMax
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.measure.section import builtins_of, typed
 
@@ -36,7 +34,7 @@ def crash(policy="everysec", kind="power-cut", *, instances=3, crashed=1, restar
 def cut(of, lost=0, *, window_s=None, stake=100, ledger=CALM, doubled=0, abstaining=0, number=0):
     window_s = (0.5 if window_s is None else window_s) if lost else None
     losses = tuple(Loss(0, place, stake, stake, lost, window_s) for place in (0, None))
-    asked = (Asked(0, False, 20, doubled), Asked(0, True, 20, abstaining))
+    asked = (AskedAgain(0, False, 20, doubled), AskedAgain(0, True, 20, abstaining))
     return CutFacts(of, number, 1.5, (ledger,), losses, asked, 0.1, {"trusting": 0.01, "abstaining": 2.0})
 
 
@@ -83,9 +81,9 @@ def test_a_second_grant_needs_a_quorum_that_does_not_know_the_first(instances, c
 
 
 def test_delay_and_abstention_make_every_crash_safe() -> None:
-    assert crash("none", "kill").expected_double_grants(0, abstention=True) is Expected.NONE
-    assert crash("none", "kill", restart="delayed").expected_double_grants(0, abstention=False) is Expected.NONE
-    assert crash("everysec", "kill").expected_double_grants(0, abstention=False) is Expected.NONE_UNLESS_IN_FLIGHT
+    assert crash("none", "kill").expected_double_grants(0, abstention=True) == "none"
+    assert crash("none", "kill", restart="delayed").expected_double_grants(0, abstention=False) == "none"
+    assert crash("everysec", "kill").expected_double_grants(0, abstention=False) == "none-unless-in-flight"
 
 
 # -- losses: as expected, and red ------------------------------------------------------------------------------------
@@ -110,10 +108,10 @@ def test_everysec_loses_nothing_at_kill_unless_a_sync_was_in_flight_and_those_cu
     cuts = [cut(of), cut(of, 40, ledger=SYNCING, window_s=0.6)]
     assert judge_loss(cuts) == (AS_EXPECTED, None)
     figures = loss_figures(cuts)
-    assert (figures["lost_total"], figures["lost_per_cut"]["max"], figures["at_stake"]) == (0, 0, 100)
-    assert figures["lost_upper_bound_95"] == 1.0
-    apart = figures["fsync_in_flight"]
-    assert (apart["cuts"], apart["share"], apart["lost_total"], apart["lost_window_max_s"]) == (1, 0.5, 40, 0.6)
+    assert (figures.lost_total, figures.lost_per_cut.max, figures.at_stake) == (0, 0, 100)
+    assert figures.lost_upper_bound_95 == 1.0
+    apart = figures.fsync_in_flight
+    assert (apart.cuts, apart.share, apart.lost_total, apart.lost_window_max_s) == (1, 0.5, 40, 0.6)
 
 
 @pytest.mark.parametrize("kind", ["kill", "kill-slow-fsync"])
@@ -183,7 +181,7 @@ def test_double_grants_after_a_kill_are_excused_by_a_sync_in_flight_alone() -> N
 
 
 def test_nobody_asked_shows_nothing() -> None:
-    silent = replace(cut(crash()), asked=(Asked(0, False, 0, 0),))
+    silent = replace(cut(crash()), asked=(AskedAgain(0, False, 0, 0),))
     assert judge_double_grants([silent], 0, abstention=False)[0] == NOT_KNOWN
 
 
@@ -198,23 +196,21 @@ def test_the_bound_of_what_was_never_seen_is_three_over_n() -> None:
 
 
 def test_spread_is_median_and_maximum() -> None:
-    assert spread([3, 1, 10]) == {"median": 3, "max": 10}
-    assert spread([]) == {"median": None, "max": None}
+    assert spread([3, 1, 10]) == MedianAndMax(median=3, max=10)
+    assert spread([]) == MedianAndMax(median=None, max=None)
 
 
 def test_a_cell_holds_its_figures_and_the_worst_verdict() -> None:
     cuts = [cut(crash(), 10, window_s=0.2, doubled=2), cut(crash(), 30, window_s=0.8, abstaining=1, number=1)]
     trusting, abstaining = cells(cuts)
-    assert (trusting["margin"], trusting["abstention"], trusting["cuts"]) == (0, False, 2)
-    assert (trusting["lost_per_cut"], trusting["lost_window_s"]) == (
-        {"median": 20, "max": 30},
-        {"median": 0.5, "max": 0.8},
-    )
-    assert (trusting["double_grants"], trusting["asked"], trusting["cuts_with_double_grants"]) == (2, 40, 1)
-    assert (trusting["verdict"], trusting["reason"]) == (AS_EXPECTED, None)
-    assert trusting["unavailable_s"]["max"] == 0.01
-    assert (abstaining["verdict"], abstaining["unavailable_s"]["max"]) == (VIOLATED, 2.0)
-    assert group(cuts)["lost_total"] == 40
+    assert (trusting.margin, trusting.abstention, trusting.cuts) == (0, False, 2)
+    assert trusting.lost_per_cut == MedianAndMax(median=20, max=30)
+    assert trusting.lost_window_s == MedianAndMax(median=0.5, max=0.8)
+    assert (trusting.double_grants, trusting.asked, trusting.cuts_with_double_grants) == (2, 40, 1)
+    assert (trusting.verdict, trusting.reason) == (AS_EXPECTED, None)
+    assert trusting.unavailable_s.max == 0.01
+    assert (abstaining.verdict, abstaining.unavailable_s.max) == (VIOLATED, 2.0)
+    assert group(cuts).lost_total == 40
 
 
 def test_cuts_survive_the_journal() -> None:

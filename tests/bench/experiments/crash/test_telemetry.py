@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bench.experiments.crash.experiment import export_crashes
-from bench.experiments.crash.judge import Asked, Crash, CutFacts, Loss
+from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Loss
 from tests.doubles.collector import Collector, attributes_of
 
 
 def cut(policy: str, lost: int, window_s: float | None, doubled: int) -> CutFacts:
     losses = (Loss(1, None, 100, 50, lost, window_s), Loss(1, 0, 100, 50, 9 * lost, window_s))
-    asked = (Asked(1, False, 10, doubled), Asked(1, True, 10, 0))
+    asked = (AskedAgain(1, False, 10, doubled), AskedAgain(1, True, 10, 0))
     return CutFacts(Crash(3, policy, "power-cut", 3, "all"), 1, 1.0, (), losses, asked, 0.1, {})
 
 

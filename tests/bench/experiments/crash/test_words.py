@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
-from bench.experiments.crash.experiment import sections_of
-from bench.experiments.crash.judge import Asked, Crash, CutFacts, Ledger, Loss
+from bench.cli.commands import execute
+from bench.experiments.crash.experiment import concluded, conditions
+from bench.experiments.crash.figures import figures
+from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Ledger, Loss
+from bench.experiments.crash.plan import CrashPlan
+from bench.experiments.crash.result import Compared, CrashFleet, CrashKind, CrashResult, CrashSkipped, CrossCheck
 from bench.experiments.crash.words import sheet, suite
+from bench.measure.environment import Environment
 from bench.measure.expectation import conclude_rows
 from bench.report.sheet import print_sheet, sheet_markdown
+from bench.run.experiment import Header
+from bench.topology.disk import SyncLatency
+from bench.topology.server import ServerBinary
 
-AGREES = {
-    "status": "agrees",
-    "reason": None,
-    "rows": [{"policy": "everysec", "acknowledged": 900, "lost": 41, "lost_by_shim": 41}],
-}
+OLD = Path(__file__).parents[3] / "histories" / "results" / "crash.json"
+AGREES = CrossCheck("agrees", None, (Compared("everysec", 900, 41, 41),))
+HEADER = Header(
+    id="7f3a", command=("lockbench", "crash"), seed=1, started_at="2026-11-21T01:02:03Z", duration_s=250.0,
+    interrupted=False, environment=Environment(packages={}),
+)  # fmt: skip
+FLEET = CrashFleet(
+    server=ServerBinary("redis-server", "redis", "7.0.15"), fdatasync_s=SyncLatency(100, 0.001, 0.002, 0.003)
+)
 
 
 def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[CutFacts]:
@@ -26,7 +39,7 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
     losses = tuple(Loss(margin, place, 200, 190, lost, window_s) for margin in crash.margins for place in (0, None))
     told = (False,) if crash.restart == "delayed" else (False, True)
     asked = tuple(
-        Asked(margin, abstention, 20, 0 if margin or abstention else doubled)
+        AskedAgain(margin, abstention, 20, 0 if margin or abstention else doubled)
         for margin in crash.margins
         for abstention in told
     )
@@ -35,17 +48,14 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
     return [CutFacts(crash, number, 1.5, ledgers, losses, asked, 2.04, unavailable_s) for number in range(20)]
 
 
-def result(*groups: list[CutFacts], skipped: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    return {
-        **sections_of(groups, skipped, AGREES, []),
-        "interrupted": False,
-        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
-        "conditions": {
-            "quick": True, "finished_cuts": 20 * len(groups), "cuts_per_cell": 20, "ttl_ms": 2000, "locks_per_s": 240,
-            "usable_cores": 2,
-        },
-        "seed": 1, "id": "7f3a", "started_at": "2026-11-21T01:02:03Z", "duration_s": 250.0,
-    }  # fmt: skip
+def result(*groups: list[CutFacts], skipped: tuple[CrashSkipped, ...] = ()) -> CrashResult:
+    plan = CrashPlan(tuple(cuts[0].crash for cuts in groups), 20, 240, 14, seed=1, quick=True)
+    of_all = [cut for cuts in groups for cut in cuts]
+    return concluded(HEADER, FLEET, conditions(plan, of_all), groups, skipped=skipped, checked=AGREES)
+
+
+def skipped(kind: CrashKind, reason: str) -> CrashSkipped:
+    return CrashSkipped(policy="no", kind=kind, instances=(3,), reason=reason)
 
 
 FINE = result(
@@ -55,14 +65,11 @@ FINE = result(
     + cuts(Crash(3, "everysec", "kill", 1, "at-once"), 0, 0),
     cuts(Crash(3, "none", "kill", 1, "at-once"), 190, 20),
     cuts(Crash(3, "none", "kill", 1, "delayed"), 190, 0),
-    skipped=(
-        {"policy": "no", "kind": "kill-slow-fsync", "instances": [3], "reason": "there is none"},
-        {"policy": "no", "kind": "power-cut", "instances": [3], "reason": "no compiler"},
-    ),
+    skipped=(skipped("kill-slow-fsync", "there is none"), skipped("power-cut", "no compiler")),
 )
 
 
-def printed(found: dict[str, Any], width: int) -> str:
+def printed(found: CrashResult, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     print_sheet(sheet(found, "here"), console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -107,12 +114,8 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     assert any("20/400 !" in line for line in lines)
 
 
-def cut_short(result: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **result,
-        "interrupted": True,
-        "verdict": conclude_rows([], interrupted="interrupted after 3 cuts").to_json(),
-    }
+def cut_short(result: CrashResult) -> CrashResult:
+    return structs.replace(result, interrupted=True, verdict=conclude_rows([], interrupted="interrupted after 3 cuts"))
 
 
 def test_a_run_that_was_cut_says_so() -> None:
@@ -130,7 +133,30 @@ def test_markdown_and_junit_say_the_same() -> None:
     assert text.startswith("## AS EXPECTED: always lost 0 in 20 cuts")
     assert "| 3 | everysec | power cut | 1 | 280/400 | 0/400 | 0/800 | 0.02 | 2.05 |" in text
     whole = suite(FINE)
-    assert len(whole.cases) == len(FINE["rows"]) == 4 * 4 + 2
+    assert len(whole.cases) == len(FINE.rows) == 4 * 4 + 2
     assert {case.status for case in whole.cases} == {"pass"}
     bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 0))
     assert {case.status for case in suite(bad).cases} == {"violated"}
+
+
+def test_figures_show_what_was_lost_and_granted_twice() -> None:
+    lost, double = figures(FINE)
+    assert lost.title == "2 of 5 cases lost no acknowledged lock; the worst crash lost 380"
+    assert "1/3 none kill later" in lost.svg
+    assert double.title == "Cuts with a double grant: 0 if restarted instances abstain, 60 if trusted"
+    assert "1 of 3, margin 1, abstains" in double.svg
+
+
+def test_a_group_of_cuts_that_all_stand_apart_is_in_no_figure_of_losses() -> None:
+    apart = result(cuts(Crash(1, "everysec", "kill", 1, "at-once"), 7, 3, in_flight=1))
+    assert apart.groups[0].lost_per_cut.max is None
+    assert figures(apart) == []
+    assert "20 of 20 cuts had a sync in flight" in printed(apart, 200)
+
+
+def test_a_result_of_an_earlier_release_is_told_whole(tmp_path: Path) -> None:
+    page, text = tmp_path / "old.html", tmp_path / "old.md"
+    assert execute(["report", str(OLD), "--html", str(page), "--markdown", str(text), "--quiet"]) == 0
+    assert text.read_text("utf-8").startswith("## AS EXPECTED: always lost 0 in 18 cuts · everysec up to 258 locks")
+    assert "| 3 | everysec | power cut | 2 | 44/46 | 43/45 | 0/92 | 1.68 | 4.05 |" in text.read_text("utf-8")
+    assert "Cuts with a double grant: " in page.read_text("utf-8")

@@ -7,7 +7,6 @@ import pytest
 
 from bench.experiments.capacity.figures import figures as capacity_figures
 from bench.experiments.compare.figures import figures as comparison_figures
-from bench.experiments.crash.figures import figures as crash_figures
 from bench.experiments.fsync.figures import figures as fsync_figures
 from bench.experiments.split_votes.figures import figures as split_votes_figures
 
@@ -147,24 +146,6 @@ def test_names_of_points_cover_nothing_and_stand_once():
     assert abs(float(left) - float(right)) > 70 or abs(float(top) - float(other)) >= 13
     crowd = plot(axes, [Spot(5 + n / 50, 5, "c1", f"always N{n}") for n in range(20)], name="n", about="a")
     assert 0 < crowd.count("over spot") < 10, "rather no name than one over another"
-
-
-def test_crashes_show_what_was_lost_and_granted_twice():
-    group = {"instances": 3, "crashed": 1, "policy": "everysec", "kind": "power-cut", "restart": "delayed"}
-    groups = [
-        {**group, "lost_per_cut": {"median": 12.0, "max": 90}},
-        {**group, "lost_per_cut": {"median": 0, "max": 0}},
-    ]
-    row = {"instances": 3, "crashed": 1, "restart": "at-once", "margin": 0, "cuts": 20}
-    rows = [
-        {**row, "abstention": False, "cuts_with_double_grants": 11},
-        {**row, "abstention": True, "cuts_with_double_grants": 0},
-    ]
-    lost, double = crash_figures({"groups": groups, "rows": rows})
-    assert lost.title == "1 of 2 cases lost no acknowledged lock; the worst crash lost 90"
-    assert "1/3 everysec power-cut later" in lost.svg
-    assert double.title == "Cuts with a double grant: 0 if restarted instances abstain, 11 if trusted"
-    assert "11 of 20 cuts" in double.svg
 
 
 def test_split_votes_stand_beside_the_closed_form(request):

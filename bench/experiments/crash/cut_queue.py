@@ -17,7 +17,7 @@ from random import Random
 
 from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.cut import Cut, finish
+from bench.experiments.crash.cut import OneCut, finish
 from bench.experiments.crash.judge import Crash, CutFacts
 from bench.experiments.crash.plan import DEPTH, CrashPlan, lanes_of, seconds_of
 from bench.run.journal import Journal
@@ -34,8 +34,8 @@ _ROUNDS = 2  # of all lanes: then it is known how fast it goes here
 _CUT_S = 90.0  # a cut that takes so long hangs
 
 
-class Sitting:
-    """One go at a plan. `failures`: in words, what was given up."""
+class CutQueue:
+    """The cuts that are to be made yet. `failures`: in words, what was given up."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Sitting:
                 raise end
 
     async def _lane(self) -> None:
-        place = _Held()
+        place = _LaneFleet()
         try:
             while self._waiting:
                 order, crash, number = self._waiting.pop()
@@ -116,7 +116,7 @@ class Sitting:
             async with self._moved:
                 self._moved.notify_all()
 
-    async def _tried(self, held: _Held, order: int, crash: Crash, number: int) -> CutFacts | None:
+    async def _tried(self, held: _LaneFleet, order: int, crash: Crash, number: int) -> CutFacts | None:
         """The cut, tried a few times; None when it was given up."""
         prefix = f"lockbench:{self._run_id}:{order}-{number}:"
         for _ in range(TRIES):
@@ -124,7 +124,7 @@ class Sitting:
             try:
                 async with asyncio.timeout(_CUT_S):
                     place = await held.of(crash, self._server)
-                    return await Cut(place, crash, number, prefix, dice, self._plan.locks_per_s).run()
+                    return await OneCut(place, crash, number, prefix, dice, self._plan.locks_per_s).run()
             except (BenchError, LockcoreError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 await held.leave()
@@ -149,7 +149,7 @@ class Sitting:
         return f"about {minutes} min {seconds:02} s left"
 
 
-class _Held:
+class _LaneFleet:
     """The place that a lane holds, if any."""
 
     def __init__(self) -> None:

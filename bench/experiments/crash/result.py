@@ -1,0 +1,167 @@
+"""What `lockbench crash` stores: *groups of cuts, cells by margin and abstention, the shim's check → a typed result*.
+
+Rules: a lock is counted once, whatever number of instances lost it. Source: bench.measure.section;
+bench.experiments.crash.judge, which makes groups and rows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
+
+from bench.measure.expectation import RowWord
+from bench.measure.result import Document
+from bench.measure.section import Amount, Count, Section, Share, says
+from bench.topology.disk import SyncLatency
+from bench.topology.server import ServerBinary
+
+Policy = Literal["none", "no", "everysec", "always"]
+CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
+Restart = Literal["at-once", "delayed"]
+Expected = Literal["none", "some", "nearly-all", "none-unless-in-flight"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+KINDS: tuple[CrashKind, ...] = get_args(CrashKind)
+RESTARTS: tuple[Restart, ...] = get_args(Restart)
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
+
+class MedianAndMax(Section, frozen=True, kw_only=True):
+    """Over cuts; null without any."""
+
+    median: Annotated[Amount | None, says("half of the cuts have no more")]
+    max: Annotated[Amount | None, says("most seen")]
+
+
+class SyncInFlight(Section, frozen=True, kw_only=True):
+    """Cuts with a sync in flight."""
+
+    cuts: Annotated[Count, says("whose ledger showed a sync at an instance's end: running, just over, or asked for")]
+    share: Annotated[Share, says("of all cuts")]
+    apart: Annotated[bool, says("true: the figures beside leave these cuts out, as everysec may lose locks in them")]
+    lost_total: Annotated[Count, says("locks lost in these cuts")]
+    lost_per_cut_max: Annotated[Count, says("most locks lost in one of these cuts")]
+    lost_window_max_s: Annotated[Amount | None, says("widest window of these cuts; null when they lost nothing")]
+
+
+class LossFigures(Section, frozen=True, kw_only=True):
+    """What some cuts lost."""
+
+    acknowledged: Annotated[Count, says("locks that a crashed instance had acknowledged, in all cuts")]
+    at_stake: Annotated[Count, says("of those: still valid when it was back (at-once), at the cut (delayed)")]
+    lost_total: Annotated[Count, says("of those at stake: not known to a crashed instance any more")]
+    lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")]
+    lost_per_cut: Annotated[MedianAndMax, says("locks lost per cut, each counted once")]
+    cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
+    lost_upper_bound_95: Annotated[
+        Share | None, says("95 % upper bound of the rate of cuts that lose anything (3/n), where none did; else null")
+    ]
+    lost_window_s: Annotated[
+        MedianAndMax, says("from the acknowledgement of the oldest lost lock to its instance's end, over losing cuts")
+    ]
+    fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
+
+
+class CrashGroup(LossFigures, frozen=True, kw_only=True):
+    """One group of cuts, locks of all margins together."""
+
+    instances: Annotated[AtLeastOne, says("N")]
+    quorum: Annotated[AtLeastOne, says("N ÷ 2 (rounded down) + 1")]
+    policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
+    kind: Annotated[
+        CrashKind,
+        says(
+            "clean SHUTDOWN; kill -9; kill -9 while every fsync takes 1.5 s (always: 0.2 s); kill -9 and the loss of "
+            "what was not synced; the same with a random part of the tail kept"
+        ),
+    ]
+    crashed: Annotated[AtLeastOne, says("how many instances ended at once and came back")]
+    restart: Annotated[Restart, says("delayed: started again when the longest TTL and drift have passed")]
+    cuts: Annotated[AtLeastOne, says("cuts at random phases")]
+    expected_loss: Annotated[Expected, says("what the policy promises")]
+    verdict: Annotated[RowWord, says("what it came to")]
+    reason: Annotated[str | None, says("why, unless as expected")]
+
+
+class CrashRow(CrashGroup, frozen=True, kw_only=True):
+    """One group, its locks of one vote margin, and what one of the second clients got of them."""
+
+    margin: Annotated[Count, says("vote margin of the first leases")]
+    abstention: Annotated[bool, says("the second client lets a restarted instance abstain for the longest TTL")]
+    asked: Annotated[Count, says("locks the second client asked for while they were valid")]
+    double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
+    cuts_with_double_grants: Annotated[Count, says("cuts with any")]
+    double_grant_upper_bound_95: Annotated[
+        Share | None, says("95 % upper bound of the rate of cuts with any (3/n), where none had; else null")
+    ]
+    back_s: Annotated[MedianAndMax, says("from the end of the instances until all of them answered again")]
+    unavailable_s: Annotated[
+        MedianAndMax, says("from that end to the second client's next grant of a free lock, reconnecting included")
+    ]
+    expected_double_grants: Annotated[Expected, says("what the vote margin, restart and abstention allow")]
+
+
+class CrashSkipped(Section, frozen=True, kw_only=True):
+    """Crashes that were not tried."""
+
+    policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
+    kind: Annotated[CrashKind, says("kind of crash")]
+    instances: Annotated[tuple[int, ...], says("for these N")]
+    reason: Annotated[str, says("why")]
+
+
+class Compared(Section, frozen=True):
+    """One policy under the shim and on a real disk at once."""
+
+    policy: Annotated[Policy, says("appendfsync")]
+    acknowledged: Annotated[Count, says("locks")]
+    lost: Annotated[Count, says("on an ext4 that was shut down hard")]
+    lost_by_shim: Annotated[Count, says("by the shim's ledger at that moment")]
+    kept_bytes: Annotated[Count, says("of the append-only file, on the disk")] = 0
+    durable_bytes: Annotated[Count, says("of it, by the ledger")] = 0
+
+
+class CrossCheck(Section, frozen=True):
+    """The shim against a real file system."""
+
+    status: Annotated[Literal["agrees", "differs", "skipped"], says("skipped: without root, a loop device, or time")]
+    reason: Annotated[str | None, says("why, unless they agree")] = None
+    rows: Annotated[tuple[Compared, ...], says("by policy")] = ()
+
+
+class CrashConditions(Section, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    quick: Annotated[bool, says("a part of the matrix")]
+    ttl_ms: Annotated[Count, says("of every lease")]
+    cuts_per_cell: Annotated[AtLeastOne, says("planned")]
+    locks_per_s: Annotated[Count, says("offered to each fleet, over all margins")]
+    instances: Annotated[tuple[int, ...], says("every N")]
+    concurrent: Annotated[Count, says("fleets at once")]
+    usable_cores: Annotated[Count, says("cores")]
+    planned_cuts: Annotated[Count, says("cuts in all")]
+    finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
+
+
+class CrashFleet(Section, frozen=True, kw_only=True):
+    """What the servers were, and their disk."""
+
+    started: Annotated[Literal[True], says("they were ours")] = True
+    server: Annotated[ServerBinary, says("the program")]
+    fdatasync_s: Annotated[SyncLatency, says("of this disk: seconds per append and fdatasync")]
+
+
+class CrashResult(Document, frozen=True, kw_only=True):
+    """What each AOF policy loses at a crash, and who then gets a lock twice. null: not known, or not applicable."""
+
+    kind: Annotated[Literal["crash"], says("the command that made it")] = "crash"
+    fleet: Annotated[CrashFleet, says("servers and disk")]
+    conditions: Annotated[CrashConditions, says("what was asked for")]
+    groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
+    rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]
+    skipped: Annotated[tuple[CrashSkipped, ...], says("what was not tried")] = ()
+    cross_check: Annotated[CrossCheck, says("the shim against a real file system")]
+    counts: Annotated[dict[str, int], says("rows by verdict")]
+
+
+RESULT = CrashResult
