@@ -149,21 +149,23 @@ def test_in_every_arrival_order_a_round_is_settled_in_time_and_cleaned_up_once(i
         play(fates, order)
 
 
-@pytest.mark.parametrize("instances", [4, 5])
+@pytest.mark.parametrize("instances", [4, pytest.param(5, marks=pytest.mark.slow)])
 def test_in_every_distinct_order_of_more_votes_too(instances: int) -> None:
     for fates, order in distinct_orders(instances, Random(1)):
         play(fates, order)
 
 
 @pytest.mark.parametrize("instances", [2, 3])
-def test_in_every_arrival_order_a_round_in_company_is_counted_like_one_alone(instances: int) -> None:
-    for fates, order in all_orders(instances):
+def test_in_many_arrival_orders_a_round_in_company_is_counted_like_one_alone(instances: int) -> None:
+    plays = list(all_orders(instances))
+    for fates, order in plays if instances < 3 else Random(1).sample(plays, 250):
         play(fates, order, company=2)
 
 
-def test_of_five_instances_a_round_in_company_is_counted_like_one_alone() -> None:
+def test_of_five_instances_too_a_round_alone_and_in_company() -> None:
     random = Random(2)
-    for fates, order in random.sample(list(distinct_orders(5, random)), 600):
+    for fates, order in random.sample(list(distinct_orders(5, random)), 150):
+        play(fates, order)
         play(fates, order, company=2)
 
 
@@ -211,10 +213,6 @@ def breaks_somewhere(instances: int = 3) -> bool:
     except AssertionError:
         return True
     return False
-
-
-def test_the_check_itself_is_content() -> None:
-    assert not breaks_somewhere()
 
 
 def test_a_clean_up_that_is_skipped_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,11 @@ REFUSALS = Flight.refusals
 DIALECTS: tuple[Any, ...] = ((EVALSHA,), (DELIFEQ, DELEX, EVALSHA))
 
 
+def often(*instances: int) -> list[Any]:
+    """Storms of so many instances, each for a while; and one of six, the largest, in test-long."""
+    return [*instances, pytest.param(6, marks=pytest.mark.slow)]
+
+
 def weather(plan: Plan) -> Storm:
     """A whole storm, checked."""
     storm = Storm(plan)
@@ -28,44 +33,45 @@ def weather(plan: Plan) -> Storm:
     return storm
 
 
-@pytest.mark.parametrize("instances", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("instances", often(1, 2, 3, 5))
 def test_in_a_storm_on_few_keys_no_two_leases_are_valid_and_no_key_is_left(instances: int) -> None:
     """Breaks, restarts, stops, pauses, full disks, flushed scripts and killed callers, from two clients."""
-    storm = weather(Plan(seed=instances, instances=instances, dialects=DIALECTS[instances % 2]))
-    assert storm.world.steps > 5_000
-    assert min(storm.names[name] for name in ("acquired", "released", "contended", "unreachable")) > 20
+    for_ms = 1_000 if instances == 6 else 400
+    storm = weather(Plan(seed=instances, instances=instances, for_ms=for_ms, dialects=DIALECTS[instances % 2]))
+    assert storm.world.steps > 5 * for_ms
+    assert min(storm.names[name] for name in ("acquired", "released", "contended", "unreachable")) > 5
     assert instances == 1 or storm.names["split_vote"] > 0
 
 
-@pytest.mark.parametrize("instances", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("instances", often(1, 2, 3, 5))
 def test_in_a_storm_of_large_batches_every_vote_is_counted_once(instances: int) -> None:
     """Many callers on keys of their own: what is expected comes in whole flights, until something breaks."""
     plan = Plan(
-        seed=instances, instances=instances, callers=30, resources=100_000, batch_ms=2, for_ms=400, faults_per_s=15,
-        dialects=DIALECTS[instances % 2],
+        seed=instances, instances=instances, callers=30, resources=100_000, batch_ms=2,
+        for_ms=400 if instances == 6 else 120, faults_per_s=15, dialects=DIALECTS[instances % 2],
     )  # fmt: skip
     storm = weather(plan)
-    assert storm.names["released"] > 300
+    assert storm.names["released"] > 150
 
 
-@pytest.mark.parametrize("instances", [1, 3, 4, 5])
+@pytest.mark.parametrize("instances", often(1, 3, 4))
 def test_in_a_storm_of_large_batches_some_of_which_are_refused_every_vote_is_counted_once(instances: int) -> None:
     """Many callers on fewer keys than that: most flights carry a round that is refused, few break."""
     plan = Plan(
-        seed=instances, instances=instances, callers=30, resources=150, batch_ms=2, for_ms=400, faults_per_s=5,
-        dialects=DIALECTS[instances % 2],
+        seed=instances, instances=instances, callers=30, resources=150, batch_ms=2,
+        for_ms=400 if instances == 6 else 150, faults_per_s=5, dialects=DIALECTS[instances % 2],
     )  # fmt: skip
     storm = weather(plan)
     assert min(storm.names["released"], storm.names["contended"]) > 50
 
 
 def test_callers_killed_while_they_wait_leave_nothing() -> None:
-    storm = weather(Plan(seed=7, instances=5, faults=("cancel",), faults_per_s=3_000, for_ms=400))
+    storm = weather(Plan(seed=7, instances=5, faults=("cancel",), faults_per_s=3_000, for_ms=150))
     assert storm.callers_lost > 50
 
 
 def test_without_faults_and_contention_every_acquire_and_release_succeeds() -> None:
-    storm = weather(Plan(seed=8, instances=5, faults=(), resources=1_000_000, for_ms=300, ttls_ms=(200,)))
+    storm = weather(Plan(seed=8, instances=5, faults=(), resources=1_000_000, for_ms=150, ttls_ms=(200,)))
     names = {name for name, count in storm.names.items() if count}
     assert names <= {"acquired", "released", "extension acquired"}
 
@@ -74,9 +80,8 @@ def test_without_faults_and_contention_every_acquire_and_release_succeeds() -> N
 
 
 def complaint(plan: Plan, seeds: int = 8) -> str:
-    """What the first storm of these seeds complains about; empty when none does."""
-    for seed in range(seeds):
-        plan.seed = seed
+    """What the first storm of these seeds, from the plan's own on, complains about; empty when none does."""
+    for plan.seed in range(plan.seed, plan.seed + seeds):
         try:
             weather(plan)
         except AssertionError as error:
@@ -101,7 +106,7 @@ def test_votes_counted_twice_are_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
             once(self, reply, pipe)
 
     monkeypatch.setattr(SetRound, "reply", twice)
-    plan = Plan(seed=0, instances=3, callers=30, resources=100, batch_ms=2, for_ms=400, faults=())
+    plan = Plan(seed=5, instances=3, callers=30, resources=100, batch_ms=2, for_ms=400, faults=())
     assert "granted on 1 of 3" in complaint(plan)
 
 
@@ -123,8 +128,8 @@ def test_a_refusal_of_a_batch_that_is_given_to_the_wrong_round_is_noticed(
 def test_an_ignored_drift_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers whose clock runs 0.8 % fast, leases kept beyond their end, a TTL long enough to show it."""
     plan = Plan(seed=0, faults=("pause",), rate=1.008, settings={"max_ttl_ms": 500}, **CONTENDED)
-    plan.ttls_ms, plan.for_ms, plan.holds = (500,), 3_000, (1.5,)
-    assert complaint(plan, seeds=2) == ""
+    plan.ttls_ms, plan.for_ms, plan.holds = (500,), 2_000, (1.5,)
+    assert complaint(plan, seeds=1) == ""
     monkeypatch.setattr(claims, "drift_ns", lambda ttl_ms, factor: 0)
     assert "two valid leases" in complaint(plan)
 
@@ -164,7 +169,7 @@ def test_a_killed_caller_that_is_not_cleaned_up_is_noticed(monkeypatch: pytest.M
 
 def test_an_owed_release_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "owe", lambda self, pipe, round_: None)
-    assert "keys are left" in complaint(Plan(seed=0, faults=("break",), **CONTENDED))
+    assert "keys are left" in complaint(Plan(seed=4, faults=("break",), **CONTENDED))
 
 
 def test_a_skipped_abstention_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
