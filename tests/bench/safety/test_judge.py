@@ -209,14 +209,15 @@ def random_history(dice):
     return records
 
 
-def test_four_thousand_random_histories_are_judged_as_by_the_reference():
+@pytest.mark.parametrize("histories", [800, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_random_histories_are_judged_as_by_the_reference(histories):
     dice, seen = np.random.default_rng(7), dict.fromkeys(COUNTS, 0)
-    for number in range(4_000):
+    for number in range(histories):
         records = random_history(dice)
         expected = reference(list(records))
         assert counts_of(judge(complete(records), TTL_MS)) == expected, f"history {number}: {records}"
         seen = {name: seen[name] + expected[name] for name in COUNTS}
-    assert min(seen.values()) > 100, f"the dice must show every rule often: {seen}"
+    assert min(seen.values()) > 20, f"the dice must show every rule often: {seen}"
 
 
 # ---------------------------------------------------------------- contention and its bound
@@ -328,12 +329,12 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
     }
 
 
-def test_a_million_operations_are_judged_in_about_a_second(legal):
-    records = legal(1_000_000, 1_000)
+def test_a_quarter_of_a_million_operations_is_judged_in_a_fraction_of_a_second(legal):
+    records = legal(250_000, 1_000)
     before = time.process_time()
     report = judge(complete(records), TTL_MS)
     assert report.verdict == "SAFE"
-    assert time.process_time() - before < 3  # 0.7 s when nothing else runs: the margin is for shared machines
+    assert time.process_time() - before < 1  # 0.2 s when nothing else runs: the margin is for shared machines
 
 
 def test_at_most_five_examples_of_a_kind_are_kept(legal):

@@ -136,7 +136,7 @@ def wins_hidden(world: World) -> list[Attempt]:
 @pytest.mark.parametrize(("instances", "contenders"), [(3, 3), (4, 2), (5, 3), (5, 5), (5, 10), (6, 4)])
 def test_a_split_vote_that_is_found_was_one_and_most_are_found(instances: int, contenders: int) -> None:
     found = true = other = 0
-    for seed in range(400):
+    for seed in range(120):
         world = simulated(instances, contenders, seed)
         is_split = world.was_split()
         if ending_of(wins_hidden(world)) is Ending.SPLIT:
@@ -145,14 +145,14 @@ def test_a_split_vote_that_is_found_was_one_and_most_are_found(instances: int, c
         found += ending_of(attempts) is Ending.SPLIT
         true += is_split and not any(attempt.is_won for attempt in attempts)
         other += not is_split
-    assert min(true, other) > 30, "both happen, or nothing is tested"
+    assert min(true, other) > 8, "both happen, or nothing is tested"
     assert found > 0.6 * true
 
 
 def test_when_losers_keep_their_votes_every_round_that_nobody_wins_is_found() -> None:
-    endings = Counter(ending_of(simulated(5, 5, seed, patient=True).attempts()) for seed in range(300))
+    endings = Counter(ending_of(simulated(5, 5, seed, patient=True).attempts()) for seed in range(100))
     assert endings[Ending.UNPROVEN] == 0
-    assert min(endings[Ending.SPLIT], endings[Ending.WON]) > 50
+    assert min(endings[Ending.SPLIT], endings[Ending.WON]) > 15
 
 
 def test_forgotten_releases_would_be_caught() -> None:
@@ -167,8 +167,8 @@ def test_forgotten_releases_would_be_caught() -> None:
 
 
 def test_a_trial_of_thousands_of_attempts_is_judged_in_seconds() -> None:
-    """Twenty contenders that retry on fifteen instances for seconds: one endless round."""
-    attempts = simulated(15, 1500, seed=1).attempts()
+    """Contenders that retry on five instances for seconds: one endless round."""
+    attempts = simulated(5, 2000, seed=1).attempts()
     before = time.process_time()
     assert ending_of(attempts) is not Ending.UNREACHABLE
     assert sum(map(len, rounds_of(attempts))) == len(attempts)
