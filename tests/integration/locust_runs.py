@@ -25,11 +25,12 @@ def keys(fleet: Fleet) -> int:
     return total
 
 
-def until(reached: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+def until(reached: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Return when it is `reached`; looked at rarely, as a look may cost what is waited for its core."""
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:

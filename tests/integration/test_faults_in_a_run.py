@@ -24,7 +24,8 @@ from tests.integration.locust_runs import all_end
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
-SHORT = ("--duration", "2s", "--warmup", "0", "--users", "7", "--ttl", "500ms", "--max-ttl", "500ms", "--wait", "100ms")
+SHORT = ("--duration", "2s", "--warmup", "0", "--users", "7", "--think", "fixed:5ms")
+SHORT += ("--ttl", "500ms", "--max-ttl", "500ms", "--wait", "100ms")
 
 
 def fault(kind: str, at: str, target: str = "instance:0", lasts: str | None = None, **params: str) -> str:

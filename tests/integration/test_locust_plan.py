@@ -89,10 +89,10 @@ def granted(records: Records) -> Any:
 
 
 @pytest.mark.parametrize("processes, events", [("1", "stock"), ("2", "fast")])
-def test_the_history_the_notes_and_locusts_table_say_the_same(
+def test_the_history_the_notes_and_locusts_table_say_the_same_of_processes_that_contend(
     fleet: Fleet, tmp_path: Path, processes: str, events: str
 ) -> None:
-    options = {"resources": "4", "hold": "exp:1ms", "wait": "3ms"}  # enough contention to be denied sometimes
+    options = {"resources": "1", "hold": "fixed:2ms", "wait": "5ms", "think": "exp:10ms"}
     done = run(plan_for(fleet, tmp_path, processes=processes, events=events, **options))
     records, won = done.records, granted(done.records)
     totals = {"acquire": (len(records), int((~won).sum())), "release": (int(won.sum()), 0)}
@@ -104,6 +104,9 @@ def test_the_history_the_notes_and_locusts_table_say_the_same(
     assert min(totals["acquire"][1], totals["release"][0]) > 0
     assert len(done.notes) == int(processes)
     assert (records["outcome"][won] >> 8 == OUTCOME_CODES["released"]).all()
+    by_grant = np.sort(records[won], order="granted_ns")
+    assert len(set(by_grant["caller"] // 100_000)) == int(processes), "they lock the same keys"
+    assert (by_grant["release_sent_ns"][:-1] <= by_grant["granted_ns"][1:]).all(), "nobody beside the holder"
 
 
 @pytest.fixture(scope="module")
@@ -145,14 +148,6 @@ def test_records_are_consistent_and_their_votes_settled(two_processes: Planned) 
     assert len(np.unique(records["owner"])) == len(records)
     assert set(np.unique(done.records["caller"] // 100_000)) == {0, 1}
     assert len(np.unique(done.records["caller"])) == 10
-
-
-def test_the_processes_of_a_run_contend_for_the_same_keys(fleet: Fleet, tmp_path: Path) -> None:
-    done = run(plan_for(fleet, tmp_path, processes="2", users="2", resources="1", hold="fixed:2ms", wait="2s"))
-    records = done.records[granted(done.records)]
-    by_grant = np.sort(records, order="granted_ns")
-    assert set(by_grant["caller"] // 100_000) == {0, 1}
-    assert (by_grant["release_sent_ns"][:-1] <= by_grant["granted_ns"][1:]).all()  # nobody beside the holder
 
 
 @pytest.mark.alone
@@ -210,7 +205,7 @@ def test_ctrl_c_ends_a_planned_run_in_order(fleet: Fleet, tmp_path: Path) -> Non
 
 
 def test_a_fleet_that_cannot_be_used_ends_a_planned_run_with_its_sentence(tmp_path: Path, fleet: Fleet) -> None:
-    scenario = load(options={"targets": [f"redis://127.0.0.1:{free_port()}"], "users": "2", "processes": "2"})
+    scenario = load(options={"targets": [f"redis://127.0.0.1:{free_port()}"], "users": "2"})
     process = LocustProcess.start(Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, tmp_path, timed=True))
     try:
         assert process.wait(30) == 3, process.log_tail()

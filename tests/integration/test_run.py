@@ -140,13 +140,13 @@ def fill(place: Path) -> None:
 
 
 def test_a_disk_that_fills_during_the_run_loses_the_file_but_not_the_summary(tmp_path: Path, small_disk: Path) -> None:
-    long = ("--duration", "4s", "--warmup", "0")
+    long = (*CALM, "--duration", "3s", "--warmup", "0")
     run = Run(tmp_path, *long, "--instances", "3", "--users", "4", "--out", str(small_disk / "result"))
     run.until_measuring()
     fill(small_disk)
     code, stdout = run.end()
     assert code == 3
-    assert "leases/s over 4 s" in stdout
+    assert "leases/s over 3 s" in stdout
     assert "result.json" not in stdout, "nothing is said to be where it is not"
     assert run.stderr.splitlines()[-1].startswith(f"lockbench: cannot write {small_disk}/result/result.json: No space")
     assert not (small_disk / "result").exists(), "the empty folder is gone"
@@ -264,29 +264,21 @@ def test_a_killed_worker_makes_the_run_invalid_and_leaves_no_lock(tmp_path: Path
     run.assert_nothing_left()
 
 
-def test_an_instance_that_dies_is_told_and_the_run_goes_on(tmp_path: Path, fleet: Fleet) -> None:
+def test_instances_that_die_are_told_and_the_run_goes_on_without_a_majority_too(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *CALM, *targets(fleet), "--duration", "3s", "--warmup", "0")
     run.until_measuring()
     fleet.kill(2)
+    time.sleep(0.5)  # a while with two of three
+    fleet.kill(1)
     code, stdout = run.end()
     assert code in (0, 4), "a busy machine may make a run invalid"
+    assert min(run.result["outcomes"]["acquired"], run.result["outcomes"]["unreachable"]) > 0
     assert run.result["votes"]["absent"] > 0
     assert run.result["verdict"]["status"] in ("pass", "invalid")
-    assert f"instance #2 ({fleet.instances[2].url.removeprefix('redis://')}): down at the end" in " ".join(
-        stdout.split()
-    )
-    run.assert_nothing_left()
-
-
-def test_a_majority_that_dies_fails_fast_and_the_run_still_ends(tmp_path: Path, fleet: Fleet) -> None:
-    run = Run(tmp_path, *targets(fleet), "--duration", "2s", "--warmup", "0", "--quiet", "--think", "fixed:10ms")
-    while not list(tmp_path.glob("lockbench-run-*/worker-0-*.json")):
-        time.sleep(0.05)
-    fleet.kill(1)
-    fleet.kill(2)
-    run.end()
-    assert run.result["outcomes"]["unreachable"] > 0
     assert not run.result["verdict"]["reasons"] or "did not end" not in run.result["verdict"]["reasons"][0]
+    for instance in fleet.instances[1:]:
+        said = f"instance #{instance.index} ({instance.url.removeprefix('redis://')}): down at the end"
+        assert said in " ".join(stdout.split())
     run.assert_nothing_left()
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 from urllib.parse import quote
@@ -79,19 +76,14 @@ def test_a_password_that_is_the_host_or_a_word_hides_no_address() -> None:
             assert lock.instances[0].address == f"{HOST}:{instances[0].port.number}"
 
 
-def test_a_whole_run_leaves_no_password(tmp_path: Path) -> None:
+def test_a_whole_run_leaves_no_password(lockbench: Lockbench, tmp_path: Path) -> None:
     with start_fleet(1, "none", server=server_of("redis")) as fleet:
         url = fleet.urls[0]
         client(url).execute_command("ACL", "SETUSER", "ann", "on", f">{SECRET}", "~*", "+@all")
         url = url.replace("//", f"//ann:{quote(SECRET)}@")
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "bench", "run", "--target", url, "--users", "2", "--duration", "1s", "--warmup",
-                "0s", "--out", "result", "--markdown", "result.md", "--junit", "result.xml",
-            ],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True,
-            text=True, timeout=120, check=False,
-        )  # fmt: skip
+        load = ("--users", "2", "--think", "fixed:10ms", "--duration", "500ms", "--warmup", "0s")
+        files = ("--out", "result", "--markdown", "result.md", "--junit", "result.xml")
+        done = lockbench("run", "--target", url, *load, *files)
         assert "ann:***@" in (tmp_path / "result" / "result.json").read_text("utf-8"), done.stderr
         written = [path for path in tmp_path.rglob("*") if path.is_file()]
         forms = [SECRET, quote(SECRET), ascii(SECRET)[1:-1], "s3cr"]

@@ -27,7 +27,7 @@ users = 12
 processes = 2
 resources = 4
 hold = "exp:5ms"
-duration = "3s"
+duration = "2s"
 warmup = "500ms"
 wait = "60ms"
 ttl = "2s"
@@ -55,7 +55,20 @@ def lockbench(folder: Path, *arguments: str, **variables: str) -> subprocess.Com
 
 
 def short(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
-    done = lockbench(folder, "--instances", "1", "--users", "2", "--duration", "1s", "--warmup", "0", **variables)
+    done = lockbench(
+        folder,
+        "--instances",
+        "1",
+        "--users",
+        "2",
+        "--think",
+        "fixed:5ms",
+        "--duration",
+        "1s",
+        "--warmup",
+        "0",
+        **variables,
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert list(folder.glob("lockbench-*")) == []

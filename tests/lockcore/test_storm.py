@@ -81,7 +81,8 @@ def test_without_faults_and_contention_every_acquire_and_release_succeeds() -> N
 
 def complaint(plan: Plan, seeds: int = 8) -> str:
     """What the first storm of these seeds, from the plan's own on, complains about; empty when none does."""
-    for plan.seed in range(plan.seed, plan.seed + seeds):
+    for seed in range(plan.seed, plan.seed + seeds):
+        plan.seed = seed
         try:
             weather(plan)
         except AssertionError as error:
