@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.topology.fleet import Fleet, start_fleet
+from tests.conftest import Ended as Typed
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -60,14 +58,7 @@ def fleet() -> Iterator[Fleet]:
 class Ended:
     """A `lockbench run` of a fake, with a threshold on safety."""
 
-    def __init__(self, site: Path, fleet: Fleet, folder: Path, recipe: str, *options: str) -> None:
-        command = (sys.executable, "-m", "bench", "run", "--recipe", recipe, "--target", fleet.urls[0], *options)
-        command += ("--warmup", "0", "--users", "16", "--resources", "1", "--threshold", "safety.violations == 0")
-        environment = {**os.environ, "PYTHONPATH": f"{site}:{FAKES}:{ROOT}", "TMPDIR": str(folder)}
-        done = subprocess.run(
-            [*command, "--out", "result"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
+    def __init__(self, done: Typed, folder: Path) -> None:
         assert done.returncode in (0, 4, 5), done.stderr
         self.code, self.word = done.returncode, done.stdout.partition("   ")[0]
         self.result: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text("utf-8"))
@@ -86,6 +77,23 @@ class Ended:
         )
 
 
+@pytest.fixture
+def run(
+    lockbench: Callable[..., Typed], site: Path, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """`lockbench run` of a recipe, where the fakes are installed."""
+    for place in (FAKES, site):
+        monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("PYTHONPATH", f"{site}:{FAKES}:{ROOT}")
+    load = ("--warmup", "0", "--users", "16", "--resources", "1", "--threshold", "safety.violations == 0")
+
+    def once(recipe: str, *options: str) -> Ended:
+        words = ("--recipe", recipe, "--target", fleet.urls[0], *options, *load, "--out", "result")
+        return Ended(lockbench("run", *words), tmp_path)
+
+    return once
+
+
 @pytest.mark.parametrize(
     ("recipe", "hold", "processes"),
     [
@@ -94,10 +102,10 @@ class Ended:
     ],
 )
 def test_a_lock_that_does_not_lock_is_never_safe(
-    site: Path, fleet: Fleet, tmp_path: Path, recipe: str, hold: str, processes: int
+    run: Callable[..., Ended], recipe: str, hold: str, processes: int
 ) -> None:
     load = ("--duration", "300ms", "--hold", hold, "--processes", str(processes))
-    ended = Ended(site, fleet, tmp_path, recipe, *load)
+    ended = run(recipe, *load)
     assert ended.safety["verdict"] in ("VIOLATED", "NOT TESTED"), ended.said
     assert ended.code == (5 if ended.safety["verdict"] == "VIOLATED" else 4), ended.said
     assert ended.word != "SAFE"
@@ -116,17 +124,15 @@ def test_a_lock_that_does_not_lock_is_never_safe(
         pytest.param("yes-after-the-end", "VIOLATED", marks=pytest.mark.slow),
     ],
 )
-def test_a_lock_that_only_seems_to_work_is_never_safe(
-    site: Path, fleet: Fleet, tmp_path: Path, recipe: str, verdict: str
-) -> None:
-    ended = Ended(site, fleet, tmp_path, recipe, "--duration", "400ms", "--hold", "1ms")
+def test_a_lock_that_only_seems_to_work_is_never_safe(run: Callable[..., Ended], recipe: str, verdict: str) -> None:
+    ended = run(recipe, "--duration", "400ms", "--hold", "1ms")
     assert ended.safety["verdict"] == verdict, ended.said
     assert ended.code == (5 if verdict == "VIOLATED" else 4), ended.said
 
 
-def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(site: Path, fleet: Fleet, tmp_path: Path) -> None:
+def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:
     """Else the fakes would prove nothing: it is their fault that is found, not their make."""
-    ended = Ended(site, fleet, tmp_path, "honest", "--duration", "1s", "--hold", "1ms", "--processes", "2")
+    ended = run("honest", "--duration", "1s", "--hold", "1ms")
     assert ended.safety["violations"] == ended.safety["foreign_deletes"] == 0, ended.said
     assert ended.safety["tested_leases"] > 0, ended.said
     if ended.safety["tested_leases"] >= 100 and ended.result["generator"]["verdict"] == "VALID":

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -28,6 +28,7 @@ from bench.experiments.split_votes.trial import ORDERS, Block
 from bench.measure.result import schema
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome, Vote
+from tests.conftest import Ended
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -68,7 +69,7 @@ class NoShuffle(Random):
 def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> None:
     named, dice = names_holders(fleet.server.version), Random(1)
     with Driver(fleet.urls, PREFIX, named=named) as driver:
-        rounds = [driver.round(3, number, dice) for number in range(2000)]
+        rounds = [driver.round(3, number, dice) for number in range(1000)]
     row = calibration_row(5, 3, rounds, named=named)
     assert row["misses"] == []
     assert row["split_rate"]["low"] < row["closed_form"] < row["split_rate"]["high"]
@@ -186,27 +187,25 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def ended(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    process = started(folder, *arguments)
-    out, err = process.communicate(timeout=2 * ENDS_S)
-    return process.returncode, out, err
-
-
-def test_a_small_run_is_as_expected_stored_and_shown(tmp_path: Path) -> None:
+def test_a_small_run_is_as_expected_stored_and_shown(
+    lockbench: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_votes, "RETRY_CONTENDERS", 6)
+    monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 1000)
     small = ("--contenders", "4", "--order", "random", "--spread", "0", "--rounds", "5", "--retry", "full-jitter:5ms")
     files = ("--out", "here", "--markdown", "shown.md", "--json")
-    code, out, err = ended(tmp_path, *small, *files, "--quick")
-    assert code == 0, err
-    result = json.loads(out)
+    done = lockbench("split-votes", *small, *files, "--quick")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert result == json.loads((tmp_path / "here" / "result.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema("split_votes")).validate(result)
     assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("pass", [])
-    assert [row["rounds"] for row in result["calibration"]] == [2000]
+    assert [row["rounds"] for row in result["calibration"]] == [1000]
     assert [(row["contenders"], row["processes"], row["order"]) for row in result["contention"]] == [(4, 4, "random")]
-    assert [(row["contenders"], row["granted"]) for row in result["retries"]] == [(20, 5)]
+    assert [(row["contenders"], row["granted"]) for row in result["retries"]] == [(6, 5)]
     assert [leak["found"] for leak in result["leaks"]] == [0] * 5
     assert "server" in result["fleet"]
-    assert (result["seed"], result["conditions"]["seats"]) == (1, 20)
+    assert (result["seed"], result["conditions"]["seats"]) == (1, 6)
     assert "### calibration: " in (tmp_path / "shown.md").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "shown.md"], "no work folder is left"
 

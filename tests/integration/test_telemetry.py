@@ -55,20 +55,8 @@ def lockbench(folder: Path, *arguments: str, **variables: str) -> subprocess.Com
 
 
 def short(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
-    done = lockbench(
-        folder,
-        "--instances",
-        "1",
-        "--users",
-        "2",
-        "--think",
-        "fixed:5ms",
-        "--duration",
-        "1s",
-        "--warmup",
-        "0",
-        **variables,
-    )
+    load = ("--users", "2", "--think", "fixed:5ms", "--duration", "1s", "--warmup", "0")
+    done = lockbench(folder, "--instances", "1", *load, **variables)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert list(folder.glob("lockbench-*")) == []

@@ -17,7 +17,8 @@ def test_a_limit_that_does_not_hold_fails_the_run_everywhere_it_is_told(
     lockbench: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.toml").write_text(
-        'duration = "1s"\nwarmup = "200ms"\ninstances = 3\nusers = 7\nthink = "fixed:5ms"\nthresholds = ["acquire.p50 < 9s"]\n',
+        'duration = "1s"\nwarmup = "200ms"\ninstances = 3\nusers = 7\nthink = "fixed:5ms"\n'
+        'thresholds = ["acquire.p50 < 9s"]\n',
         encoding="utf-8",
     )
     own = ["--threshold", "acquire.p50 < 9s", "--threshold", "rate > 9000000/s"]  # an option takes the key's place
