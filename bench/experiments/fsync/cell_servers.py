@@ -9,19 +9,18 @@ append-only file is neither switched on nor off, no latency is added, fsyncs can
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.fsync.plan import FsyncCell
+from bench.experiments.fsync.result import FsyncCell, FsyncFleet
+from bench.measure.section import builtins_of
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
-from bench.topology.guard import Guard
 from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
 from bench.topology.server import ServerBinary
 from bench.topology.shim.control import Control
@@ -35,16 +34,14 @@ _WAITAOF_SINCE = {"redis": (7, 2), "valkey": (7, 2)}
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """Servers that stand. `controls`: the shim of each, `server_folders`: its files, both empty where there is no
-    shim; `folder`: for our logs."""
+class CellServers:
+    """Servers that stand. `controls`: the shim of each, `folders`: its files, both empty where there is no shim."""
 
     urls: tuple[str, ...]
     own: bool
-    folder: Path
     disk: SyncLatency | None
     controls: tuple[Control, ...] = ()
-    server_folders: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
 
     @property
     def syncs(self) -> int | None:
@@ -68,7 +65,7 @@ class OwnServers:
         return None
 
     @contextmanager
-    def ground(self, cell: FsyncCell) -> Iterator[Ground]:
+    def ground(self, cell: FsyncCell) -> Iterator[CellServers]:
         """Servers for one visit. Raises EnvironmentNotReadyError when they cannot be had."""
         require_descriptors(cell.instances, cell.clients)
         config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
@@ -93,15 +90,16 @@ class OwnServers:
                 control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
-            yield Ground(fleet.urls, True, fleet.folder, disk, controls, folders)
+            yield CellServers(fleet.urls, True, disk, controls, folders)
 
     def warnings(self) -> list[str]:
         """What qualifies every figure, because of these servers."""
         return [f"fsyncs are not counted: {self._no_shim}"] if self._no_shim else []
 
-    def describe(self) -> dict[str, Any]:
-        """Who serves, for the section `fleet`."""
-        return {"started": True, "server": asdict(self.server), "instances": None}
+    @property
+    def fleet(self) -> FsyncFleet:
+        """Who serves."""
+        return FsyncFleet(started=True, server=self.server, instances=None)
 
     def identity(self) -> str:
         """What must be the same when a cut matrix goes on."""
@@ -145,13 +143,12 @@ class UserServers:
         return self._impossible(cell.policy)
 
     @contextmanager
-    def ground(self, cell: FsyncCell) -> Iterator[Ground]:
+    def ground(self, cell: FsyncCell) -> Iterator[CellServers]:
         """The first of the servers, with the policy of `cell`. What the load left is unlinked by name."""
         require_descriptors(cell.instances, cell.clients)
         if self._borrowed is not None and cell.policy != "none":
             self._borrowed.set(cell.server_policy)
-        with closing(Guard(Path(tempfile.gettempdir()), "lockbench-fsync-")) as guard:
-            yield Ground(self.urls[: cell.instances], False, guard.folder, None)
+        yield CellServers(self.urls[: cell.instances], False, None)
 
     def identity(self) -> str:
         """What must be the same when a cut matrix goes on."""
@@ -170,9 +167,10 @@ class UserServers:
             f"no-appendfsync-on-rewrite is on at {', '.join(unsynced)}: while the AOF is rewritten always syncs nothing"
         ]
 
-    def describe(self) -> dict[str, Any]:
-        """Who serves, for the section `fleet`."""
-        return {"started": False, "server": None, "instances": [asdict(fact) for fact in self.facts]}
+    @property
+    def fleet(self) -> FsyncFleet:
+        """Who serves."""
+        return FsyncFleet(started=False, server=None, instances=tuple(builtins_of(asdict(fact)) for fact in self.facts))
 
     def close(self) -> None:
         """Put the setting back. Raises EnvironmentNotReadyError naming a server where that failed."""

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any
 
-from bench.experiments.fsync.figures_of import Row, costs_of_pair, find_rows, rate_of
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
-from bench.measure.verdict import Evidence
+import msgspec
 
-NOT_JUDGED, SERVER_FAULT = "not judged", "server fault"
-WORK = ("none", "no", "everysec", "always")  # each does what the one before it does, and more
+from bench.experiments.fsync.result import POLICIES, FsyncFinding, FsyncRow, WaitaofCounts, Word
+from bench.experiments.fsync.rows import always_costs, find_rows, like
+from bench.measure.expectation import conclude_rows
+from bench.measure.verdict import Evidence, Verdict
+
 NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
 MADE_SHARE = 0.75  # of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
 MOVES = 5.0
@@ -33,159 +33,152 @@ MANY_CALLERS, SLOW_FSYNC_MS = 1000, 2.0
 CHEAP_SYNC = 1.0  # two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
 SYNCED_SHARE = 0.5
 
+Rows = Sequence[FsyncRow]
 
-def findings_of(rows: Sequence[Row]) -> list[Row]:
+
+def findings_of(rows: Rows) -> list[FsyncFinding]:
     """Every finding that the rows can say something about."""
     orders = list(_orders(rows))
     costs = [*_always_slowest(rows), *_group_commit(rows)]
     if orders:  # then noise hides what a policy costs, too
-        costs = [{**one, "verdict": NOT_KNOWN} if one["verdict"] == NOT_SHOWN else one for one in costs]
+        costs = [msgspec.structs.replace(one, verdict=_unless(one.verdict, "not shown")) for one in costs]
     return [*orders, *costs, *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
 
 
-def judge_fsync(findings: Sequence[Row], rows: Sequence[Row], conditions: Row, *, interrupted: bool) -> Row:
-    """The section `verdict`. `conditions`: `visits_planned`, `visits_done`; `rows`: what the findings are of."""
-    maxima = [row for row in rows if row["load"] == "max"]
-    loads = [row for row in rows if row["load"] != "max"]
-    planned, done = conditions["visits_planned"], conditions["visits_done"]
+def judge_fsync(
+    findings: Sequence[FsyncFinding], rows: Rows, *, planned: int, done: int, interrupted: bool = False
+) -> Verdict:
+    """The section `verdict`. `planned`, `done`: visits; `rows`: what the findings are of."""
+    maxima = [row for row in rows if row.load == "max"]
+    loads = [row for row in rows if row.load != "max"]
     evidence = [
         _evidence("maxima that are no bound", maxima),
         _evidence("loads that were neither late nor a queue", loads),
         Evidence("visits made", done, ceil(planned * MADE_SHARE)),
     ]
-    told = [(finding["verdict"], finding["text"]) for finding in findings]
+    told = [(finding.verdict, finding.text) for finding in findings]
     cut = f"interrupted after {done} of {planned} visits" if interrupted else ""
-    return conclude_rows(told, tested="findings as expected", also=evidence, interrupted=cut).to_json()
+    return conclude_rows(told, tested="findings as expected", also=evidence, interrupted=cut)
 
 
-def _evidence(tested: str, rows: Sequence[Row]) -> Evidence:
+def _evidence(tested: str, rows: Rows) -> Evidence:
     """How many of these rows hold a figure of the servers; half of them must."""
     return Evidence(tested, sum(map(_is_figure, rows)), max(1, ceil(len(rows) / 2)))
 
 
-def _is_figure(row: Row) -> bool:
+def _is_figure(row: FsyncRow) -> bool:
     """Whether what is shown of it is what the servers did, and not what limited or delayed the load."""
-    generator = row["generator"]
-    return not (generator["reason"] or row["sustained"] is False or (row["load"] == "max" and generator["bound"]))
+    limited = row.load == "max" and row.generator.bound
+    return not (row.generator.reason or row.sustained is False or limited)
 
 
-def _orders(rows: Sequence[Row]) -> Iterator[Row]:
+def _unless(word: Word, doubtful: Word) -> Word:
+    return "not known" if word == doubtful else word
+
+
+def _found(name: str, cell: str, text: str, verdict: Word, **figures: float) -> FsyncFinding:
+    return FsyncFinding(name=name, cell=cell, text=text, verdict=verdict, figures=figures)
+
+
+def _orders(rows: Rows) -> Iterator[FsyncFinding]:
     """Policies that do more must not be faster than those that do less, by more than noise: else noise was measured."""
     for cheap, dear in _comparable(rows):
-        if rate_of(cheap) >= (1 - NOISE) * rate_of(dear):
+        if cheap.rate >= (1 - NOISE) * dear.rate:
             continue
-        where = f"N={dear['instances']} {dear['clients']}×{dear['pipeline']}, {_disk_of(dear)}"
+        where = f"N={dear.instances} {dear.shape}, {dear.disk}"
         text = (
-            f"{where}: {cheap['policy']} {rate_of(cheap):,.0f}/s, {dear['policy']} {rate_of(dear):,.0f}/s: an order "
-            "that cannot be, so the machine's noise is larger than what the policies cost"
+            f"{where}: {cheap.policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s: an order that cannot be, "
+            "so the machine's noise is larger than what the policies cost"
         )
-        yield _finding("order", where, text, NOT_KNOWN, cheap=rate_of(cheap), dear=rate_of(dear))
+        yield _found("order", where, text, "not known", cheap=cheap.rate, dear=dear.rate)
 
 
-def _comparable(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+def _comparable(rows: Rows) -> Iterator[tuple[FsyncRow, FsyncRow]]:
     """Pairs of one cell, the policy that does less first. Without persistence there is no disk to be slow."""
     for dear in find_rows(rows):
-        less = WORK[: WORK.index(dear["policy"])] if dear["policy"] in WORK else ()
-        cell = {key: dear[key] for key in ("instances", "clients", "pipeline")}
+        less = () if dear.policy == "waitaof" else POLICIES[: POLICIES.index(dear.policy)]
         for policy in less:
-            disk = {} if policy == "none" else {"injected_ms": dear["injected_ms"]}
-            yield from ((cheap, dear) for cheap in find_rows(rows, policy=policy, **cell, **disk))
+            disk = {"injected_ms": 0.0} if policy == "none" else {}
+            yield from ((cheap, dear) for cheap in find_rows(rows, policy=policy, **{**like(dear), **disk}))
 
 
-def _finding(name: str, cell: str, text: str, verdict: str, **figures: Any) -> Row:
-    return {"name": name, "cell": cell, "text": text, "verdict": verdict, "figures": figures}
-
-
-def _disk_of(row: Row) -> str:
-    return f"+{row['injected_ms']:g} ms" if row["injected_ms"] else "raw disk"
-
-
-def _always_slowest(rows: Sequence[Row]) -> Iterator[Row]:
+def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
     for slow in find_rows(rows, policy="always", callers=1):
-        others = [
-            row
-            for row in find_rows(rows, instances=slow["instances"], callers=1)
-            if (row["policy"] in ("no", "everysec") and row["injected_ms"] == slow["injected_ms"])
-            or row["policy"] == "none"
-        ]
+        same = [find_rows(rows, policy=policy, **like(slow)) for policy in ("no", "everysec")]
+        others = [row for found in same for row in found]
+        others += find_rows(rows, policy="none", instances=slow.instances, callers=1)
         if not others:
             continue
-        fastest = max(rate_of(row) for row in others)
-        least = min(others, key=rate_of)
-        where = f"N={slow['instances']}, 1 caller, {_disk_of(slow)}"
-        text = f"{where}: always {rate_of(slow):,.0f}/s, {least['policy']} {rate_of(least):,.0f}/s (the next slowest)"
-        verdict = AS_EXPECTED if rate_of(slow) < rate_of(least) else NOT_SHOWN
-        if verdict == AS_EXPECTED and slow["generator"]["bound"]:
-            verdict, text = NOT_JUDGED, f"{text}: the load process was the limit"
-        if verdict == NOT_SHOWN and _syncs_for_nothing(slow, fastest):
-            verdict, text = NOT_JUDGED, f"{text}: this disk syncs for nearly nothing"
-        yield _finding("always-slowest", where, text, verdict, always=rate_of(slow), next=rate_of(least))
+        fastest, least = max(row.rate for row in others), min(others, key=lambda row: row.rate)
+        where = f"N={slow.instances}, 1 caller, {slow.disk}"
+        text = f"{where}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the next slowest)"
+        verdict: Word = "as expected" if slow.rate < least.rate else "not shown"
+        if verdict == "as expected" and slow.generator.bound:
+            verdict, text = "not judged", f"{text}: the load process was the limit"
+        if verdict == "not shown" and _syncs_for_nothing(slow, fastest):
+            verdict, text = "not judged", f"{text}: this disk syncs for nearly nothing"
+        yield _found("always-slowest", where, text, verdict, always=slow.rate, next=least.rate)
 
 
-def _syncs_for_nothing(row: Row, fastest_per_s: float) -> bool:
-    disk = row["disk_fdatasync_s"]
-    return not row["injected_ms"] and (disk is None or 2 * disk["p50"] * fastest_per_s < CHEAP_SYNC)
+def _syncs_for_nothing(row: FsyncRow, fastest_per_s: float) -> bool:
+    disk = row.disk_fdatasync_s
+    return not row.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC)
 
 
-def _group_commit(rows: Sequence[Row]) -> Iterator[Row]:
-    costs = costs_of_pair(rows, "everysec", "always")
-    for few in (cost for cost in costs if cost["callers"] == 1 and cost["injected_ms"] >= SLOW_FSYNC_MS):
-        same = [c for c in costs if all(c[key] == few[key] for key in ("instances", "injected_ms"))]
-        many = max(same, key=lambda cost: int(cost["callers"]))
-        if many["callers"] < MANY_CALLERS:
+def _group_commit(rows: Rows) -> Iterator[FsyncFinding]:
+    costs = always_costs(rows)
+    for few in (cost for cost in costs if cost.callers == 1 and cost.injected_ms >= SLOW_FSYNC_MS):
+        same = [one for one in costs if (one.instances, one.injected_ms) == (few.instances, few.injected_ms)]
+        many = max(same, key=lambda cost: cost.callers)
+        if many.callers < MANY_CALLERS:
             continue
-        moved = few["ratio"] / many["ratio"]
-        where = f"N={few['instances']}, +{few['injected_ms']:g} ms"
+        moved = few.ratio / many.ratio
+        where = f"N={few.instances}, {few.disk}"
         text = (
-            f"{where}: everysec ÷ always is {few['ratio']:.1f} with 1 caller, {many['ratio']:.1f} with "
-            f"{many['clients']}×{many['pipeline']}: it moves by {moved:.1f}×"
+            f"{where}: everysec ÷ always is {few.ratio:.1f} with 1 caller, {many.ratio:.1f} with {many.shape}: it "
+            f"moves by {moved:.1f}×"
         )
-        verdict = AS_EXPECTED if moved > MOVES else NOT_SHOWN
-        if verdict == AS_EXPECTED and many["generator_bound"]:
-            verdict, text = NOT_JUDGED, f"{text}, at least: the load process was the limit"
-        yield _finding("group-commit", where, text, verdict, few=few["ratio"], many=many["ratio"], moved=moved)
+        verdict: Word = "as expected" if moved > MOVES else "not shown"
+        if verdict == "as expected" and many.generator_bound:
+            verdict, text = "not judged", f"{text}, at least: the load process was the limit"
+        yield _found("group-commit", where, text, verdict, few=few.ratio, many=many.ratio, moved=moved)
 
 
-def _rewrites(rows: Sequence[Row]) -> Iterator[Row]:
+def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
     for without in find_rows(rows, rewrite="on-no-sync", policy="always"):
-        cell = {key: without[key] for key in ("instances", "clients", "pipeline", "injected_ms", "policy")}
-        for synced in find_rows(rows, rewrite="on", **cell):
-            rates = [row["rewrite_fsyncs_per_s"] for row in (without, synced)]
-            if None in rates:
+        for synced in find_rows(rows, rewrite="on", **like(without, "policy")):
+            if without.rewrite_fsyncs_per_s is None or synced.rewrite_fsyncs_per_s is None:
                 continue
-            few, many = (rate["median"] for rate in rates)
-            where = f"N={cell['instances']} always {cell['clients']}×{cell['pipeline']}, {_disk_of(without)}"
+            few, many = without.rewrite_fsyncs_per_s.median, synced.rewrite_fsyncs_per_s.median
+            where = f"N={synced.instances} always {synced.shape}, {synced.disk}"
             text = (
                 f"{where}: {many:,.0f} fsyncs/s while the AOF is rewritten, {few:,.0f}/s under "
                 "no-appendfsync-on-rewrite yes: what is acknowledged then is not on the disk"
             )
-            verdict = AS_EXPECTED if few < SYNCED_SHARE * many else NOT_SHOWN
-            yield _finding("rewrite-no-sync", where, text, verdict, synced=many, unsynced=few)
+            verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
+            yield _found("rewrite-no-sync", where, text, verdict, synced=many, unsynced=few)
 
 
-def _waitaof(rows: Sequence[Row]) -> Iterator[Row]:
-    counts = [row["waitaof"] for row in rows if row["waitaof"]]
-    if not counts:
+def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
+    seen = [row.waitaof for row in rows if row.waitaof]
+    if not seen:
         return
-    asked, confirmed, unconfirmed = (
-        sum(count.get(name, 0) for count in counts) for name in ("asked", "confirmed", "unconfirmed")
-    )
+    sums = WaitaofCounts.sum_of(seen)
+    asked, confirmed, unconfirmed, probes, untrue = msgspec.structs.astuple(sums)
     text = f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} without: not votes"
-    verdict = AS_EXPECTED if confirmed and asked == confirmed + unconfirmed else NOT_SHOWN
-    yield _finding("waitaof-counts", "all", text, verdict, asked=asked, confirmed=confirmed, unconfirmed=unconfirmed)
-    probes, untrue = (sum(count.get(name, 0) for count in counts) for name in ("probes", "untrue"))
+    verdict: Word = "as expected" if confirmed and asked == confirmed + unconfirmed else "not shown"
+    yield _found("waitaof-counts", "all", text, verdict, asked=asked, confirmed=confirmed, unconfirmed=unconfirmed)
     if probes:
         text = f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk {probes - untrue}"
         if untrue:
             text += "; this server confirms too early, so its rate here buys nothing (redis/redis#13793)"
-        verdict = SERVER_FAULT if untrue else AS_EXPECTED
-        yield _finding("waitaof-truth", "all", text, verdict, probes=probes, untrue=untrue)
+        verdict = "server fault" if untrue else "as expected"
+        yield _found("waitaof-truth", "all", text, verdict, probes=probes, untrue=untrue)
 
 
-def _refusals(rows: Sequence[Row]) -> Iterator[Row]:
-    refused = [row for row in rows if row["denied"].get("contended") or row["denied"].get("split_vote")]
-    count = sum(row["denied"].get("contended", 0) + row["denied"].get("split_vote", 0) for row in refused)
-    unexplained = any(not row["release_failures"] for row in refused)
-    leases = sum(row["leases"] for row in rows)
-    text = f"{leases:,} leases, {count:,} refused though nobody else wanted them"
-    yield _finding("no-refusal", "all", text, VIOLATED if unexplained else AS_EXPECTED, leases=leases, refused=count)
+def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
+    refused, leases = sum(row.refusals for row in rows), sum(row.leases for row in rows)
+    unexplained = any(row.refusals and not row.release_failures for row in rows)
+    text = f"{leases:,} leases, {refused:,} refused though nobody else wanted them"
+    verdict: Word = "violated" if unexplained else "as expected"
+    yield _found("no-refusal", "all", text, verdict, leases=leases, refused=refused)

@@ -1,23 +1,28 @@
-"""What the load process of `lockbench fsync` is told and what it tells: *orders and figures ↔ lines of JSON*.
+"""The load of `lockbench fsync`, from outside: *an order, phases → figures*, by a process of its own.
 
-Rules: one line per message on its stdin and stdout; no gevent here, because both sides import this. Times are of
-CLOCK_MONOTONIC, latencies from the intended start. Source: bench.experiments.fsync.load_process, the other end.
+Rules: no gevent here, because both sides import this. Times are of CLOCK_MONOTONIC, latencies from the intended start.
+A process that ends early takes the cell with it, by its own last words.
+Source: bench.experiments.fsync.load_process, the other end; bench.topology.child.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
-WAITAOF = "waitaof"
+from bench.experiments.fsync.result import FsyncCell, PhaseFigures
+from bench.topology.child import Child
+
 TTL_MS = 10_000
 TIMEOUT_MS = TTL_MS / 4  # the longest there is: a slow fsync is measured, not given up on
+PATIENCE_S = 60.0  # for an answer, beyond what a phase itself takes
+CONNECTED = "connected"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What the process is told once. `clients`: connections per instance; `pipeline`: callers that share one.
+    """What the process is told first. `clients`: connections per instance; `pipeline`: callers that share one.
 
     `waitaof`: acquire by SET and WAITAOF, not by lockcore.
     """
@@ -28,7 +33,6 @@ class LoadOrder:
     pipeline: int
     waitaof: bool
     seed: int
-    parent_pid: int
 
     @property
     def resources(self) -> list[str]:
@@ -45,35 +49,31 @@ class Phase:
     rate_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseFigures:
-    """What came of a phase.
+class Generator:
+    """A connected load process. A context manager: at its end the process is gone."""
 
-    `granted`: in the window of `seconds`, whenever due; `due`: how many acquires the schedule had in it (open loop,
-    else None). `histogram`: of acquires due in it, from the intended start; `max_ns`, `sum_ns` are exact. `leases`:
-    granted in the whole phase, with warm-up and drain. `denied`: acquires without a lease, by outcome;
-    `release_failures`: releases that did not end as RELEASED. `cpu_ratio`, `cpu_wait_ratio`: share of the time that
-    the process ran, and that it waited for a core. `littles_law_ratio`: callers at work ÷ callers, closed loop only.
-    `lateness_p99_ns`: what the timer added to starts, open loop only. `waitaof`: replies asked for, with the local
-    fsync confirmed, and without.
-    """
+    def __init__(self, cell: FsyncCell, urls: Sequence[str], key_prefix: str, seed: int) -> None:
+        """Start it and wait until it is connected. Raises EnvironmentNotReadyError."""
+        self._child = Child("the load process", "bench.experiments.fsync.load_process")
+        try:
+            waitaof = cell.policy == "waitaof"
+            self._child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, waitaof, seed))
+            self._child.hear(str, PATIENCE_S)
+        except BaseException:
+            self._child.close()
+            raise
 
-    seconds: float
-    granted: int
-    due: int | None
-    histogram: str
-    max_ns: int
-    sum_ns: int
-    leases: int
-    denied: dict[str, int]
-    release_failures: int
-    cpu_ratio: float
-    cpu_wait_ratio: float
-    littles_law_ratio: float | None
-    lateness_p99_ns: int | None
-    waitaof: dict[str, int] | None
+    def begin(self, phase: Phase) -> None:
+        """Let it load for a phase; `figures` is what comes of it. Raises EnvironmentNotReadyError."""
+        self._child.tell(phase)
+        self._phase = phase
 
+    def figures(self) -> PhaseFigures:
+        """Wait for the end of the phase. Raises EnvironmentNotReadyError."""
+        return self._child.hear(PhaseFigures, self._phase.warmup_s + self._phase.seconds + PATIENCE_S)
 
-def figures_of(row: dict[str, Any]) -> PhaseFigures:
-    """The figures in a line that the process wrote."""
-    return PhaseFigures(**row)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._child.close()

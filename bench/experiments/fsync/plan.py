@@ -14,51 +14,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any, Self
+from typing import Self
+
+import msgspec
 
 from bench.errors import UsageError
-from bench.experiments.fsync.load import WAITAOF
+from bench.experiments.fsync.result import POLICIES, REWRITES, FsyncCell, LoadName, Policy, Rewrite
+from bench.measure.section import Section
 
-POLICIES = ("none", "no", "everysec", "always", WAITAOF)
-REWRITES = ("off", "on", "on-no-sync")
-RATES = (0.5, 0.8)  # of the maximum found, in open loop
+RATES: dict[LoadName, float] = {"50%": 0.5, "80%": 0.8}  # of the maximum found, in open loop
 OVERHEAD_S = 0.9  # per visit: servers, connections, questions
 CONNECT_S = 0.0006  # per client and instance
 
-Shape = tuple[int, int]
+CallerShape = tuple[int, int]  # clients and pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class FsyncCell:
-    """One point of the matrix."""
-
-    policy: str
-    instances: int
-    clients: int
-    pipeline: int
-    injected_ms: float
-    rewrite: str
-
-    @property
-    def server_policy(self) -> str:
-        """The durability the servers run with."""
-        return "everysec" if self.policy == WAITAOF else self.policy
-
-    @property
-    def callers(self) -> int:
-        """At once."""
-        return self.clients * self.pipeline
-
-    def __str__(self) -> str:
-        disk = f"+{self.injected_ms:g} ms" if self.injected_ms else "raw disk"
-        rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
-        return f"N={self.instances} {self.policy} {self.clients}×{self.pipeline}, {disk}{rewrite}"
-
-
-@dataclass(frozen=True, slots=True)
-class FsyncPlan:
+class FsyncPlan(Section, frozen=True, kw_only=True):
     """The matrix and how long each of its loads lasts (s, each after `warmup_s`).
 
     `budget_s`: of one sitting; no visit but a cell's first begins when it would end later; None = all visits.
@@ -89,44 +61,35 @@ class FsyncPlan:
         loads_s = self.seconds + len(RATES) * self.open_seconds + (1 + len(RATES)) * self.warmup_s
         return loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
 
-    def total_s(self) -> float:
-        """About how long all visits take."""
-        return self.repeats * sum(map(self.visit_s, self.cells))
-
-    def to_json(self) -> dict[str, Any]:
-        """What must be the same when a cut matrix goes on."""
-        return asdict(self)
-
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+    def from_journal(cls, plan: Mapping[str, object]) -> Self:
         """The plan in the journal of a matrix that was cut. Raises UsageError when it is that of another experiment."""
         try:
-            wanted = {name: fields[name] for name in cls.__slots__ if name != "cells"}
-            plan = cls(cells=tuple(FsyncCell(**cell) for cell in fields["cells"]), **wanted)
-            plan.visits()
-            plan.total_s()
-            return plan
-        except (KeyError, TypeError, ValueError):
+            return msgspec.convert(plan, cls)
+        except msgspec.ValidationError:
             raise UsageError("the matrix that was cut there is none of lockbench fsync; name one of those") from None
 
 
 def product_cells(
-    policies: Iterable[str],
+    policies: Iterable[Policy],
     instances: Iterable[int],
-    shapes: Iterable[Shape],
+    shapes: Iterable[CallerShape],
     injected_ms: Iterable[float],
-    rewrites: Iterable[str] = ("off",),
+    rewrites: Iterable[Rewrite] = ("off",),
 ) -> Iterator[FsyncCell]:
     """All combinations that make sense: without an append-only file there is no fsync to delay and no rewrite."""
     counts, shapes, delays_ms, rewrites = list(instances), list(shapes), list(injected_ms), list(rewrites)
     for policy in policies:
         aof = policy != "none"
         for count, (clients, pipeline) in itertools.product(counts, shapes):
-            for delay_ms, rewrite in itertools.product(delays_ms if aof else [0.0], rewrites if aof else ["off"]):
-                yield FsyncCell(policy, count, clients, pipeline, delay_ms, rewrite)
+            for delay_ms, rewrite in itertools.product(delays_ms if aof else [0.0], rewrites if aof else REWRITES[:1]):
+                yield FsyncCell(
+                    policy=policy, instances=count, clients=clients, pipeline=pipeline, injected_ms=delay_ms,
+                    rewrite=rewrite,
+                )  # fmt: skip
 
 
-def full_cells(policies: Iterable[str]) -> tuple[FsyncCell, ...]:
+def full_cells(policies: Iterable[Policy]) -> tuple[FsyncCell, ...]:
     """The whole matrix: hours."""
     policies = list(policies)
     clients = (1, 16, 256)
@@ -137,7 +100,7 @@ def full_cells(policies: Iterable[str]) -> tuple[FsyncCell, ...]:
     return tuple(dict.fromkeys([*everything, *rewrites]))
 
 
-def quick_cells(policies: Iterable[str]) -> tuple[FsyncCell, ...]:
+def quick_cells(policies: Iterable[Policy]) -> tuple[FsyncCell, ...]:
     """A glance: the extremes at N=1, the planner's N = 1, 3, 5 in the middle, rewrites where they matter most."""
     policies = list(policies)
     rewritten = [policy for policy in policies if policy in ("everysec", "always")]

@@ -9,255 +9,278 @@ Rules
 - A double grant is counted with clients that trust a restarted instance; a power cut, whole or with a torn tail, is the
   crash that counts. An option is called safe when cuts were made and none led to a double grant.
 - What a policy costs is the whole range over everything measured, because no single ratio is true.
+- Of a crash result only what is used here is read, by name: that question's own types are its own business.
 
-Source: README, "Choosing an fsync policy"; figures_of.py and the judge of crash for the figures.
+Source: README, "Choosing an fsync policy"; rows.py and the judge of crash for the figures.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from bench.experiments.fsync.figures_of import Row, costs_of_pair, find_rows
+import msgspec
 
-POLICIES = ("none", "no", "everysec", "always", "waitaof")
-RESTARTS = ("at-once", "delayed")
+from bench.experiments.fsync.result import (
+    POLICIES, RESTARTS, AlwaysCost, CostRange, FsyncRow, LossesSeen, Option, PlannerPage, PlannerSources, Policy,
+    ReferenceLoad, Restart, Typical,
+)  # fmt: skip
+from bench.experiments.fsync.rows import always_costs, disk_of, find_rows
+from bench.measure.section import Section
+from bench.topology.server import ServerBinary
+
 POWER_CUTS = ("power-cut", "power-cut-torn")
-REFERENCE_LOAD = "80%"
 RULE_OF_THREE = 3.0
 
-Crash = Mapping[str, Any]
+Rows = Sequence[FsyncRow]
+Key = tuple[int, Policy, Restart | None]
 
 
-def plan_page(rows: Sequence[Row], crash: Crash | None, fsync_id: str, server: Mapping[str, Any] | None = None) -> Row:
+class Extent(Section, frozen=True, kw_only=True):
+    """What a crash result says of several cuts; null: nothing was lost, or known."""
+
+    median: float | None
+    max: float | None
+
+
+class CrashGroup(Section, frozen=True, kw_only=True):
+    """Cuts of one kind, whatever margin was kept."""
+
+    instances: int
+    policy: Policy
+    kind: str
+    crashed: int
+    restart: Restart
+    lost_per_cut: Extent
+
+
+class CrashRow(CrashGroup, frozen=True, kw_only=True):
+    """Cuts of one kind, and what they led to for one margin, with or without abstention."""
+
+    abstention: bool
+    cuts: int
+    asked: int
+    lost_window_s: Extent
+    double_grants: int
+    unavailable_s: Extent
+
+
+class CrashConditions(Section, frozen=True, kw_only=True):
+    """Under which it was crashed."""
+
+    ttl_ms: float | None = None
+    locks_per_s: float | None = None
+
+
+class CrashServer(Section, frozen=True, kw_only=True):
+    """What was crashed."""
+
+    name: str
+    version: str
+
+
+class CrashedFleet(Section, frozen=True, kw_only=True):
+    """Whose program was crashed."""
+
+    server: CrashServer | None
+
+
+class CrashSeen(Section, frozen=True, kw_only=True):
+    """What is read of a result of `lockbench crash`."""
+
+    id: str
+    conditions: CrashConditions
+    fleet: CrashedFleet
+    rows: tuple[CrashRow, ...]
+    groups: tuple[CrashGroup, ...] = ()
+
+
+def plan_page(rows: Rows, crash: CrashSeen | None, fsync_id: str, server: ServerBinary | None = None) -> PlannerPage:
     """The section `planner`: options, costs, disk, and what is advised, in sentences made from these figures.
 
     `server`: the program that was measured, None = not known.
     """
     reference = _reference(rows)
-    cells, groups = (crash["rows"], crash.get("groups", [])) if crash else ([], [])
-    options = [_option(rows, cells, groups, reference, key) for key in _keys(rows, cells)]
-    page = {
-        "reference": reference,
-        "options": options,
-        "always_costs": _always_costs(rows),
-        "disk_fdatasync_s": _disk(rows),
-        "sources": {"fsync": fsync_id, "crash": crash["id"] if crash else None},
-        "ttl_ms": crash["conditions"].get("ttl_ms") if crash else None,
-        "warnings": _unlike(server, crash["fleet"]["server"]) if crash else [],
-        "crash_locks_per_s": crash["conditions"].get("locks_per_s") if crash else None,
-    }
-    return {**page, "advice": list(_advice(page))}
+    costs = sorted(always_costs(rows), key=lambda cost: cost.ratio)
+    crashed = crash.rows if crash else ()
+    page = PlannerPage(
+        reference=reference,
+        options=tuple(_option(rows, crash, reference, key) for key in _keys(rows, crashed)),
+        always_costs=CostRange(least=costs[0], most=costs[-1]) if costs else None,
+        disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
+        sources=PlannerSources(fsync=fsync_id, crash=crash.id if crash else None),
+        ttl_ms=crash.conditions.ttl_ms if crash else None,
+        crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
+        warnings=tuple(_unlike(server, crash.fleet.server)) if crash else (),
+    )
+    return msgspec.structs.replace(page, advice=tuple(_advice(page)))
 
 
-def _unlike(measured: Mapping[str, Any] | None, crashed: Mapping[str, Any] | None) -> list[str]:
+def _unlike(measured: ServerBinary | None, crashed: CrashServer | None) -> Iterator[str]:
     """Speed and losses of unlike servers may stand on one page, but not without a word."""
-    names = [f"{one['name']} {one['version']}" if one else "servers of another kind" for one in (measured, crashed)]
-    return [] if names[0] == names[1] else [f"the speed is that of {names[0]}, the losses are those of {names[1]}"]
+    names = [f"{one.name} {one.version}" if one else "servers of another kind" for one in (measured, crashed)]
+    if names[0] != names[1]:
+        yield f"the speed is that of {names[0]}, the losses are those of {names[1]}"
 
 
-def _reference(rows: Sequence[Row]) -> Row | None:
+def _reference(rows: Rows) -> ReferenceLoad | None:
     """The load that most N and policies share; of equals the one with the slowest disk, then the most callers."""
-    counts: Counter[tuple[int, int, float]] = Counter()
-    for row in find_rows(rows):
-        if row["policy"] != "none":
-            counts[row["clients"], row["pipeline"], row["injected_ms"]] += 1
-    if not counts:
-        shapes = {(row["clients"], row["pipeline"], 0.0): 1 for row in find_rows(rows)}
-        counts = Counter(shapes)
+    maxima = find_rows(rows)
+    counts = Counter((row.clients, row.pipeline, row.injected_ms) for row in maxima if row.policy != "none")
+    counts = counts or Counter({(row.clients, row.pipeline, 0.0) for row in maxima})
     if not counts:
         return None
-    best = max(counts, key=lambda key: (counts[key], key[2] == 2.0, key[2], key[0] * key[1] <= 256, key[0] * key[1]))
-    return {"clients": best[0], "pipeline": best[1], "injected_ms": best[2], "load": REFERENCE_LOAD}
+
+    def rank(key: tuple[int, int, float]) -> tuple[float, ...]:
+        callers = key[0] * key[1]
+        return counts[key], key[2] == 2.0, key[2], callers <= 256, callers
+
+    clients, pipeline, injected_ms = max(counts, key=rank)
+    return ReferenceLoad(clients=clients, pipeline=pipeline, injected_ms=injected_ms, load="80%")
 
 
-def _keys(rows: Sequence[Row], cells: Sequence[Crash]) -> list[tuple[int, str, str | None]]:
+def _keys(rows: Rows, cells: Sequence[CrashRow]) -> list[Key]:
     """N, policy and restart of every option; restart None where no crash was made."""
-    measured = {(row["instances"], row["policy"]) for row in rows}
-    crashed = {(cell["instances"], cell["policy"], cell["restart"]) for cell in cells}
-    bare = {(*pair, None) for pair in measured if not any(key[:2] == pair for key in crashed)}
+    crashed: set[Key] = {(cell.instances, cell.policy, cell.restart) for cell in cells}
+    pairs = {key[:2] for key in crashed}
+    bare: set[Key] = {(row.instances, row.policy, None) for row in rows if (row.instances, row.policy) not in pairs}
     return sorted(
-        {*crashed, *bare}, key=lambda key: (key[0], POLICIES.index(key[1]), RESTARTS.index(key[2]) if key[2] else -1)
+        crashed | bare, key=lambda key: (key[0], POLICIES.index(key[1]), RESTARTS.index(key[2]) if key[2] else -1)
     )
 
 
-def _option(
-    rows: Sequence[Row],
-    cells: Sequence[Crash],
-    groups: Sequence[Crash],
-    reference: Row | None,
-    key: tuple[int, str, str | None],
-) -> Row:
+def _option(rows: Rows, crash: CrashSeen | None, reference: ReferenceLoad | None, key: Key) -> Option:
     instances, policy, restart = key
-    shape = {} if reference is None else {name: reference[name] for name in ("clients", "pipeline")}
-    delay = {} if policy == "none" or reference is None else {"injected_ms": reference["injected_ms"]}
-    fastest = find_rows(rows, instances=instances, policy=policy, **shape, **delay)
-    loaded = find_rows(rows, REFERENCE_LOAD, instances=instances, policy=policy, **shape, **delay)
-    same = [cell for cell in cells if (cell["instances"], cell["policy"], cell["restart"]) == key]
-    return {
-        "instances": instances,
-        "policy": policy,
-        "restart": restart,
-        "acquired_per_s": fastest[0]["acquired_per_s"] if fastest else None,
-        "generator_bound": fastest[0]["generator"]["bound"] if fastest else None,
-        "p99_s": loaded[0]["acquire_s"]["p99"] if loaded and loaded[0]["sustained"] else None,
-        "sustained": loaded[0]["sustained"] if loaded else None,
-        "crash": _losses([cell for cell in same if cell["kind"] in POWER_CUTS], groups) or _losses(same, groups),
-    }
+    wanted: dict[str, object] = {"instances": instances, "policy": policy}
+    if reference is not None:
+        wanted |= {"clients": reference.clients, "pipeline": reference.pipeline}
+        wanted |= {} if policy == "none" else {"injected_ms": reference.injected_ms}
+    fastest = next(iter(find_rows(rows, **wanted)), None)
+    loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
+    cells = [cell for cell in crash.rows if (cell.instances, cell.policy, cell.restart) == key] if crash else []
+    cuts = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
+    return Option(
+        instances=instances,
+        policy=policy,
+        restart=restart,
+        acquired_per_s=fastest.acquired_per_s if fastest else None,
+        generator_bound=fastest.generator.bound if fastest else None,
+        p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained else None,
+        sustained=loaded.sustained if loaded else None,
+        crash=_losses(cuts, crash.groups) if crash and cuts else None,
+    )
 
 
-def _losses(cells: Sequence[Crash], groups: Sequence[Crash]) -> Row | None:
-    """The worst of some groups of cuts; None without any. Margins and abstention share their cuts, so those count
-    once; a cell knows the losses of one margin, `groups` those of all."""
-    if not cells:
-        return None
+def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:
+    """The worst of some groups of cuts. Margins and abstention share their cuts, so those count once; a cell knows the
+    losses of one margin, `groups` those of all."""
     cuts: dict[tuple[str, int], int] = {}
     for cell in cells:
-        key = cell["kind"], cell["crashed"]
-        cuts[key] = max(cuts.get(key, 0), cell["cuts"])
+        key = cell.kind, cell.crashed
+        cuts[key] = max(cuts.get(key, 0), cell.cuts)
     total = sum(cuts.values())
-    whole = [group for group in groups if any(_is_same_crash(group, cell) for cell in cells)] or cells
-    trusting = [cell for cell in cells if not cell["abstention"]]
-    abstaining = [cell for cell in cells if cell["abstention"]]
-    grants = sum(cell["double_grants"] for cell in trusting)
-    windows = [cell["lost_window_s"]["max"] for cell in cells if cell["lost_window_s"]["max"] is not None]
-    return {
-        "kinds": sorted({cell["kind"] for cell in cells}),
-        "cuts": total,
-        "lost_per_cut": {
-            "median": max(group["lost_per_cut"]["median"] or 0 for group in whole),
-            "max": max(group["lost_per_cut"]["max"] or 0 for group in whole),
-        },
-        "lost_window_max_s": max(windows) if windows else None,
-        "double_grants": grants if trusting else None,
-        "asked": sum(cell["asked"] for cell in trusting),
-        "double_grants_abstaining": sum(cell["double_grants"] for cell in abstaining) if abstaining else None,
-        "double_grant_upper_bound_95": RULE_OF_THREE / total if total and trusting and not grants else None,
-        "unavailable_s": {
-            "median": statistics.median(cell["unavailable_s"]["median"] or 0.0 for cell in trusting or cells),
-            "max": max(cell["unavailable_s"]["max"] or 0.0 for cell in trusting or cells),
-        },
-    }
+    same = {_crash_of(cell) for cell in cells}
+    whole = [group for group in groups if _crash_of(group) in same] or cells
+    trusting = [cell for cell in cells if not cell.abstention]
+    abstaining = [cell for cell in cells if cell.abstention]
+    grants = sum(cell.double_grants for cell in trusting)
+    return LossesSeen(
+        kinds=tuple(sorted({cell.kind for cell in cells})),
+        cuts=total,
+        lost_per_cut=Typical(
+            median=max(group.lost_per_cut.median or 0 for group in whole),
+            max=max(group.lost_per_cut.max or 0 for group in whole),
+        ),
+        lost_window_max_s=max((one.lost_window_s.max for one in cells if one.lost_window_s.max is not None), default=None),
+        double_grants=grants if trusting else None,
+        asked=sum(cell.asked for cell in trusting),
+        double_grants_abstaining=sum(cell.double_grants for cell in abstaining) if abstaining else None,
+        double_grant_upper_bound_95=RULE_OF_THREE / total if total and trusting and not grants else None,
+        unavailable_s=Typical(
+            median=statistics.median(cell.unavailable_s.median or 0.0 for cell in trusting or cells),
+            max=max(cell.unavailable_s.max or 0.0 for cell in trusting or cells),
+        ),
+    )
 
 
-def _is_same_crash(one: Crash, other: Crash) -> bool:
-    return all(one[name] == other[name] for name in ("instances", "policy", "kind", "crashed", "restart"))
-
-
-def _always_costs(rows: Sequence[Row]) -> Row | None:
-    """everysec ÷ always over everything measured: least and most, each with where."""
-    costs = costs_of_pair(rows, "everysec", "always")
-    if not costs:
-        return None
-    by_ratio = sorted(costs, key=lambda cost: float(cost["ratio"]))
-    return {"least": by_ratio[0], "most": by_ratio[-1]}
-
-
-def _disk(rows: Iterable[Row]) -> Row | None:
-    disks = [row["disk_fdatasync_s"] for row in rows if row["disk_fdatasync_s"]]
-    if not disks:
-        return None
-    p99s = [disk["p99"] for disk in disks if disk["p99"] is not None]
-    return {
-        "p50": statistics.median(disk["p50"] for disk in disks),
-        "p99": statistics.median(p99s) if p99s else None,
-        "max": max(disk["max"] for disk in disks),
-    }
+def _crash_of(group: CrashGroup) -> tuple[object, ...]:
+    return group.instances, group.policy, group.kind, group.crashed, group.restart
 
 
 # -- advice ------------------------------------------------------------------------------------------------------------
 
-
-def is_safe(option: Row) -> bool:
-    """Whether cuts were made and none led to a double grant."""
-    crash = option["crash"]
-    return bool(crash and crash["cuts"] and crash["double_grants"] == 0)
+Way = tuple[Policy, Restart | None]
 
 
-def _advice(page: Row) -> Iterator[str]:
+def _advice(page: PlannerPage) -> Iterator[str]:
     """Sentences, the recommendation first. Every number in them stands in the page."""
-    options = page["options"]
-    crashed = [option for option in options if option["crash"]]
-    if not crashed:
-        yield "no crash result beside these figures: run lockbench crash; speed alone chooses nothing"
+    crashed: dict[Way, list[Option]] = {}
+    for option in page.options:
+        if option.crash:
+            crashed.setdefault((option.policy, option.restart), []).append(option)
+    if crashed:
+        yield _recommended(page.always_costs, crashed)
+        for way in sorted(crashed, key=lambda way: (POLICIES.index(way[0]), way[1] == "delayed")):
+            yield f"{_name(way)}: {_seen([option.crash for option in crashed[way] if option.crash])}"
     else:
-        yield _recommended(page, crashed)
-        for policy in POLICIES:
-            for restart in RESTARTS:
-                same = [option for option in crashed if (option["policy"], option["restart"]) == (policy, restart)]
-                if same:
-                    yield f"{_name(policy, restart)}: {_seen(same)}"
-    costs = page["always_costs"]
-    if costs:
-        depending = ", depending on callers and disk" if costs["least"] != costs["most"] else ""
+        yield "no crash result beside these figures: run lockbench crash; speed alone chooses nothing"
+    if costs := page.always_costs:
+        depending = ", depending on callers and disk" if costs.least != costs.most else ""
         yield f"always costs {_cost(costs)}{depending}: {_range(costs)}"
 
 
-def _recommended(page: Row, crashed: Sequence[Row]) -> str:
-    """Of the (policy, restart) pairs that were safe at every N tried, the cheapest durable one, and its alternative."""
-    pairs = list(dict.fromkeys((option["policy"], option["restart"]) for option in crashed))
-    of_pair = {pair: [option for option in crashed if (option["policy"], option["restart"]) == pair] for pair in pairs}
-    safe = [pair for pair in pairs if all(map(is_safe, of_pair[pair]))]
+def _recommended(costs: CostRange | None, crashed: dict[Way, list[Option]]) -> str:
+    """Of the ways that were safe at every N tried, the cheapest durable one, and its alternative."""
+    safe = [way for way, options in crashed.items() if all(option.is_safe for option in options)]
     if not safe:
         return "nothing that was crashed is safe: every policy led to double grants"
-    at_once = [pair for pair in safe if pair[1] == "at-once"]
-    delayed = [pair for pair in safe if pair[1] == "delayed"]
+    at_once, delayed = ([way for way in safe if way[1] == restart] for restart in RESTARTS)
     parts = []
     if delayed:
-        best = next((pair for pair in delayed if pair[0] == "everysec"), delayed[-1])
-        waits_s = max(option["crash"]["unavailable_s"]["max"] for option in of_pair[best])
-        parts.append(f"take {_name(*best)}, if a crash may cost up to {waits_s:.1f} s without new locks")
+        best = next((way for way in delayed if way[0] == "everysec"), delayed[-1])
+        waits_s = max(option.crash.unavailable_s.max for option in crashed[best] if option.crash)
+        parts.append(f"take {_name(best)}, if a crash may cost up to {waits_s:.1f} s without new locks")
     if at_once:
-        best = next((pair for pair in at_once if pair[0] == "always"), at_once[-1])
-        costs = page["always_costs"]
+        best = next((way for way in at_once if way[0] == "always"), at_once[-1])
         price = f": it costs {_cost(costs)} of the locks/s" if costs and best[0] == "always" else ""
-        parts.append(f"take {_name(*best)}{', if it may not' if parts else ''}{price}")
+        parts.append(f"take {_name(best)}{', if it may not' if parts else ''}{price}")
     return "; ".join(parts)
 
 
-def _name(policy: str, restart: str) -> str:
-    return f"{policy} with delayed restart" if restart == "delayed" else f"{policy}, restarted at once"
+def _name(way: Way) -> str:
+    return f"{way[0]} with delayed restart" if way[1] == "delayed" else f"{way[0]}, restarted at once"
 
 
-def _seen(options: Sequence[Row]) -> str:
-    crashes = [option["crash"] for option in options]
-    cuts = sum(crash["cuts"] for crash in crashes)
-    known = [crash["double_grants"] for crash in crashes if crash["double_grants"] is not None]
+def _seen(crashes: Sequence[LossesSeen]) -> str:
+    cuts = sum(crash.cuts for crash in crashes)
+    known = [crash.double_grants for crash in crashes if crash.double_grants is not None]
     grants = f"{sum(known):,} double grants in {cuts:,} cuts" if known else f"{cuts:,} cuts, double grants not sought"
     bound = f" (95 % sure: fewer than 1 in {cuts // 3:,})" if known and not sum(known) and cuts >= 3 else ""
-    lost = max(crash["lost_per_cut"]["max"] for crash in crashes)
-    waits_s = max(crash["unavailable_s"]["max"] for crash in crashes)
-    return f"{grants}{bound}, {_locks(lost)} lost per crash, {waits_s:.1f} s unavailable at most"
+    lost, waits_s = max(one.lost_per_cut.max for one in crashes), max(one.unavailable_s.max for one in crashes)
+    locks = f"up to {lost:,.0f} locks" if lost else "no lock"
+    return f"{grants}{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
 
 
-def _locks(most: float) -> str:
-    return f"up to {most:,} locks" if most else "no lock"
+def _times(cost: AlwaysCost) -> str:
+    return f"{cost.ratio:.1f}" if cost.ratio < 9.95 else f"{cost.ratio:.0f}"
 
 
-def _times(cost: Row) -> str:
-    ratio = float(cost["ratio"])
-    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
-
-
-def _cost(costs: Row) -> str:
-    most = _times(costs["most"])
-    if costs["most"]["ratio"] <= 1:
+def _cost(costs: CostRange) -> str:
+    least, most = _times(costs.least), _times(costs.most)
+    if costs.most.ratio <= 1:
         return "nothing measurable"
-    if costs["least"]["ratio"] < 1:
+    if costs.least.ratio < 1:
         return f"between nothing measurable and {most}×"
-    least = _times(costs["least"])
     return f"{most}×" if least == most else f"{least}–{most}×"
 
 
-def _range(costs: Row) -> str:
-    if costs["least"] == costs["most"]:
-        return _place(costs["most"])
-    return "; ".join(f"{name} with {_place(costs[name])}" for name in ("least", "most"))
+def _range(costs: CostRange) -> str:
+    if costs.least == costs.most:
+        return _place(costs.most)
+    return f"least with {_place(costs.least)}; most with {_place(costs.most)}"
 
 
-def _place(cost: Row) -> str:
-    disk = f"+{cost['injected_ms']:g} ms" if cost["injected_ms"] else "raw disk"
-    bound = ", where the load process was the limit" if cost["generator_bound"] else ""
-    return f"{cost['clients']}×{cost['pipeline']} callers, N={cost['instances']}, {disk}{bound}"
+def _place(cost: AlwaysCost) -> str:
+    bound = ", where the load process was the limit" if cost.generator_bound else ""
+    return f"{cost.shape} callers, N={cost.instances}, {cost.disk}{bound}"

@@ -3,89 +3,105 @@
 Rules: the maximum is found first; the open loops ask for 50 % and 80 % of *this visit's* maximum. Every load has its
 own counters of the servers around it (INFO, LATENCY, the shim's fsyncs); those cover its warm-up and drain, too, as do
 the leases they are divided by. Values only in what is returned: they are stored, and put together later.
+
+    rewrite   the servers are given something to rewrite; BGREWRITEAOF in the middle of each load, and the fsyncs made
+              meanwhile: under `no-appendfsync-on-rewrite` even `always` makes none, and says nothing
+    waitaof   once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET
+              was answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under everysec, as long as the
+              last fsync is less than a second old (redis/redis#13793)
+
 Source: bench.experiments.fsync.load_process, bench.topology.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import Ground
-from bench.experiments.fsync.generator import Generator
-from bench.experiments.fsync.load import WAITAOF, Phase
-from bench.experiments.fsync.plan import RATES, FsyncCell, FsyncPlan
-from bench.experiments.fsync.rewrite import fill, rewrite_now
-from bench.experiments.fsync.waitaof import waitaof_truth
+from bench.experiments.fsync.cell_servers import CellServers
+from bench.experiments.fsync.load import Generator, Phase
+from bench.experiments.fsync.plan import RATES, FsyncPlan
+from bench.experiments.fsync.result import (
+    DiskSeen, FsyncCell, LoadName, LoadSeen, PhaseFigures, RewriteSeen, SlowEvents, VisitSeen, WaitaofCounts,
+)  # fmt: skip
 from bench.topology.latency_events import LatencyMonitor
 from bench.topology.probe import InfoDelta, InfoSnapshot, delta, info_snapshot
+from bench.topology.shim.control import Control
+from bench.topology.target import parse_targets
 
-MAXIMUM = "max"
 REWRITE_AT = 0.3  # of the measured window
-
-Row = dict[str, Any]
-
-
-def load_names() -> list[str]:
-    """The loads of a visit, in order."""
-    return [MAXIMUM, *(f"{share:.0%}" for share in RATES)]
+FILLERS, FILLER_BYTES = 200_000, 100
+LONGEST_REWRITE_S = 30.0
+WAITAOF_PROBES, WAITAOF_MS = 2, 2000
+_TIMEOUT_S = 20.0
+_LOOK_S = 0.002
+_FILL = """
+for i = 1, tonumber(ARGV[1]) do redis.call('set', ARGV[3] .. i, string.rep('x', tonumber(ARGV[2]))) end
+return 1
+"""
 
 
 @dataclass(slots=True)
 class Visit:
-    """A cell on servers that stand. `number`: of the visit, in the names of its keys."""
+    """A cell on servers that stand."""
 
     plan: FsyncPlan
     cell: FsyncCell
-    ground: Ground
+    servers: CellServers
     key_prefix: str
 
-    def measure(self, seed: int) -> Row:
+    def measure(self, repeat: int) -> VisitSeen:
         """All loads of the visit. Raises EnvironmentNotReadyError when the load or a server ends early."""
-        cell, ground, plan = self.cell, self.ground, self.plan
-        if cell.rewrite != "off" and ground.own:
-            fill(ground.urls, self.key_prefix)
-        truth = waitaof_truth(ground, self.key_prefix) if cell.policy == WAITAOF else {}
-        loads: dict[str, Row] = {}
-        with Generator(cell, ground.urls, self.key_prefix, seed, ground.folder / "load.log") as generator:
-            loads[MAXIMUM] = self._load(generator, Phase(plan.warmup_s, plan.seconds))
-            rate = loads[MAXIMUM]["granted"] / plan.seconds
-            if not rate:
+        cell, servers, plan = self.cell, self.servers, self.plan
+        if cell.rewrite != "off" and servers.own:
+            fill(servers.urls, self.key_prefix)
+        truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
+        loads: dict[LoadName, LoadSeen] = {}
+        with Generator(cell, servers.urls, self.key_prefix, plan.seed * 1000 + repeat) as generator:
+            most = self._load(generator, Phase(plan.warmup_s, plan.seconds))
+            if not most.granted:
                 raise EnvironmentNotReadyError(f"{cell}: no lock was granted in {plan.seconds:g} s")
-            for share, name in zip(RATES, load_names()[1:], strict=True):
-                loads[name] = self._load(generator, Phase(plan.warmup_s, plan.open_seconds, share * rate))
-        if cell.policy == WAITAOF:
-            loads[MAXIMUM]["waitaof"] |= truth
-        disk = asdict(ground.disk) if ground.disk else None
-        return {"disk": disk, "loads": loads}
+            for name, share in RATES.items():
+                rate_per_s = share * most.granted / plan.seconds
+                loads[name] = self._load(generator, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
+        if most.waitaof:
+            most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
+        disk = servers.disk and DiskSeen(p50_s=servers.disk.p50_s, p99_s=servers.disk.p99_s, max_s=servers.disk.max_s)
+        return VisitSeen(repeat=repeat, cell=cell, disk=disk, loads={"max": most, **loads})
 
-    def _load(self, generator: Generator, phase: Phase) -> Row:
-        ground = self.ground
-        monitor = LatencyMonitor(ground.urls, own=ground.own)
-        before, syncs = info_snapshot(ground.urls), ground.syncs
+    def _load(self, generator: Generator, phase: Phase) -> LoadSeen:
+        servers = self.servers
+        monitor = LatencyMonitor(servers.urls, own=servers.own)
+        before, syncs = info_snapshot(servers.urls), servers.syncs
         generator.begin(phase)
         rewrite = None
         if self.cell.rewrite != "off":
             time.sleep(phase.warmup_s + REWRITE_AT * phase.seconds)
-            rewrite = rewrite_now(ground)
+            rewrite = rewrite_now(servers)
         figures = generator.figures()
-        after, syncs_after = info_snapshot(ground.urls), ground.syncs
+        after, fsyncs = info_snapshot(servers.urls), _since(syncs, servers.syncs)
         events = monitor.events()
-        return {
-            **asdict(figures),
-            "rate_per_s": phase.rate_per_s,
-            "fsyncs": None if syncs is None or syncs_after is None else syncs_after - syncs,
-            "latency_events": None if events is None else {name: asdict(event) for name, event in events.items()},
-            "rewrite": rewrite,
-            **_of_servers(before, after),
-        }
+        noted = events and {name: SlowEvents(seconds=one.seconds, max_ms=one.max_ms) for name, one in events.items()}
+        return with_servers(figures, before, after, phase.rate_per_s, fsyncs, noted, rewrite)
 
 
-def _of_servers(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> Row:
-    """What the servers' own counters say of a load."""
+def with_servers(
+    figures: PhaseFigures,
+    before: Sequence[InfoSnapshot],
+    after: Sequence[InfoSnapshot],
+    rate_per_s: float | None = None,
+    fsyncs: int | None = None,
+    events: dict[str, SlowEvents] | None = None,
+    rewrite: RewriteSeen | None = None,
+) -> LoadSeen:
+    """Put beside a load what the servers' own counters say. Raises EnvironmentNotReadyError when one did not live on."""
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
         if change.warning and old.values is not None:  # it did answer: it has gone, or is another one now
@@ -94,20 +110,86 @@ def _of_servers(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
             )
     cpu_s = [change.cpu_s for change in deltas if change.cpu_s is not None]
     whole = len(cpu_s) == len(deltas)
-    return {
-        "elapsed_s": max(change.elapsed_s for change in deltas),
-        "server_cpu_s": sum(cpu_s) if whole else None,
-        "busiest_server_ratio": max(_ratio(change) for change in deltas) if whole else None,
-        "aof_delayed_fsync": _sum(deltas, "aof_delayed_fsync"),
-        "aof_rewrites": _sum(deltas, "aof_rewrites"),
-    }
+    return LoadSeen(
+        **msgspec.structs.asdict(figures),
+        rate_per_s=rate_per_s,
+        fsyncs=fsyncs,
+        latency_events=events,
+        rewrite=rewrite,
+        elapsed_s=max(change.elapsed_s for change in deltas),
+        server_cpu_s=sum(cpu_s) if whole else None,
+        busiest_server_ratio=max((one.cpu_s or 0.0) / one.elapsed_s for one in deltas) if whole else None,
+        aof_delayed_fsync=_delayed(deltas),
+    )
 
 
-def _ratio(change: InfoDelta) -> float:
-    return (change.cpu_s or 0.0) / change.elapsed_s
-
-
-def _sum(deltas: Sequence[InfoDelta], name: str) -> int | None:
-    values = [change.aof.get(name) for change in deltas]
+def _delayed(deltas: Sequence[InfoDelta]) -> int | None:
+    values = [change.aof.get("aof_delayed_fsync") for change in deltas]
     known = [value for value in values if isinstance(value, int)]
     return sum(known) if len(known) == len(values) else None
+
+
+def _since(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+@contextmanager
+def _clients(urls: Sequence[str], aim: str) -> Iterator[list[redis.Redis]]:
+    """A client of each. Raises EnvironmentNotReadyError: why the `aim` cannot be reached."""
+    with ExitStack() as stack:
+        clients = [target.client(_TIMEOUT_S) for target in parse_targets(urls)]
+        for client in clients:
+            stack.callback(client.connection_pool.disconnect)
+        try:
+            yield clients
+        except (redis.RedisError, OSError) as error:
+            raise EnvironmentNotReadyError(f"{aim}: {error}") from None
+
+
+def fill(urls: Sequence[str], key_prefix: str) -> None:
+    """Give each server `FILLERS` keys, so that a rewrite takes a while. For servers of our own."""
+    with _clients(urls, "a server cannot be filled") as clients:
+        for client in clients:
+            client.eval(_FILL, 0, str(FILLERS), str(FILLER_BYTES), f"{key_prefix}filler:")
+
+
+def rewrite_now(servers: CellServers) -> RewriteSeen:
+    """Rewrite on all servers at once; return when all have ended. Raises EnvironmentNotReadyError."""
+    with _clients(servers.urls, "the append-only file cannot be rewritten") as clients:
+        before, begun_s = servers.syncs, time.monotonic()
+        for client in clients:
+            client.bgrewriteaof()
+        running = clients
+        while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
+            running = [client for client in running if _rewrites(client)]
+            time.sleep(_LOOK_S)  # no server tells when it has ended
+        took_s = time.monotonic() - begun_s
+        return RewriteSeen(took_s=None if running else took_s, fsyncs=_since(before, servers.syncs))
+
+
+def _rewrites(client: redis.Redis) -> bool:
+    state: dict[str, object] = client.info("persistence")
+    return any(bool(state[f"aof_rewrite_{what}"]) for what in ("in_progress", "scheduled"))
+
+
+def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
+    """Single tries that the first server confirmed, and how many of those were untrue; none without a shim."""
+    if not servers.controls:
+        return WaitaofCounts()
+    control, folder = servers.controls[0], servers.folders[0]
+    probes = untrue = 0
+    with _clients(servers.urls[:1], "WAITAOF cannot be tried") as clients:
+        for number in range(WAITAOF_PROBES):
+            key = f"{key_prefix}truth:{number}"
+            clients[0].set(key, "held", px=10_000)
+            sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
+            reply: list[int] = clients[0].waitaof(1, 0, WAITAOF_MS)
+            if reply[0] >= 1:
+                probes += 1
+                untrue += not _is_durable(control, sizes)
+            clients[0].delete(key)
+    return WaitaofCounts(probes=probes, untrue=untrue)
+
+
+def _is_durable(control: Control, sizes: dict[Path, int]) -> bool:
+    return all(control.synced(path).durable_bytes >= size for path, size in sizes.items() if path.exists())

@@ -1,38 +1,33 @@
-"""What `lockbench fsync` says: *its result → tables, findings, the planner's page; on a terminal or as Markdown*.
+"""What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, charts, advice*.
 
-Rules: verdict first; nothing is computed here; a latency of a load that was not sustained is not shown; a rate that the
-generator limited is marked ≥. Fits 100 columns. Source: the sections of bench.experiments.fsync.experiment.
+Rules: verdict, or advice, first; nothing is computed here; a latency of a load that was not sustained is not shown; a
+rate that the generator limited is marked ≥; what was not measured is an en dash. Fits 100 columns. In a chart both axes
+are logarithmic, a value of 0 has a row of its own at the bottom, for "none" is not "few", and a mark whose place is
+taken moves to the nearest free one, so that none is hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+from typing import NamedTuple
 
-from bench.experiments.fsync import planner_words
-from bench.experiments.fsync.planner_words import disk_name, disk_text, spread_of
+from bench.experiments.fsync.result import (
+    DiskFigures, FsyncResult, FsyncRow, LossesSeen, Option, PlannerPage, Setup, Spread,
+)  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
-from bench.report.figures import MISSING, count, milliseconds, percent
+from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
-
-Result = Mapping[str, Any]
+from bench.report.sheet import GOOD, Part, Sentence, Sheet, sheet_of
 
 _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
             "CPU µs\n/lock", "busy")  # fmt: skip
-_OPEN = (
-    "N",
-    "callers",
-    "fsync",
-    "policy",
-    "50 %\np50 ms",
-    "\np99",
-    "80 %\np50 ms",
-    "\np99",
-    "\np99.9",
-    "\nmax",
-    "\nkept",
-)
+_OPEN = ("N", "callers", "fsync", "policy", "50 %\np50 ms", "\np99", "80 %\np50 ms", "\np99", "\np99.9", "\nmax",
+         "\nkept")  # fmt: skip
+_SPEED = ("", "N", "policy", "restart", "locks\n/s", "±", "p99\nms")
+_LOSSES = ("lost,\nmedian", "\nmost", "window\ns", "double\ngrants", "blocked\ns")
 _LEGEND = (
     ("callers", "connections per instance × callers that share one; each lock is two writes, SET and its release"),
     (
@@ -45,140 +40,303 @@ _LEGEND = (
     ),
     ("no latency", "queue: the rate was not sustained; late: the load process was late; –: too few samples"),
 )
-_LEFT = frozenset({1, 2, 3})
+CARRY_OVER = (
+    "absolute rates are this machine's, its disk's and this client's, and do not carry over; what does: the order of "
+    "the policies, how the cost of always falls with callers, and the row whose latency is nearest to your own disk "
+    "(lockbench doctor measures it)"
+)
+_OF_CRASHES = (
+    "power cuts (none: kill −9), TTL {ttl_s:g} s; double grants: of clients that trust a restarted instance; a delayed "
+    "restart waits out the longest TTL, so its price grows with yours"
+)
 _EVENTS = ("aof-fsync-always", "aof-write-pending-fsync", "fork")
+_REWRITTEN = {"off": "", "on": " R", "on-no-sync": " R!"}
+MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: FsyncResult, place: str = "") -> Sheet:
     """Return the planner's page, then the figures it rests on; `result` is stored at `place` ("" = nowhere)."""
-    planned = planner_words.sheet(result)
-    advice = [("advice", planned.headline)]
-    own = [*advice, *_lines(result), *((line.label, line.text) for line in planned.lines)]
+    page = result.planner
+    own = [("advice", page.advice[0]), *_lines(result), *_planner_lines(page)]
     return sheet_of(
-        result, place, kind="fsync", headline=_headline(result), conditions=_conditions(result),
-        parts=(*planned.parts, *_parts(result)), lines=dict.fromkeys(own), charts=planned.charts,
+        result, place, kind="fsync", headline=_headline(page, len(result.rows)), conditions=_conditions(result),
+        parts=(_options(page), *_parts(result)), lines=dict.fromkeys(own), charts=_charts(page),
     )  # fmt: skip
 
 
-def suite(result: Result) -> Suite:
+def planner_sheet(result: FsyncResult) -> Sheet:
+    """Return the planner's page alone, its advice first."""
+    page = result.planner
+    load = page.reference
+    at = f"{load.shape} callers, {disk_name(load)} fsync" if load else ""
+    conditions = f"{_server(result) or 'your servers'} · {at} · p99 from the intended start"
+    lines = tuple(Sentence(*line) for line in _planner_lines(page))
+    return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page),), lines, _charts(page))
+
+
+def suite(result: FsyncResult) -> Suite:
     """The findings as test cases."""
     cases = [
-        Case(f"{finding['name']}: {finding['cell']}", ROW_WORDS[finding["verdict"]].status, finding["text"])
-        for finding in result["findings"]
-        if finding["verdict"] in ROW_WORDS  # not those that were not judged, and what is the server's fault
+        Case(f"{finding.name}: {finding.cell}", ROW_WORDS[finding.verdict].status, finding.text)
+        for finding in result.findings
+        if finding.verdict in ROW_WORDS  # not those that were not judged, and what is the server's fault
     ]
-    return Suite("fsync", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
+    return Suite("fsync", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
-def _headline(result: Result) -> str:
-    costs = result["planner"]["always_costs"]
+def disk_name(setup: Setup) -> str:
+    """The disk in a table: as it is, or with so much latency added."""
+    return setup.disk.removesuffix(" disk")
+
+
+def disk_text(disk: DiskFigures | None) -> str:
+    """What the disk is like, and what that means."""
+    if disk is None:
+        return "not known: fdatasync can only be measured where the files of the servers lie"
+    memory = "; this is memory, no disk" if disk.p50 < MEMORY_S else ""
+    virtual = "; cloud volumes take 0.5–10 ms, which the added latencies imitate" if disk.p50 < VIRTUAL_S else ""
+    return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}{memory}{virtual}"
+
+
+def _server(result: FsyncResult) -> str:
+    server = result.fleet.server
+    return f"{server.name} {server.version}" if server else ""
+
+
+def _headline(page: PlannerPage, rows: int) -> str:
+    costs = page.always_costs
     if costs is None:
-        return f"{len(result['rows'])} rows"
-    least, most = costs["least"], costs["most"]
-    if least == most:
-        return f"everysec ÷ always: {most['ratio']:.1f}× at {most['clients']}×{most['pipeline']} callers"
-    return (
-        f"everysec ÷ always: {most['ratio']:.1f}× at {most['clients']}×{most['pipeline']} callers, "
-        f"{least['ratio']:.1f}× at {least['clients']}×{least['pipeline']}"
-    )
+        return f"{rows} rows"
+    least, most = costs.least, costs.most
+    other = "" if least == most else f", {least.ratio:.1f}× at {least.shape}"
+    return f"everysec ÷ always: {most.ratio:.1f}× at {most.shape} callers{other}"
 
 
-def _conditions(result: Result) -> str:
-    conditions, server = result["conditions"], result["fleet"]["server"]
+def _conditions(result: FsyncResult) -> str:
+    conditions = result.conditions
     return " · ".join(
         (
-            f"{server['name']} {server['version']}"
-            if server
-            else f"{len(result['fleet']['instances'])} of your servers",
-            f"{conditions['visits_done']} of {conditions['visits_planned']} visits in random order",
-            f"{conditions['seconds']:g} s per load",
-            f"{conditions['usable_cores']} cores shared by load and servers",
-            f"seed {result['seed']}",
-            f"{result['duration_s']:.0f} s",
+            _server(result) or f"{len(result.fleet.instances or ())} of your servers",
+            f"{conditions.visits_done} of {conditions.visits_planned} visits in random order",
+            f"{conditions.seconds:g} s per load",
+            f"{conditions.usable_cores} cores shared by load and servers",
+            f"seed {result.seed}",
+            f"{result.duration_s:.0f} s",
         )
     )
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str]]:
-    for finding in result["findings"]:
-        if finding["verdict"] == "as expected":
-            yield "as expected", finding["text"]
-    yield "disk", disk_text(result["planner"]["disk_fdatasync_s"])
-    yield "slow events", _events(result["rows"])
-    stalls = [row for row in result["rows"] if row["aof_delayed_fsync"]]
-    if stalls:
-        most = max(stalls, key=lambda row: int(row["aof_delayed_fsync"]))
-        yield "stalls", f"aof_delayed_fsync up to {count(most['aof_delayed_fsync'])}: {_cell(most)}, {most['load']}"
+def _lines(result: FsyncResult) -> Iterator[tuple[str, str]]:
+    for finding in result.findings:
+        if finding.verdict == "as expected":
+            yield "as expected", finding.text
+    yield "disk", disk_text(result.planner.disk_fdatasync_s)
+    yield "slow events", _events(result.rows)
+    stalled = max(result.rows, key=lambda row: row.aof_delayed_fsync or 0, default=None)
+    if stalled and stalled.aof_delayed_fsync:
+        most = count(stalled.aof_delayed_fsync)
+        yield "stalls", f"aof_delayed_fsync up to {most}: {_cell(stalled)}, {stalled.load}"
     yield from _LEGEND
 
 
-def _cell(row: Mapping[str, Any]) -> str:
-    return f"N={row['instances']} {row['policy']} {row['clients']}×{row['pipeline']} {_disk(row)}"
+def _cell(row: FsyncRow) -> str:
+    return f"N={row.instances} {row.policy} {row.shape} {_disk(row)}"
 
 
-def _disk(row: Mapping[str, Any]) -> str:
-    disk = "none" if row["policy"] == "none" else disk_name(row["injected_ms"])
-    return disk + {"off": "", "on": " R", "on-no-sync": " R!"}[row["rewrite"]]
+def _disk(row: FsyncRow) -> str:
+    return ("none" if row.policy == "none" else disk_name(row)) + _REWRITTEN[row.rewrite]
 
 
-def _events(rows: Sequence[Mapping[str, Any]]) -> str:
+def _events(rows: Sequence[FsyncRow]) -> str:
     """The longest of each kind, and where."""
-    if any(row["latency_events"] is None for row in rows):
+    if any(row.latency_events is None for row in rows):
         return "the servers do not watch (latency-monitor-threshold is 0, or LATENCY is not allowed)"
     found = []
     for name in _EVENTS:
-        seen = [row for row in rows if name in row["latency_events"]]
+        seen = [(row.latency_events[name].max_ms, _cell(row)) for row in rows if name in (row.latency_events or {})]  # type: ignore[index]
         if seen:
-            worst = max(seen, key=lambda row: int(row["latency_events"][name]["max_ms"]))
-            found.append(f"{name} up to {worst['latency_events'][name]['max_ms']} ms ({_cell(worst)})")
+            most_ms, where = max(seen, key=lambda one: one[0])
+            found.append(f"{name} up to {most_ms} ms ({where})")
     return "; ".join(found) or f"none of {', '.join(_EVENTS)} took 1 ms"
 
 
-def _parts(result: Result) -> Iterator[Part]:
-    maxima = [row for row in result["rows"] if row["load"] == "max"]
-    yield Part("maximum", "closed loop", _MAXIMUM, tuple(map(_maximum, maxima)), _LEFT)
-    loads = {(row["load"], _cell(row)): row for row in result["rows"]}
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _parts(result: FsyncResult) -> Iterator[Part]:
+    left = frozenset({1, 2, 3})
+    maxima = [row for row in result.rows if row.load == "max"]
+    yield Part("maximum", "closed loop", _MAXIMUM, tuple(map(_maximum, maxima)), left)
+    loads = {(row.load, _cell(row)): row for row in result.rows}
     about = "open loop, Poisson arrivals at 50 % and 80 % of the maximum, from the intended start"
     rows = tuple(_open(loads["50%", _cell(row)], loads["80%", _cell(row)]) for row in maxima)
-    yield Part("latency", about, _OPEN, rows, _LEFT)
+    yield Part("latency", about, _OPEN, rows, left)
 
 
-def _names(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return str(row["instances"]), f"{row['clients']}×{row['pipeline']}", _disk(row), row["policy"]
+def _names(row: FsyncRow) -> tuple[str, ...]:
+    return str(row.instances), row.shape, _disk(row), row.policy
 
 
-def _maximum(row: Mapping[str, Any]) -> tuple[str, ...]:
-    bound = "≥" if row["generator"]["bound"] else ""
+def _maximum(row: FsyncRow) -> tuple[str, ...]:
     return (
         *_names(row),
-        bound + count(round(row["acquired_per_s"]["median"])),
-        spread_of(row["acquired_per_s"]),
-        milliseconds(row["acquire_s"]["p50"]),
-        milliseconds(row["acquire_s"]["p99"]),
-        _figure(row["fsyncs_per_s"]),
-        _figure(row["locks_per_fsync"]),
-        _figure(row["server_cpu_us_per_lock"]),
-        percent(row["busiest_server_ratio"]["median"], 0) if row["busiest_server_ratio"] else MISSING,
+        _rate(row.acquired_per_s, bound=row.generator.bound),
+        _deviation(row.acquired_per_s),
+        milliseconds(row.acquire_s.p50),
+        milliseconds(row.acquire_s.p99),
+        _figure(row.fsyncs_per_s),
+        _figure(row.locks_per_fsync),
+        _figure(row.server_cpu_us_per_lock),
+        percent(row.busiest_server_ratio.median, 0) if row.busiest_server_ratio else MISSING,
     )
 
 
-def _figure(figure: Mapping[str, float] | None) -> str:
-    return MISSING if figure is None else count(round(figure["median"], 1))
+def _rate(rate: Spread | None, *, bound: bool | None) -> str:
+    return MISSING if rate is None else ("≥" if bound else "") + count(round(rate.median))
 
 
-def _open(half: Mapping[str, Any], most: Mapping[str, Any]) -> tuple[str, ...]:
-    kept = most["acquired_per_s"]["median"] / most["offered_per_s"]["median"]
+def _deviation(figure: Spread | None) -> str:
+    """Half the range over the repeats, in per cent of the median; a dash when there was one repeat."""
+    if figure is None or not figure.median or figure.high == figure.low:
+        return MISSING
+    return f"{(figure.high - figure.low) / 2 / figure.median * 100:.0f} %"
+
+
+def _figure(figure: Spread | None) -> str:
+    return MISSING if figure is None else count(round(figure.median, 1))
+
+
+def _open(half: FsyncRow, most: FsyncRow) -> tuple[str, ...]:
+    kept = most.rate / most.offered_per_s.median if most.offered_per_s else 1.0
+    late, slow = half.acquire_s, most.acquire_s
     return (
         *_names(most),
-        *(_latency(half, name) for name in ("p50", "p99")),
-        *(_latency(most, name) for name in ("p50", "p99", "p999", "max")),
+        *(_latency(half, value) for value in (late.p50, late.p99)),
+        *(_latency(most, value) for value in (slow.p50, slow.p99, slow.p999, slow.max)),
         percent(min(kept, 1.0), 0),
     )
 
 
-def _latency(row: Mapping[str, Any], name: str) -> str:
-    if not row["sustained"]:
+def _latency(row: FsyncRow, value_s: float | None) -> str:
+    if not row.sustained:
         return "queue"
-    if row["generator"]["reason"]:
-        return "late"
-    return milliseconds(row["acquire_s"][name])
+    return "late" if row.generator.reason else milliseconds(value_s)
+
+
+# -- the planner's page ------------------------------------------------------------------------------------------------
+
+
+def _marked(page: PlannerPage) -> list[tuple[str, Option]]:
+    return list(zip(ascii_letters, page.options, strict=False))
+
+
+def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
+    yield from (("seen", text) for text in page.advice[1:])
+    yield from (("warning", warning) for warning in page.warnings)
+    yield "disk", disk_text(page.disk_fdatasync_s)
+    yield "beware", CARRY_OVER
+    drawn = {point.mark for point in _grants(page)}
+    if absent := [mark for mark, option in _marked(page) if option.crash and mark not in drawn]:
+        yield "no p99", f"so not among the double grants that are drawn: {' '.join(absent)}"
+    if page.sources.crash:
+        offered = page.crash_locks_per_s
+        at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
+        yield "lost", f"locks that somebody held and a crash forgot, of the worst power cut tried{at}"
+        yield "crash", _OF_CRASHES.format(ttl_s=(page.ttl_ms or 0) / 1000)
+
+
+def _options(page: PlannerPage) -> Part:
+    left, rows = frozenset({0, 2, 3}), tuple(_speed(*marked) for marked in _marked(page))
+    if not page.sources.crash:
+        return Part("speed", "", _SPEED, rows, left)
+    rows = tuple((*row, *_lost(option.crash)) for row, option in zip(rows, page.options, strict=False))
+    about = "p99 at 80 %; lost per crash; grants in so many cuts"
+    return Part("speed beside losses", about, (*_SPEED, *_LOSSES), rows, left)
+
+
+def _speed(mark: str, option: Option) -> tuple[str, ...]:
+    rate = option.acquired_per_s
+    p99 = milliseconds(option.p99_s) if option.sustained else "queue" if option.sustained is False else MISSING
+    speed = _rate(rate, bound=option.generator_bound)
+    return mark, str(option.instances), option.policy, option.restart or MISSING, speed, _deviation(rate), p99
+
+
+def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
+    if crash is None:
+        return (MISSING,) * len(_LOSSES)
+    return (
+        count(round(crash.lost_per_cut.median)),
+        count(crash.lost_per_cut.max),
+        decimals(crash.lost_window_max_s),
+        f"{count(crash.double_grants)} in {count(crash.cuts)}",
+        f"{crash.unavailable_s.max:.1f}",
+    )
+
+
+def _charts(page: PlannerPage) -> tuple[tuple[str, ...], ...]:
+    """Throughput against locks lost, p99 against double grants, by the letters of the table; none without crashes."""
+    lost = [
+        Scattered(mark, option.acquired_per_s.median, option.crash.lost_per_cut.max)
+        for mark, option in _marked(page)
+        if option.crash and option.acquired_per_s
+    ]
+    grants = _grants(page)
+    if not lost and not grants:
+        return ()
+    return (
+        tuple(scatter(lost, "acquires/s", "most locks lost per crash")),
+        tuple(scatter(grants, "p99 ms at 80 %", "double grants per 100 cuts")),
+    )
+
+
+def _grants(page: PlannerPage) -> list[Scattered]:
+    return [
+        Scattered(mark, option.p99_s * 1000, option.crash.double_grants / option.crash.cuts * 100)
+        for mark, option in _marked(page)
+        if option.crash and option.p99_s is not None and option.crash.double_grants is not None
+    ]
+
+
+class Scattered(NamedTuple):
+    """A mark of one character at `x` > 0, `y` ≥ 0."""
+
+    mark: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Whole decades around some values, on `cells` places."""
+
+    low: int
+    high: int
+    cells: int
+
+    @classmethod
+    def around(cls, values: Sequence[float], cells: int) -> _Axis:
+        if not values:
+            return cls(0, 1, cells)
+        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        return cls(low, max(high, low + 1), cells)
+
+    def place(self, value: float) -> int:
+        share = (math.log10(value) - self.low) / (self.high - self.low)
+        return min(max(round(share * (self.cells - 1)), 0), self.cells - 1)
+
+
+def scatter(points: Sequence[Scattered], x_name: str, y_name: str, width: int = 46, height: int = 10) -> list[str]:
+    """Return the plot with its axes, `width` columns wide and `height` + 4 lines high."""
+    across = _Axis.around([point.x for point in points], width - 9)
+    up = _Axis.around([point.y for point in points if point.y > 0], height - 1)
+    grid = [[" "] * across.cells for _ in range(height)]
+    for point in points:
+        row = grid[height - 1 - (0 if point.y <= 0 else 1 + up.place(point.y))]
+        column, free = across.place(point.x), [place for place, mark in enumerate(row) if mark == " "]
+        if free:
+            row[min(free, key=lambda place: (abs(place - column), place < column))] = point.mark  # noqa: B023
+    labels = {0: count(10.0**up.high), height - 2: count(10.0**up.low), height - 1: "0"}
+    lines = [f"{labels.get(number, ''):>8}│{''.join(row)}" for number, row in enumerate(grid)]
+    low, high = count(10.0**across.low), count(10.0**across.high)
+    foot = f"{'':8}└{'─' * across.cells}"
+    return [y_name, *lines, foot, f"{'':9}{low}{x_name:^{across.cells - len(low) - len(high)}}{high}"]

@@ -1,0 +1,364 @@
+"""The result of `lockbench fsync`, part by part: *rows of cells, what always costs, findings, the planner's page*.
+
+Rules: values and their names only. A figure of repeats is a `Spread`; null = not known, or not applicable. What a visit
+leaves in the journal is here, too, for the rows are made of it. Source: README of this folder.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Annotated, Literal, get_args
+
+from bench.measure.latency import Latency
+from bench.measure.result import Document
+from bench.measure.section import Amount, Count, Section, says
+from bench.topology.server import ServerBinary
+
+Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before
+Rewrite = Literal["off", "on", "on-no-sync"]
+Restart = Literal["at-once", "delayed"]
+LoadName = Literal["max", "50%", "80%"]
+Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
+ServerFacts = dict[str, str | int | bool | list[str] | None]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
+RESTARTS: tuple[Restart, ...] = get_args(Restart)
+
+
+class Setup(Section, frozen=True, kw_only=True):
+    """Who loads which disk."""
+
+    clients: Annotated[Count, says("connections per instance")]
+    pipeline: Annotated[Count, says("callers that share one connection")]
+    injected_ms: Annotated[Amount, says("added to every fsync by the shim; 0 = the disk as it is")]
+
+    @property
+    def shape(self) -> str:
+        """As tables say it: connections × callers of each."""
+        return f"{self.clients}×{self.pipeline}"
+
+    @property
+    def disk(self) -> str:
+        """The disk as it is, or what is added to it."""
+        return f"+{self.injected_ms:g} ms" if self.injected_ms else "raw disk"
+
+
+class FsyncCell(Setup, frozen=True, kw_only=True):
+    """One point of the matrix."""
+
+    policy: Annotated[Policy, says("appendfsync; none = no append-only file; waitaof = everysec, and WAITAOF is awaited")]
+    instances: Annotated[Count, says("N")]
+    rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
+
+    @property
+    def server_policy(self) -> str:
+        """The durability the servers run with."""
+        return "everysec" if self.policy == "waitaof" else self.policy
+
+    def __str__(self) -> str:
+        rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
+        return f"N={self.instances} {self.policy} {self.shape}, {self.disk}{rewrite}"
+
+
+# -- what a visit leaves in the journal --------------------------------------------------------------------------------
+
+
+class WaitaofCounts(Section, frozen=True, kw_only=True):
+    """Replies of WAITAOF."""
+
+    asked: Annotated[Count, says("replies")] = 0
+    confirmed: Annotated[Count, says("those that count the local fsync")] = 0
+    unconfirmed: Annotated[Count, says("those that do not: no vote")] = 0
+    probes: Annotated[Count, says("single tries that were confirmed")] = 0
+    untrue: Annotated[Count, says("those of them that were not on the disk, by the shim's ledger")] = 0
+
+    @classmethod
+    def sum_of(cls, parts: Iterable[WaitaofCounts]) -> WaitaofCounts:
+        """Add them up."""
+        known = list(parts)
+        return cls(**{name: sum(getattr(one, name) for one in known) for name in cls.__struct_fields__})
+
+
+class PhaseFigures(Section, frozen=True, kw_only=True):
+    """What came of a load, as its process counted it."""
+
+    seconds: Annotated[Amount, says("of the window")]
+    granted: Annotated[Count, says("in the window, whenever due")]
+    due: Annotated[int | None, says("acquires that the schedule had in the window; null in closed loop")]
+    histogram: Annotated[str, says("of acquires due in the window, from the intended start, ns")]
+    max_ns: Annotated[Count, says("the longest of them, exact")]
+    sum_ns: Annotated[Count, says("of all of them, exact")]
+    leases: Annotated[Count, says("granted in the whole load, with warm-up and drain")]
+    denied: Annotated[dict[str, int], says("acquires without a lease, by outcome")]
+    release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
+    cpu_ratio: Annotated[Amount, says("share of the time that the load process ran")]
+    cpu_wait_ratio: Annotated[Amount, says("share of the time that it waited for a core")]
+    littles_law_ratio: Annotated[float | None, says("callers at work ÷ callers; closed loop")]
+    lateness_p99_ns: Annotated[int | None, says("what the timer added to starts; open loop")]
+    waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
+
+
+class RewriteSeen(Section, frozen=True, kw_only=True):
+    """A rewrite of the append-only files in the middle of a load."""
+
+    took_s: Annotated[float | None, says("until the last instance had ended; null when one had not in time")] = None
+    fsyncs: Annotated[int | None, says("of all instances and their children meanwhile")] = None
+
+
+class SlowEvents(Section, frozen=True, kw_only=True):
+    """One kind of event that the servers noted as slow."""
+
+    seconds: Annotated[Count, says("of each instance, in which it was noted")]
+    max_ms: Annotated[Count, says("the longest")]
+
+
+class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
+    """What came of a load, with what the servers and the shim counted meanwhile, warm-up and drain included."""
+
+    rate_per_s: Annotated[float | None, says("asked for; null in closed loop")]
+    fsyncs: Annotated[int | None, says("of all instances")]
+    latency_events: Annotated[dict[str, SlowEvents] | None, says("by event; null when the servers do not watch")]
+    rewrite: Annotated[RewriteSeen | None, says("null without")]
+    elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
+    server_cpu_s: Annotated[float | None, says("CPU of all instances")]
+    busiest_server_ratio: Annotated[float | None, says("CPU of the busiest instance, 1 = one core")]
+    aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted")]
+
+
+class DiskSeen(Section, frozen=True, kw_only=True):
+    """fdatasync of 100 appended bytes in the servers' folder before a visit, nothing added."""
+
+    p50_s: Annotated[float, says("median")]
+    p99_s: Annotated[float | None, says("null below 100 writes")]
+    max_s: Annotated[float, says("the longest")]
+
+
+class VisitSeen(Section, frozen=True, kw_only=True):
+    """One visit of a cell: a line of the journal."""
+
+    repeat: Annotated[Count, says("which one")]
+    cell: Annotated[FsyncCell, says("what was visited")]
+    disk: Annotated[DiskSeen | None, says("null where it cannot be measured")]
+    loads: Annotated[dict[LoadName, LoadSeen], says("by name")]
+
+
+# -- rows and findings -------------------------------------------------------------------------------------------------
+
+
+class Spread(Section, frozen=True, kw_only=True):
+    """A figure over the repeats."""
+
+    median: Annotated[float, says("over the repeats")]
+    low: Annotated[float, says("lowest")]
+    high: Annotated[float, says("highest")]
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Median, lowest and highest; None unless all values are known."""
+        known = list(values)
+        numbers = [float(value) for value in known if value is not None]
+        if not known or len(numbers) < len(known):
+            return None
+        return cls(median=statistics.median(numbers), low=min(numbers), high=max(numbers))
+
+
+class DiskFigures(Section, frozen=True, kw_only=True):
+    """fdatasync before each visit, nothing added (s)."""
+
+    p50: Annotated[float, says("s, median of the visits' medians")]
+    p99: Annotated[float | None, says("s, median of the visits'")]
+    max: Annotated[float, says("s, the longest")]
+
+
+class LoadProcessFigures(Section, frozen=True, kw_only=True):
+    """Whether the load was what it claims."""
+
+    cpu_ratio: Annotated[float, says("of the load process, 1 = one core, the highest repeat")]
+    wanted_ratio: Annotated[float, says("the same and waiting for a core, median")]
+    bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
+    littles_law_ratio: Annotated[float | None, says("callers at work ÷ callers; closed loop")]
+    lateness_p99_s: Annotated[float | None, says("what the timer added to starts; open loop")]
+    verdict: Annotated[Literal["VALID", "INVALID"], says("whether it was")]
+    reason: Annotated[str | None, says("why INVALID")]
+
+
+class FsyncRow(FsyncCell, frozen=True, kw_only=True):
+    """One cell under one load."""
+
+    callers: Annotated[Count, says("clients × pipeline")]
+    load: Annotated[LoadName, says("max: closed loop; 50%, 80%: open loop at that share of the visit's maximum")]
+    repeats: Annotated[Count, says("visits of this cell")]
+    offered_per_s: Annotated[Spread | None, says("asked for; null in closed loop")]
+    acquired_per_s: Annotated[Spread, says("granted in the window; each is released at once: two appended writes")]
+    sustained: Annotated[bool | None, says("no more than 1 % (or chance) fell behind; null in closed loop")]
+    acquire_s: Annotated[Latency, says("acquire, from the intended start, of all repeats together")]
+    p99_s: Annotated[Spread | None, says("of the repeats' own p99")]
+    fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
+    locks_per_fsync: Annotated[Spread | None, says("leases ÷ fsyncs of one instance")]
+    server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
+    busiest_server_ratio: Annotated[Spread | None, says("CPU of the busiest instance, 1 = one core")]
+    aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted, all repeats")]
+    latency_events: Annotated[dict[str, SlowEvents] | None, says("by event; null when the servers do not watch")]
+    rewrite_took_s: Annotated[Spread | None, says("BGREWRITEAOF until the last instance had ended; null without")]
+    rewrite_fsyncs_per_s: Annotated[Spread | None, says("of all instances and their children meanwhile")]
+    leases: Annotated[Count, says("granted in all, with warm-up and drain")]
+    denied: Annotated[dict[str, int], says("acquires without a lease, by outcome")]
+    release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
+    waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
+    disk_fdatasync_s: Annotated[DiskFigures | None, says("the disk of the servers; null = not known")]
+    generator: Annotated[LoadProcessFigures, says("the load process")]
+    histogram: Annotated[str, says("of acquire, HdrHistogram V2 compressed, base64, ns")]
+
+    @property
+    def rate(self) -> float:
+        """Leases per second, the median."""
+        return self.acquired_per_s.median
+
+    @property
+    def refusals(self) -> int:
+        """Acquires that somebody else is said to have stood in the way of."""
+        return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
+
+
+class SkippedCell(FsyncCell, frozen=True, kw_only=True):
+    """A cell that cannot be measured here."""
+
+    reason: Annotated[str, says("why")]
+
+
+class AlwaysCost(Setup, frozen=True, kw_only=True):
+    """What always costs against everysec, of medians of interleaved repeats."""
+
+    instances: Annotated[Count, says("N")]
+    callers: Annotated[Count, says("clients × pipeline")]
+    ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
+    generator_bound: Annotated[bool, says("one of the two was limited by the load process: the ratio is understated")]
+
+
+class FsyncFinding(Section, frozen=True, kw_only=True):
+    """Did the policies behave as they must."""
+
+    name: Annotated[str, says("of the expectation")]
+    cell: Annotated[str, says("where")]
+    text: Annotated[str, says("expected against seen")]
+    verdict: Annotated[Word, says("what it comes to")]
+    figures: Annotated[dict[str, float], says("the numbers in the text")]
+
+
+# -- the planner's page ------------------------------------------------------------------------------------------------
+
+
+class ReferenceLoad(Setup, frozen=True, kw_only=True):
+    """The load whose figures stand in the options."""
+
+    load: Annotated[str, says("of p99")]
+
+
+class Typical(Section, frozen=True, kw_only=True):
+    """Of some crashes."""
+
+    median: Annotated[float, says("of the worst group")]
+    max: Annotated[float, says("the most")]
+
+
+class LossesSeen(Section, frozen=True, kw_only=True):
+    """Worst of the groups of cuts; power cuts where there were any."""
+
+    kinds: Annotated[tuple[str, ...], says("kinds of crash counted here")]
+    cuts: Annotated[Count, says("crashes made")]
+    lost_per_cut: Annotated[Typical, says("acknowledged locks lost per crash")]
+    lost_window_max_s: Annotated[float | None, says("crash − acknowledgement of the oldest lost lock, the longest")]
+    double_grants: Annotated[int | None, says("to clients that trust restarted instances; null = not sought")]
+    asked: Annotated[Count, says("resources asked for again")]
+    double_grants_abstaining: Annotated[int | None, says("to clients that let restarted instances abstain")]
+    double_grant_upper_bound_95: Annotated[float | None, says("3 ÷ cuts where none was seen")]
+    unavailable_s: Annotated[Typical, says("without new locks")]
+
+
+class Option(Section, frozen=True, kw_only=True):
+    """N × policy × how a crashed instance comes back."""
+
+    instances: Annotated[Count, says("N")]
+    policy: Annotated[Policy, says("of the servers")]
+    restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")]
+    acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")]
+    generator_bound: Annotated[bool | None, says("limited by the load process")]
+    p99_s: Annotated[float | None, says("acquire at 80 % of it; null when that was not sustained")]
+    sustained: Annotated[bool | None, says("of that open load")]
+    crash: Annotated[LossesSeen | None, says("what a crash loses")]
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether cuts were made and none led to a double grant."""
+        return bool(self.crash and self.crash.cuts and self.crash.double_grants == 0)
+
+
+class CostRange(Section, frozen=True, kw_only=True):
+    """The range over everything measured, because no single ratio is true."""
+
+    least: Annotated[AlwaysCost, says("where always costs least")]
+    most: Annotated[AlwaysCost, says("where it costs most")]
+
+
+class PlannerSources(Section, frozen=True, kw_only=True):
+    """What the page is made of."""
+
+    fsync: Annotated[str, says("id of the result")]
+    crash: Annotated[str | None, says("id of the crash result")]
+
+
+class PlannerPage(Section, frozen=True, kw_only=True):
+    """Speed beside losses."""
+
+    reference: Annotated[ReferenceLoad | None, says("the load whose figures stand in the options")]
+    options: Annotated[tuple[Option, ...], says("N × policy × restart")]
+    always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
+    disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
+    sources: Annotated[PlannerSources, says("what the page is made of")]
+    ttl_ms: Annotated[float | None, says("of the crash result")]
+    crash_locks_per_s: Annotated[float | None, says("offered while it crashed servers")]
+    warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
+    advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()
+
+
+# -- the document ------------------------------------------------------------------------------------------------------
+
+
+class FsyncFleet(Section, frozen=True, kw_only=True):
+    """Who served."""
+
+    started: Annotated[bool, says("by us")]
+    server: Annotated[ServerBinary | None, says("the program; null on the user's servers")]
+    instances: Annotated[tuple[ServerFacts, ...] | None, says("facts of the user's servers; null on our own")]
+
+
+class FsyncConditions(Section, frozen=True, kw_only=True):
+    """Under which it was measured."""
+
+    repeats: Annotated[Count, says("visits of each cell")]
+    warmup_s: Annotated[Amount, says("before each load")]
+    seconds: Annotated[Amount, says("of a closed loop")]
+    open_seconds: Annotated[Amount, says("of an open loop")]
+    quick: Annotated[bool, says("--quick")]
+    budget_s: Annotated[float | None, says("of one sitting; null: all visits are made")] = None
+    cells: Annotated[Count, says("of the matrix")]
+    visits_planned: Annotated[Count, says("of the cells that can be measured")]
+    visits_done: Annotated[Count, says("so far")]
+    usable_cores: Annotated[Count, says("shared by load and servers")]
+
+
+class FsyncResult(Document, frozen=True, kw_only=True):
+    """What an AOF fsync policy costs."""
+
+    kind: Annotated[Literal["fsync"], says("of the result")] = "fsync"
+    fleet: Annotated[FsyncFleet, says("who served")]
+    conditions: Annotated[FsyncConditions, says("under which it was measured")]
+    rows: Annotated[tuple[FsyncRow, ...], says("one per cell and load")]
+    skipped: Annotated[tuple[SkippedCell, ...], says("cells that cannot be measured here")]
+    costs: Annotated[tuple[AlwaysCost, ...], says("of always, per N, shape and latency")]
+    findings: Annotated[tuple[FsyncFinding, ...], says("did the policies behave as they must")]
+    planner: Annotated[PlannerPage, says("the planner's page")]
+
+
+RESULT = FsyncResult

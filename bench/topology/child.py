@@ -1,0 +1,201 @@
+"""A process of our own that obeys: *a module, then orders and answers as lines of JSON → its end, and why it ended*.
+
+    with Child("the load process", "bench.….load_process") as child:      here
+        child.tell(order)
+        answer = child.hear(Answer, patience_s=5)
+    for order in orders(Order):                                           there
+        say(answer_to(order))
+
+Rules
+- Orders come by pipe, never on a command line: they may hold passwords.
+- In a session of its own, so Ctrl-C does not reach it. It ends when its stdin does, by our leaving and by any death of
+  ours, `kill -9` included; `die_with_parent` ends it even while it is busy.
+- The kernel's signal is tied to the *thread* that made the process, and cleared by a fork, so each process asks for
+  itself; asking late is caught by comparing the parent.
+- One that ends early is told of by its own last words on stderr, else by its signal or exit code.
+- A command whose end undoes what it did is a `Leash`: it is let go of, and never killed before it had time.
+
+Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from bench.errors import EnvironmentNotReadyError
+
+Message = TypeVar("Message")
+END_S = 2.0
+_UNDO_S = 5.0
+_ROOT = Path(__file__).parents[2]
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """A started process, `name`d as complaints say it. A context manager: at its end the process is gone."""
+
+    def __init__(
+        self, name: str, command: str | Sequence[str], *, environ: Mapping[str, str] | None = None, folder: Path = _ROOT
+    ) -> None:
+        """Start `command`, a module of ours or the words of a command line. Raises EnvironmentNotReadyError."""
+        words = [sys.executable, "-m", command] if isinstance(command, str) else list(command)
+        self.name, self._heard = name, b""
+        self._errors = tempfile.TemporaryFile()
+        try:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ, cwd=folder,
+                start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        except OSError as error:
+            self._errors.close()
+            raise EnvironmentNotReadyError(f"{name} cannot be started ({words[0]}: {error.strerror})") from error
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    def write(self, text: str) -> None:
+        """Send `text`. Raises EnvironmentNotReadyError when it has ended."""
+        assert self.process.stdin is not None
+        left = memoryview(text.encode())
+        try:
+            while left:
+                left = left[self.process.stdin.write(left) or 0 :]
+        except OSError:
+            raise self.failure() from None
+
+    def read_line(self, patience_s: float | None = None) -> str:
+        """Return its next line, waited for up to `patience_s` (None: without end). Raises EnvironmentNotReadyError."""
+        assert self.process.stdout is not None
+        deadline_s = time.monotonic() + (patience_s or 0.0)
+        while b"\n" not in self._heard:
+            left_s = None if patience_s is None else max(0.0, deadline_s - time.monotonic())
+            if not select.select([self.process.stdout], [], [], left_s)[0]:
+                raise EnvironmentNotReadyError(f"{self.name} gave no answer for {patience_s:.0f} s; ask for less")
+            if not (chunk := os.read(self.process.stdout.fileno(), 1 << 20)):
+                raise self.failure()
+            self._heard += chunk
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def tell(self, message: object) -> None:
+        """Send a message, as `orders` reads it. Raises EnvironmentNotReadyError."""
+        self.write(msgspec.json.encode(message).decode() + "\n")
+
+    def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
+        """Return what it `say`s next. Raises EnvironmentNotReadyError when that is no `kind`, late, or its end."""
+        try:
+            return msgspec.json.decode(self.read_line(patience_s), type=kind)
+        except msgspec.DecodeError:
+            raise self.failure() from None
+
+    def last_words(self) -> list[str]:
+        """The lines it wrote on stderr so far."""
+        size = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace").strip().splitlines()
+
+    def failure(self) -> EnvironmentNotReadyError:
+        """Why it has ended, or said what makes no sense; waits a moment for its end."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S)
+        code = self.process.returncode
+        how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
+        said = [f"it said: {line}" for line in self.last_words()[-1:]]
+        return EnvironmentNotReadyError(f"{self.name} ended early ({(said or [how])[0]})")
+
+    def finish(self, patience_s: float = END_S) -> None:
+        """Close its stdin and wait for its end; it is killed when that does not come. More than once is fine."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+    def close(self) -> None:
+        """Have it end at once, as our own end would: SIGTERM, and SIGKILL when that takes too long."""
+        if self._errors.closed:
+            return
+        self.process.terminate()
+        self.finish()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+class Leash:
+    """A command that holds a change until it is released, and undoes it then. Made only once the change is there."""
+
+    def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
+        """Start `command`, send it the text `say`, and wait for a line that starts with `ready`.
+
+        Raises EnvironmentNotReadyError, with what it said instead, when it ends or says anything else first.
+        """
+        name = command if isinstance(command, str) else command[0]
+        self._child = Child(name, command)
+        answer = ""
+        try:
+            with suppress(EnvironmentNotReadyError):  # its words say more than its end
+                self._child.write(say)
+                answer = self._child.read_line()
+        except BaseException:
+            self.release()
+            raise
+        complaints = self._child.last_words()
+        if complaints or not answer.startswith(ready):
+            self.release()
+            said = (*complaints, answer, "it ended without a word")
+            raise EnvironmentNotReadyError(f"{name} failed: {next(filter(None, said))}")
+
+    def release(self) -> None:
+        """Let go and wait until the command has undone its change and ended. More than once is fine."""
+        self._child.finish(_UNDO_S)
+        self._child.close()
+
+
+# -- in the child ------------------------------------------------------------------------------------------------------
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have this process ended when its parent `parent_pid` ends; at once if it has."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def orders(kind: type[Message]) -> Iterator[Message]:
+    """Yield the messages on stdin until its end. This process ends with its parent from now on."""
+    die_with_parent(os.getppid())
+    hangup = select.poll()
+    hangup.register(sys.stdin, 0)
+    if not hangup.poll(0):  # else the parent had gone before its end could be asked for
+        for line in sys.stdin:
+            yield msgspec.json.decode(line, type=kind)
+
+
+def say(message: Any) -> None:
+    """Answer the parent."""
+    sys.stdout.write(msgspec.json.encode(message).decode() + "\n")
+    sys.stdout.flush()
