@@ -53,7 +53,7 @@ class Child:
         """Start `command`, a module of ours or the words of a command line. Raises EnvironmentNotReadyError."""
         words = [sys.executable, "-m", command] if isinstance(command, str) else list(command)
         self.name, self._heard = name, b""
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is gone
         try:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ, cwd=folder,

@@ -19,9 +19,9 @@ from bench.experiments.contest.peers import judge_peers
 from bench.experiments.crash.experiment import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
 from bench.experiments.fsync.figures import _fastest as fastest
-from bench.experiments.fsync.figures_of import rows_of
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
+from bench.experiments.fsync.result import Option
 from bench.experiments.safety_matrix.row import find, judge_rows
 from bench.experiments.split_votes.experiment import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
@@ -31,7 +31,7 @@ from bench.measure.verdict import WORDS, Kind, word_of
 from bench.report.kinds import TYPED
 from bench.report.readme import words_table
 from bench.run.verdict import judge_run
-from tests.doubles.fsync_visits import visit
+from tests.doubles.fsync_visits import rows_of, visit
 
 Verdict = dict[str, Any]
 README = Path(__file__).parents[2] / "README.md"
@@ -59,8 +59,7 @@ def noisy_row() -> str:
 
 def fsync(*visits: dict[str, Any], planned: int = 0) -> Verdict:
     rows = rows_of(visits)
-    conditions = {"visits_planned": planned or len(visits), "visits_done": len(visits)}
-    return judge_fsync(findings_of(rows), rows, conditions, interrupted=False)
+    return judge_fsync(findings_of(rows), rows, planned=planned or len(visits), done=len(visits)).to_json()
 
 
 def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str, ...] = ()) -> Verdict:
@@ -192,18 +191,19 @@ def test_every_command_with_a_good_word_is_fed() -> None:
 
 
 def test_no_policy_is_called_the_fastest_within_noise() -> None:
-    def option(policy: str, rate: float) -> dict[str, Any]:
+    def option(policy: str, rate: float) -> Option:
         named = {"instances": 1, "policy": policy, "restart": None, "generator_bound": False, "p99_s": None}
-        return {**named, "acquired_per_s": {"median": rate, "low": rate, "high": rate}}
+        rates = {"median": rate, "low": rate, "high": rate}
+        return typed({**named, "acquired_per_s": rates, "sustained": None, "crash": None}, Option)
 
     assert fastest([option("none", 4900), option("everysec", 5000)]).startswith("No fastest one: ")
     assert fastest([option("none", 9000), option("everysec", 5000)]).startswith("Fastest: ")
 
 
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
-    assert plan_page([], None, "f5")["advice"] == [
-        "no crash result beside these figures: run lockbench crash; speed alone chooses nothing"
-    ]
+    assert plan_page([], None, "f5").advice == (
+        "no crash result beside these figures: run lockbench crash; speed alone chooses nothing",
+    )
 
 
 @pytest.mark.parametrize("command", sorted(WORDS.keys() - set(TYPED)))

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from bench.experiments.fsync import rows as product
+from bench.experiments.fsync.planner import CrashSeen
+from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram
+from bench.measure.section import typed
+
+
+def rows_of(visits: Iterable[dict[str, Any]]) -> list[FsyncRow]:
+    """The rows of visits made by hand."""
+    return product.rows_of(typed(list(visits), list[VisitSeen]))
+
+
+def sustained(made: dict[str, Any]) -> bool | None:
+    """Whether an open load kept up."""
+    return product.sustained([typed(made, LoadSeen)])
+
+
+def crash_of(*cells: dict[str, Any], **more: Any) -> CrashSeen:
+    """A crash result with these rows."""
+    made = {
+        "id": "c0ffee00",
+        "conditions": {"ttl_ms": 2000},
+        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
+        "rows": list(cells),
+    }
+    return typed(made | more, CrashSeen)
 
 
 def load(
@@ -45,7 +71,6 @@ def load(
         "server_cpu_s": 0.1,
         "busiest_server_ratio": 0.1,
         "aof_delayed_fsync": 0,
-        "aof_rewrites": 0,
     } | more
 
 

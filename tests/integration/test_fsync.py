@@ -19,13 +19,11 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync import cell_servers as fsync_ground
-from bench.experiments.fsync.cell_servers import Ground, OwnServers, has_waitaof
-from bench.experiments.fsync.generator import Generator
-from bench.experiments.fsync.load import Phase
-from bench.experiments.fsync.plan import FsyncCell
-from bench.experiments.fsync.rewrite import fill, rewrite_now
-from bench.experiments.fsync.waitaof import waitaof_truth
-from bench.measure.result import schema
+from bench.experiments.fsync.cell_servers import CellServers, OwnServers, has_waitaof
+from bench.experiments.fsync.load import Generator, Phase
+from bench.experiments.fsync.result import FsyncCell, FsyncResult, Policy, Rewrite, WaitaofCounts
+from bench.experiments.fsync.visit import fill, rewrite_now, waitaof_truth
+from bench.measure.section import schema_of
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.fleet import Fleet, start_fleet
@@ -48,6 +46,10 @@ def lockbench(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         env=environment,
         **options,
     )
+
+
+def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewrite: Rewrite = "off") -> FsyncCell:
+    return FsyncCell(policy=policy, instances=1, clients=1, pipeline=pipeline, injected_ms=injected_ms, rewrite=rewrite)
 
 
 def until(reached: Callable[[], bool], what: str) -> None:
@@ -87,7 +89,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path) -> None:
     out, err = rest.communicate(timeout=WAIT_S)
     assert rest.returncode == 0, err
     result = json.loads(out)
-    jsonschema.Draft202012Validator(schema("fsync")).validate(result)
+    jsonschema.Draft202012Validator(schema_of(FsyncResult, "urn:x")).validate(result)
     assert json.loads((folder / "result.json").read_text("utf-8"))["id"] == result["id"]
     assert not (folder / JOURNAL_NAME).exists()
     measured_before = json.loads(kept.splitlines()[1])
@@ -193,25 +195,25 @@ def with_waitaof() -> ServerBinary:
 
 
 def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> None:
-    cell = FsyncCell("waitaof", 1, 1, 2, 0.0, "off")
+    cell = cell_of("waitaof", pipeline=2)
     with start_fleet(1, "no", server=with_waitaof()) as fleet:  # never synced, so WAITAOF's time-out answers
-        with Generator(cell, fleet.urls, "lockbench:test:", 1, tmp_path / "load.log") as load:
+        with Generator(cell, fleet.urls, "lockbench:test:", 1) as load:
             load.begin(Phase(0.0, 0.1))
             figures = load.figures()
         assert keys_on(fleet) == 0, "what was not granted is cleaned up"
     assert figures.leases == 0
     assert figures.denied == {"unreachable": 2}
     assert figures.waitaof is not None
-    assert figures.waitaof["unconfirmed"] == figures.waitaof["asked"] > 0
+    assert figures.waitaof.unconfirmed == figures.waitaof.asked > 0
 
 
 def test_a_confirmation_is_compared_with_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = FsyncCell("always", 1, 1, 1, 0.0, "off")
-    with OwnServers(with_waitaof(), None).ground(cell) as ground:
-        assert waitaof_truth(ground, "lockbench:test:") == {"probes": 2, "untrue": 0}
+    cell = cell_of("always")
+    with OwnServers(with_waitaof(), None).serving(cell) as ground:
+        assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2)
         for control in ground.controls:
             monkeypatch.setattr(type(control), "synced", lambda _self, _path: Forgetful())
-        assert waitaof_truth(ground, "lockbench:test:") == {"probes": 2, "untrue": 2}, "the planted fault"
+        assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2, untrue=2), "the planted fault"
 
 
 class Forgetful:
@@ -226,34 +228,34 @@ def test_without_the_shim_no_latency_is_added_and_no_fsync_counted(monkeypatch: 
 
     monkeypatch.setattr(fsync_ground, "Preload", no_compiler)
     servers = OwnServers(find_server(), None)
-    slow, raw = FsyncCell("always", 1, 1, 1, 2.0, "off"), FsyncCell("always", 1, 1, 1, 0.0, "off")
+    slow, raw = cell_of("always", injected_ms=2.0), cell_of("always")
     assert servers.why_not(slow) == "no latency can be added to an fsync: there is no compiler"
     assert servers.why_not(raw) is None
-    assert servers.warnings() == ["fsyncs are not counted: there is no compiler"]
-    with servers.ground(raw) as ground:
+    assert servers.warnings == ("fsyncs are not counted: there is no compiler",)
+    with servers.serving(raw) as ground:
         assert ground.syncs is None
 
 
 def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> None:
-    cell = FsyncCell("always", 1, 1, 1, 0.0, "on-no-sync")
-    with OwnServers(find_server(), None).ground(cell) as ground:
+    cell = cell_of("always", rewrite="on-no-sync")
+    with OwnServers(find_server(), None).serving(cell) as ground:
         fill(ground.urls, "lockbench:test:")
         row = rewrite_now(ground)
         with redis.Redis.from_url(ground.urls[0]) as client:
             assert client.config_get("no-appendfsync-on-rewrite") == {"no-appendfsync-on-rewrite": "yes"}
-    assert row["took_s"] > 0
-    assert row["fsyncs"] is not None
+    assert row.took_s > 0
+    assert row.fsyncs is not None
 
 
 def test_the_servers_own_complaints_are_heard() -> None:
-    cell = FsyncCell("always", 1, 1, 1, 8.0, "off")
-    with OwnServers(find_server(), None).ground(cell) as ground, redis.Redis.from_url(ground.urls[0]) as client:
+    cell = cell_of("always", injected_ms=8.0)
+    with OwnServers(find_server(), None).serving(cell) as ground, redis.Redis.from_url(ground.urls[0]) as client:
         assert slow_writes(ground, client)["aof-fsync-always"].max_ms >= 8
         client.config_set("latency-monitor-threshold", 0)
         assert LatencyMonitor(ground.urls, own=True).events() is None, "who does not watch has not seen nothing"
 
 
-def slow_writes(ground: Ground, client: redis.Redis) -> dict[str, Any]:
+def slow_writes(ground: CellServers, client: redis.Redis) -> dict[str, Any]:
     monitor = LatencyMonitor(ground.urls, own=ground.own)
     for number in range(3):
         client.set(f"lockbench:test:{number}", "x")

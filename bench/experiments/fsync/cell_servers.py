@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.fsync.result import FsyncCell, FsyncFleet
+from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
 from bench.measure.section import builtins_of
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.disk import SyncLatency, fdatasync_latency
@@ -49,12 +49,46 @@ class CellServers:
         return sum(control.syncs for control in self.controls) if self.controls else None
 
 
-class OwnServers:
+class _Servers:
+    """Where cells are measured. A context manager: at its end nothing is borrowed any more.
+
+    `fleet`: who serves; `identity`: what must be the same when a cut matrix goes on; `warnings`: what qualifies every
+    figure, because of these servers.
+    """
+
+    fleet: FsyncFleet
+    identity: str
+    warnings: tuple[str, ...] = ()
+
+    def sweep(self, names: Sequence[str]) -> None:
+        """Unlink keys that a cut load may have left; on a fleet of ours they are gone with it."""
+
+    def close(self) -> None:
+        """Give back what is borrowed. Raises EnvironmentNotReadyError naming a server where that failed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Close. Raises what was wrong with that behind what was wrong before."""
+        try:
+            self.close()
+        except EnvironmentNotReadyError as trouble:
+            if isinstance(error, BenchError):
+                raise EnvironmentNotReadyError(f"{error}; {trouble}") from error
+            raise
+
+
+class OwnServers(_Servers):
     """Fleets of our own, one per visit, with their files in `disk` (None: the system's temporary folder)."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
         self.server, self._disk = server, disk
+        self.fleet = FsyncFleet(started=True, server=server, instances=None)
+        self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self._no_shim = _why_no_shim(server)
+        if self._no_shim:
+            self.warnings = (f"fsyncs are not counted: {self._no_shim}",)
 
     def why_not(self, cell: FsyncCell) -> str | None:
         """Why this cell cannot be measured here, or None."""
@@ -65,7 +99,7 @@ class OwnServers:
         return None
 
     @contextmanager
-    def ground(self, cell: FsyncCell) -> Iterator[CellServers]:
+    def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
         """Servers for one visit. Raises EnvironmentNotReadyError when they cannot be had."""
         require_descriptors(cell.instances, cell.clients)
         config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
@@ -78,7 +112,7 @@ class OwnServers:
             fleet = stack.enter_context(
                 start_fleet(
                     cell.instances,
-                    cell.server_policy,
+                    server_policy(cell.policy),
                     server=self.server,
                     base_folder=self._disk,
                     config=config,
@@ -92,42 +126,24 @@ class OwnServers:
             folders = tuple(instance.folder for instance in fleet.instances)
             yield CellServers(fleet.urls, True, disk, controls, folders)
 
-    def warnings(self) -> list[str]:
-        """What qualifies every figure, because of these servers."""
-        return [f"fsyncs are not counted: {self._no_shim}"] if self._no_shim else []
 
-    @property
-    def fleet(self) -> FsyncFleet:
-        """Who serves."""
-        return FsyncFleet(started=True, server=self.server, instances=None)
+class UserServers(_Servers):
+    """The user's own servers; at the end their `appendfsync` is what it was."""
 
-    def identity(self) -> str:
-        """What must be the same when a cut matrix goes on."""
-        return f"{self.server.name} {self.server.version} {self.server.sha256} {self._disk or ''}"
-
-    def sweep(self, names: Sequence[str]) -> None:
-        """Nothing to do: the fleet is gone with its keys."""
-
-    def close(self) -> None:
-        """Nothing is borrowed."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self.close()
-
-
-class UserServers:
-    """The user's own servers. A context manager: at its end their `appendfsync` is what it was."""
-
-    def __init__(self, urls: Sequence[str], policies: Sequence[str], *, allow_config: bool) -> None:
+    def __init__(self, urls: Sequence[str], policies: Sequence[Policy], *, allow_config: bool) -> None:
         """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
         self.urls = tuple(urls)
         self.facts = inspect(self.urls, allow_missing=True)
         require_reachable(self.facts, "start them, or leave them out")
         require_independent(self.facts)
-        wanted = {_server_policy(policy) for policy in policies if not self._impossible(policy)}
+        told = tuple(builtins_of(fact) for fact in self.facts)
+        self.fleet = FsyncFleet(started=False, server=None, instances=told)
+        self.identity = ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
+        if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
+            self.warnings = (
+                f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten always syncs nothing",
+            )
+        wanted = {server_policy(policy) for policy in policies if not self._impossible(policy)}
         present = {fact.fsync for fact in self.facts}
         self._borrowed: BorrowedSetting | None = None
         if wanted and (len(wanted) > 1 or wanted != present):
@@ -143,34 +159,16 @@ class UserServers:
         return self._impossible(cell.policy)
 
     @contextmanager
-    def ground(self, cell: FsyncCell) -> Iterator[CellServers]:
+    def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
         """The first of the servers, with the policy of `cell`. What the load left is unlinked by name."""
         require_descriptors(cell.instances, cell.clients)
         if self._borrowed is not None and cell.policy != "none":
-            self._borrowed.set(cell.server_policy)
+            self._borrowed.set(server_policy(cell.policy))
         yield CellServers(self.urls[: cell.instances], False, None)
-
-    def identity(self) -> str:
-        """What must be the same when a cut matrix goes on."""
-        return ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
 
     def sweep(self, names: Sequence[str]) -> None:
         """Unlink keys that a cut load may have left."""
         leaked_keys(self.urls, names)
-
-    def warnings(self) -> list[str]:
-        """What qualifies every figure, because of these servers."""
-        unsynced = [fact.address for fact in self.facts if fact.no_fsync_on_rewrite]
-        if not unsynced:
-            return []
-        return [
-            f"no-appendfsync-on-rewrite is on at {', '.join(unsynced)}: while the AOF is rewritten always syncs nothing"
-        ]
-
-    @property
-    def fleet(self) -> FsyncFleet:
-        """Who serves."""
-        return FsyncFleet(started=False, server=None, instances=tuple(builtins_of(asdict(fact)) for fact in self.facts))
 
     def close(self) -> None:
         """Put the setting back. Raises EnvironmentNotReadyError naming a server where that failed."""
@@ -178,19 +176,7 @@ class UserServers:
             borrowed, self._borrowed = self._borrowed, None
             borrowed.give_back()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Put the setting back. Raises what was wrong with that behind what was wrong before."""
-        try:
-            self.close()
-        except EnvironmentNotReadyError as trouble:
-            if isinstance(error, BenchError):
-                raise EnvironmentNotReadyError(f"{error}; {trouble}") from error
-            raise
-
-    def _impossible(self, policy: str) -> str | None:
+    def _impossible(self, policy: Policy) -> str | None:
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
             return "an append-only file is not switched off on servers that are not ours"
@@ -210,10 +196,6 @@ def has_waitaof(name: str, version: str) -> bool:
     parts = version.split(".")
     since = _WAITAOF_SINCE.get(name)
     return since is not None and tuple(int(part) for part in parts[:2] if part.isdecimal()) >= since
-
-
-def _server_policy(policy: str) -> str:
-    return "everysec" if policy == "waitaof" else policy
 
 
 def _listed(policies: set[str] | set[str | None]) -> str:

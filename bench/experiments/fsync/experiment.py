@@ -4,82 +4,81 @@
 
 Rules: a visit that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
-Source: bench.experiments.fsync.plan, fsync_ground, fsync_visit; bench.experiments.fsync.figures_of.
+Source: bench.experiments.fsync.plan, cell_servers, visit, rows; bench.run.experiment.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import OwnServers, Servers, UserServers
-from bench.experiments.fsync.figures_of import costs_of_pair, rows_of
-from bench.experiments.fsync.judge import NOT_JUDGED, SERVER_FAULT, findings_of, judge_fsync
-from bench.experiments.fsync.plan import FsyncCell, FsyncPlan
-from bench.experiments.fsync.planner import plan_page
+from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.plan import FsyncPlan
+from bench.experiments.fsync.planner import CrashSeen, plan_page
+from bench.experiments.fsync.result import (
+    FsyncCell,
+    FsyncConditions,
+    FsyncFinding,
+    FsyncResult,
+    FsyncRow,
+    SkippedCell,
+    VisitSeen,
+)  # fmt: skip
+from bench.experiments.fsync.rows import always_costs, rows_of
 from bench.experiments.fsync.visit import Visit
 from bench.measure.environment import describe_environment
-from bench.measure.result import SCHEMA_VERSION, Result, write_result
 from bench.measure.section import builtins_of
-from bench.run.interrupt import Interrupts
+from bench.run.experiment import Experiment, ExperimentOrder, Show
 from bench.run.journal import Journal, open_journal
-from bench.run.verdict import INTERRUPTED, Done, exit_code
+from bench.run.verdict import Done
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 
-Show = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
-class FsyncOrder:
+class FsyncMatrix:
     """A plan and where it is measured. `targets`: the user's servers, empty = our own; `crash`: a crash result to put
-    beside it; `disk`: where our servers keep their files, None = the temporary folder; `folder`: exists, empty or with
-    a cut matrix."""
+    beside it; `disk`: where our servers keep their files, None = the temporary folder."""
 
     plan: FsyncPlan
-    run_id: str
-    command: Sequence[str]
-    folder: Path
-    server: str | None = None
     disk: Path | None = None
     targets: tuple[str, ...] = ()
     allow_config: bool = False
-    crash: Mapping[str, Any] | None = None
+    crash: CrashSeen | None = None
 
 
-def run_fsync(order: FsyncOrder, show: Show) -> Done:
+def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResult]:
     """Measure what is missing of `order`, showing progress; the result is written when all is there.
 
-    `path` None: it was cut. Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt
-    when it was cut before its first cell. Finished cells are in the journal in all these cases.
+    Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt when it was cut before its
+    first cell. Finished cells are in the journal in all these cases.
     """
-    started_s, started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
-    with Interrupts() as interrupts, _servers(order) as servers, _journal(order, servers) as journal:
-        matrix = _Matrix(order, servers, journal, show)
-        try:
-            matrix.measure()
-        except KeyboardInterrupt:
-            if not journal.pieces:
-                raise
-        interrupts.raising = False
-        result = matrix.result(cut=interrupts.count > 0)
-        result |= {"started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}", "duration_s": time.monotonic() - started_s}
-        troubles = _put_back(servers)
-        result["warnings"] += troubles
-        if result["interrupted"]:
-            return Done(result, None, INTERRUPTED)
-        path = write_result(result, order.folder)
-        with suppress(OSError):
-            journal.path.unlink()
-    code = EnvironmentNotReadyError.exit_code if troubles else exit_code(result["verdict"], interrupted=False)
-    return Done(result, path, code)
+    with Experiment(order) as experiment, _servers(order) as servers:
+        plan = {"experiment": "fsync", **builtins_of(order.plan.plan)}
+        plan |= {"servers": servers.identity, "machine": _machine()}
+        with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
+            sitting = _Sitting(order, servers, journal, show)
+            with experiment.cuttable():
+                sitting.measure()
+            experiment.require(journal.pieces)
+            result = sitting.result(experiment)
+            troubles = _put_back(servers)
+            result = msgspec.structs.replace(result, warnings=(*result.warnings, *troubles))
+            if result.interrupted:
+                return experiment.unfinished(result)
+            done = experiment.store(result)
+            if done.path:
+                with suppress(OSError):
+                    journal.path.unlink()
+    return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if troubles else done
 
 
 def _put_back(servers: Servers) -> list[str]:
@@ -91,48 +90,41 @@ def _put_back(servers: Servers) -> list[str]:
     return []
 
 
-def _servers(order: FsyncOrder) -> Servers:
-    if order.targets:
-        policies = list(dict.fromkeys(cell.policy for cell in order.plan.cells))
-        return UserServers(order.targets, policies, allow_config=order.allow_config)
-    return OwnServers(find_server(order.server), order.disk)
-
-
-def _journal(order: FsyncOrder, servers: Servers) -> AbstractContextManager[Journal[dict[str, Any]]]:
-    plan = {"experiment": "fsync", **order.plan.to_json(), "servers": servers.identity(), "machine": _machine()}
-    return open_journal(order.folder, plan, dict[str, Any], _require_visit)
-
-
-def _require_visit(piece: Mapping[str, Any]) -> None:
-    """Raises whatever it may when `piece` tells no visit, or no rows can be made of it."""
-    FsyncCell(**piece["cell"]), int(piece["repeat"])
-    rows_of([piece])
+def _servers(order: ExperimentOrder[FsyncMatrix]) -> Servers:
+    matrix = order.plan
+    if matrix.targets:
+        policies = list(dict.fromkeys(cell.policy for cell in matrix.plan.cells))
+        return UserServers(matrix.targets, policies, allow_config=matrix.allow_config)
+    return OwnServers(find_server(order.server), matrix.disk)
 
 
 def _machine() -> str:
-    environment = builtins_of(describe_environment())
-    return f"{environment['cpu_model']}, {environment['usable_cores']} of {environment['cores']} cores"
+    environment = describe_environment()
+    return f"{environment.cpu_model}, {environment.usable_cores} of {environment.cores} cores"
 
 
-class _Matrix:
+class _Sitting:
     """The visits of one sitting."""
 
-    def __init__(self, order: FsyncOrder, servers: Servers, journal: Journal[dict[str, Any]], show: Show) -> None:
-        self._order, self._servers, self._journal, self._show = order, servers, journal, show
-        reasons = {cell: servers.why_not(cell) for cell in order.plan.cells}
+    def __init__(
+        self, order: ExperimentOrder[FsyncMatrix], servers: Servers, journal: Journal[VisitSeen], show: Show
+    ) -> None:
+        self._run_id, self._crash, self._plan = order.run_id, order.plan.crash, order.plan.plan
+        self._servers, self._journal, self._show = servers, journal, show
+        reasons = {cell: servers.why_not(cell) for cell in self._plan.cells}
         self._skipped = {cell: reason for cell, reason in reasons.items() if reason}
-        self._visits = [visit for visit in order.plan.visits() if visit[1] not in self._skipped]
+        self._visits = [visit for visit in self._plan.visits() if visit[1] not in self._skipped]
         if not self._visits:
             raise EnvironmentNotReadyError(f"nothing can be measured here: {'; '.join(set(self._skipped.values()))}")
-        self._done = {(piece["repeat"], FsyncCell(**piece["cell"])) for piece in journal.pieces}
         for size in sorted({(cell.instances, cell.clients) for _, cell in self._visits}, reverse=True):
             require_descriptors(*size)
         self._dropped = 0
 
     def measure(self) -> None:
         """Visit what is missing, in the plan's order."""
-        plan, begun_s = self._order.plan, time.monotonic()
-        missing = [visit for visit in self._visits if visit not in self._done]
+        plan, begun_s = self._plan, time.monotonic()
+        found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
+        missing = [visit for visit in self._visits if visit not in found]
         planned_s = done_s = 0.0
         total_s = sum(plan.visit_s(cell) for _, cell in missing)
         for number, (repeat, cell) in enumerate(missing):
@@ -155,82 +147,68 @@ class _Matrix:
         self._show(f"{tenth} % done: about {_clock(left_s)} left, {where}: {cell}")
 
     def _visit(self, repeat: int, cell: FsyncCell) -> None:
-        prefix = f"lockbench:{self._order.run_id}:"
-        with self._servers.ground(cell) as ground:
-            seed = self._order.plan.seed * 1000 + repeat
+        prefix = f"lockbench:{self._run_id}:"
+        with self._servers.serving(cell) as serving:
             try:
-                row = Visit(self._order.plan, cell, ground, prefix).measure(seed)
+                piece = Visit(self._plan, cell, serving, prefix).measure(repeat)
             finally:
-                self._servers.sweep([f"{prefix}r{caller}" for caller in range(cell.callers)])
-        self._journal.add({"repeat": repeat, "cell": asdict(cell), **row})
+                self._servers.sweep([f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)])
+        self._journal.add(piece)
 
-    def result(self, cut: bool) -> Result:
-        """Everything measured so far, as a result."""
-        order, rows = self._order, rows_of(self._journal.pieces)
-        findings = findings_of(rows)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "fsync",
-            "id": order.run_id,
-            "command": list(order.command),
-            "seed": order.plan.seed,
-            "started_at": "",
-            "duration_s": 0.0,
-            "interrupted": cut,
-            "environment": builtins_of(describe_environment()),
-            "fleet": self._servers.describe(),
-            "conditions": self._conditions(),
-            "rows": rows,
-            "skipped": [{**asdict(cell), "reason": reason} for cell, reason in self._skipped.items()],
-            "costs": costs_of_pair(rows, "everysec", "always"),
-            "findings": findings,
-            "planner": plan_page(rows, order.crash, order.run_id, self._servers.describe()["server"]),
-            "warnings": self._warnings(rows, findings),
-            "verdict": judge_fsync(findings, rows, self._conditions(), interrupted=cut),
-        }
+    def result(self, experiment: Experiment) -> FsyncResult:
+        """Everything measured so far."""
+        rows, planned, done = rows_of(self._journal.pieces), len(self._visits), len(self._journal.pieces)
+        findings, fleet, plan = findings_of(rows), self._servers.fleet, self._plan
+        skipped = self._skipped.items()
+        return FsyncResult(
+            **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
+            fleet=fleet,
+            conditions=FsyncConditions(
+                repeats=plan.repeats,
+                warmup_s=plan.warmup_s,
+                seconds=plan.seconds,
+                open_seconds=plan.open_seconds,
+                quick=plan.quick,
+                budget_s=plan.budget_s,
+                cells=len(plan.cells),
+                visits_planned=planned,
+                visits_done=done,
+                usable_cores=len(os.sched_getaffinity(0)),
+            ),
+            rows=tuple(rows),
+            skipped=tuple(SkippedCell(**msgspec.structs.asdict(cell), reason=reason) for cell, reason in skipped),
+            costs=tuple(always_costs(rows)),
+            findings=tuple(findings),
+            planner=plan_page(rows, self._crash, self._run_id, fleet.server),
+            warnings=(*self._limits(), *warnings_of(rows, findings)),
+            verdict=judge_fsync(findings, rows, planned=planned, done=done, interrupted=experiment.is_over),
+        )
 
-    def _conditions(self) -> dict[str, Any]:
-        plan = self._order.plan
-        return {
-            **{name: value for name, value in asdict(plan).items() if name not in ("cells", "seed")},
-            "cells": len(plan.cells),
-            "visits_planned": len(self._visits),
-            "visits_done": len(self._journal.pieces),
-            "usable_cores": len(os.sched_getaffinity(0)),
-        }
-
-    def _warnings(self, rows: Sequence[Mapping[str, Any]], findings: Sequence[Mapping[str, Any]]) -> list[str]:
-        found = [f"{reason}: {_policies(self._skipped, reason)} not measured" for reason in {*self._skipped.values()}]
-        found += self._servers.warnings()
+    def _limits(self) -> Iterator[str]:
+        """What could not be measured here, or not so often."""
+        for reason in dict.fromkeys(self._skipped.values()):
+            policies = dict.fromkeys(cell.policy for cell, why in self._skipped.items() if why == reason)
+            yield f"{reason}: {', '.join(policies)} not measured"
+        yield from self._servers.warnings
         if self._dropped:
-            found.append(
-                f"the time was up: {self._dropped} of {len(self._visits)} visits left out, so less is repeated"
-            )
-        bound = [row for row in rows if row["generator"]["bound"] and row["load"] == "max"]
-        if bound:
-            found.append(
-                f"generator-bound maxima (≥ 0.9 of a core), marked ≥: {len(bound)}; lower bounds, what a policy "
-                "costs there is understated"
-            )
-        behind = sum(row["sustained"] is False for row in rows)
-        if behind:
-            found.append(f"open loads that were not sustained: {behind}; their latencies are those of a growing queue")
-        invalid = [row for row in rows if row["generator"]["reason"]]
-        if invalid:
-            reason = invalid[0]["generator"]["reason"]
-            found.append(f"loads that were not what they claim: {len(invalid)}, the first: {reason}")
-        denied = sum(sum(row["denied"].values()) for row in rows)
-        if denied:
-            found.append(f"{denied:,} acquires were denied and {_failed(rows):,} releases failed")
-        return found + [finding["text"] for finding in findings if finding["verdict"] in (NOT_JUDGED, SERVER_FAULT)]
+            yield f"the time was up: {self._dropped} of {len(self._visits)} visits left out, so less is repeated"
 
 
-def _failed(rows: Sequence[Mapping[str, Any]]) -> int:
-    return sum(row["release_failures"] for row in rows)
-
-
-def _policies(skipped: Mapping[FsyncCell, str], reason: str) -> str:
-    return ", ".join(dict.fromkeys(cell.policy for cell, why in skipped.items() if why == reason))
+def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:
+    """What qualifies these figures."""
+    if bound := sum(row.generator.bound and row.load == "max" for row in rows):
+        yield (
+            f"generator-bound maxima (≥ 0.9 of a core), marked ≥: {bound}; lower bounds, what a policy costs there is "
+            "understated"
+        )
+    if behind := sum(row.sustained is False for row in rows):
+        yield f"open loads that were not sustained: {behind}; their latencies are those of a growing queue"
+    if invalid := [row.generator.reason for row in rows if row.generator.reason]:
+        yield f"loads that were not what they claim: {len(invalid)}, the first: {invalid[0]}"
+    if denied := sum(sum(row.denied.values()) for row in rows):
+        failed = sum(row.release_failures for row in rows)
+        yield f"{denied:,} acquires were denied and {failed:,} releases failed"
+    yield from (finding.text for finding in findings if finding.verdict in ("not judged", "server fault"))
 
 
 def _clock(seconds: float) -> str:

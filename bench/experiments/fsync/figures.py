@@ -58,7 +58,7 @@ def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """An axis of a planner's chart: its column, its name, its unit, its scale's lowest values, and that of each choice."""
+    """An axis of a planner's chart: column, name, unit, what each choice has, and what its scale must hold."""
 
     column: str
     name: str

@@ -21,7 +21,7 @@ from __future__ import annotations
 import ssl
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, NamedTuple, Protocol

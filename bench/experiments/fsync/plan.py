@@ -20,7 +20,7 @@ from typing import Self
 import msgspec
 
 from bench.errors import UsageError
-from bench.experiments.fsync.result import POLICIES, REWRITES, FsyncCell, LoadName, Policy, Rewrite
+from bench.experiments.fsync.result import REWRITES, FsyncCell, LoadName, Policy, Rewrite
 from bench.measure.section import Section
 
 RATES: dict[LoadName, float] = {"50%": 0.5, "80%": 0.8}  # of the maximum found, in open loop

@@ -23,8 +23,19 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.experiments.fsync.result import (
-    POLICIES, RESTARTS, AlwaysCost, CostRange, FsyncRow, LossesSeen, Option, PlannerPage, PlannerSources, Policy,
-    ReferenceLoad, Restart, Typical,
+    POLICIES,
+    RESTARTS,
+    AlwaysCost,
+    CostRange,
+    FsyncRow,
+    LossesSeen,
+    Option,
+    PlannerPage,
+    PlannerSources,
+    Policy,
+    ReferenceLoad,
+    Restart,
+    Typical,
 )  # fmt: skip
 from bench.experiments.fsync.rows import always_costs, disk_of, find_rows
 from bench.measure.section import Section
@@ -192,7 +203,9 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
             median=max(group.lost_per_cut.median or 0 for group in whole),
             max=max(group.lost_per_cut.max or 0 for group in whole),
         ),
-        lost_window_max_s=max((one.lost_window_s.max for one in cells if one.lost_window_s.max is not None), default=None),
+        lost_window_max_s=max(
+            (one.lost_window_s.max for one in cells if one.lost_window_s.max is not None), default=None
+        ),
         double_grants=grants if trusting else None,
         asked=sum(cell.asked for cell in trusting),
         double_grants_abstaining=sum(cell.double_grants for cell in abstaining) if abstaining else None,

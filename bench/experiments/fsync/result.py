@@ -47,18 +47,20 @@ class Setup(Section, frozen=True, kw_only=True):
 class FsyncCell(Setup, frozen=True, kw_only=True):
     """One point of the matrix."""
 
-    policy: Annotated[Policy, says("appendfsync; none = no append-only file; waitaof = everysec, and WAITAOF is awaited")]
+    policy: Annotated[
+        Policy, says("appendfsync; none = no append-only file; waitaof = everysec, and WAITAOF is awaited")
+    ]
     instances: Annotated[Count, says("N")]
     rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
-
-    @property
-    def server_policy(self) -> str:
-        """The durability the servers run with."""
-        return "everysec" if self.policy == "waitaof" else self.policy
 
     def __str__(self) -> str:
         rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
         return f"N={self.instances} {self.policy} {self.shape}, {self.disk}{rewrite}"
+
+
+def server_policy(policy: Policy) -> str:
+    """The durability the servers run with."""
+    return "everysec" if policy == "waitaof" else policy
 
 
 # -- what a visit leaves in the journal --------------------------------------------------------------------------------

@@ -16,8 +16,19 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from bench.experiments.fsync.result import (
-    POLICIES, AlwaysCost, DiskFigures, DiskSeen, FsyncCell, FsyncRow, LoadName, LoadProcessFigures, LoadSeen,
-    SlowEvents, Spread, VisitSeen, WaitaofCounts,
+    POLICIES,
+    AlwaysCost,
+    DiskFigures,
+    DiskSeen,
+    FsyncCell,
+    FsyncRow,
+    LoadName,
+    LoadProcessFigures,
+    LoadSeen,
+    SlowEvents,
+    Spread,
+    VisitSeen,
+    WaitaofCounts,
 )  # fmt: skip
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.measure.histogram import Histogram
@@ -41,7 +52,7 @@ def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
     ]
 
 
-def find_rows(rows: Iterable[FsyncRow], load: LoadName = "max", **wanted: object) -> list[FsyncRow]:
+def find_rows(rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: object) -> list[FsyncRow]:
     """The rows of one load whose cells have these values, rewrites off unless asked for."""
     wanted = {"rewrite": "off", "load": load, **wanted}
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
@@ -102,8 +113,8 @@ def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[DiskSeen
         busiest_server_ratio=_per(loads, lambda load: load.busiest_server_ratio),
         aof_delayed_fsync=_sum(load.aof_delayed_fsync for load in loads),
         latency_events=_events(loads),
-        rewrite_took_s=_per(loads, lambda load: load.rewrite and load.rewrite.took_s),
-        rewrite_fsyncs_per_s=_per(loads, lambda load: load.rewrite and _over(load.rewrite.fsyncs, load.rewrite.took_s)),
+        rewrite_took_s=_per(loads, lambda load: load.rewrite.took_s if load.rewrite else None),
+        rewrite_fsyncs_per_s=_per(loads, _rewrite_fsyncs_per_s),
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
         release_failures=sum(load.release_failures for load in loads),
@@ -145,6 +156,10 @@ def _events(loads: Loads) -> dict[str, SlowEvents] | None:
         name: SlowEvents(seconds=sum(one.seconds for one in events), max_ms=max(one.max_ms for one in events))
         for name, events in found.items()
     }
+
+
+def _rewrite_fsyncs_per_s(load: LoadSeen) -> float | None:
+    return _over(load.rewrite.fsyncs, load.rewrite.took_s) if load.rewrite else None
 
 
 def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:

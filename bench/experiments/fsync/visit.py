@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import redis
@@ -29,10 +30,17 @@ from bench.experiments.fsync.cell_servers import CellServers
 from bench.experiments.fsync.load import Generator, Phase
 from bench.experiments.fsync.plan import RATES, FsyncPlan
 from bench.experiments.fsync.result import (
-    DiskSeen, FsyncCell, LoadName, LoadSeen, PhaseFigures, RewriteSeen, SlowEvents, VisitSeen, WaitaofCounts,
+    DiskSeen,
+    FsyncCell,
+    LoadName,
+    LoadSeen,
+    RewriteSeen,
+    SlowEvents,
+    VisitSeen,
+    WaitaofCounts,
 )  # fmt: skip
 from bench.topology.latency_events import LatencyMonitor
-from bench.topology.probe import InfoDelta, InfoSnapshot, delta, info_snapshot
+from bench.topology.probe import InfoSnapshot, delta, info_snapshot
 from bench.topology.shim.control import Control
 from bench.topology.target import parse_targets
 
@@ -73,7 +81,8 @@ class Visit:
                 loads[name] = self._load(generator, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
         if most.waitaof:
             most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
-        disk = servers.disk and DiskSeen(p50_s=servers.disk.p50_s, p99_s=servers.disk.p99_s, max_s=servers.disk.max_s)
+        seen = servers.disk
+        disk = DiskSeen(p50_s=seen.p50_s, p99_s=seen.p99_s, max_s=seen.max_s) if seen else None
         return VisitSeen(repeat=repeat, cell=cell, disk=disk, loads={"max": most, **loads})
 
     def _load(self, generator: Generator, phase: Phase) -> LoadSeen:
@@ -88,20 +97,28 @@ class Visit:
         figures = generator.figures()
         after, fsyncs = info_snapshot(servers.urls), _since(syncs, servers.syncs)
         events = monitor.events()
-        noted = events and {name: SlowEvents(seconds=one.seconds, max_ms=one.max_ms) for name, one in events.items()}
-        return with_servers(figures, before, after, phase.rate_per_s, fsyncs, noted, rewrite)
+        noted = {name: SlowEvents(seconds=one.seconds, max_ms=one.max_ms) for name, one in (events or {}).items()}
+        return LoadSeen(
+            **msgspec.structs.asdict(figures),
+            rate_per_s=phase.rate_per_s,
+            fsyncs=fsyncs,
+            latency_events=None if events is None else noted,
+            rewrite=rewrite,
+            **servers_did(before, after)._asdict(),
+        )
 
 
-def with_servers(
-    figures: PhaseFigures,
-    before: Sequence[InfoSnapshot],
-    after: Sequence[InfoSnapshot],
-    rate_per_s: float | None = None,
-    fsyncs: int | None = None,
-    events: dict[str, SlowEvents] | None = None,
-    rewrite: RewriteSeen | None = None,
-) -> LoadSeen:
-    """Put beside a load what the servers' own counters say. Raises EnvironmentNotReadyError when one did not live on."""
+class ServersDid(NamedTuple):
+    """What the servers' own counters say of a load, as in LoadSeen."""
+
+    elapsed_s: float
+    server_cpu_s: float | None
+    busiest_server_ratio: float | None
+    aof_delayed_fsync: int | None
+
+
+def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> ServersDid:
+    """From what they said before and after. Raises EnvironmentNotReadyError when one did not live through the load."""
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
         if change.warning and old.values is not None:  # it did answer: it has gone, or is another one now
@@ -109,24 +126,15 @@ def with_servers(
                 f"{change.address} did not live through the load ({change.warning}); see why, and measure again"
             )
     cpu_s = [change.cpu_s for change in deltas if change.cpu_s is not None]
-    whole = len(cpu_s) == len(deltas)
-    return LoadSeen(
-        **msgspec.structs.asdict(figures),
-        rate_per_s=rate_per_s,
-        fsyncs=fsyncs,
-        latency_events=events,
-        rewrite=rewrite,
-        elapsed_s=max(change.elapsed_s for change in deltas),
-        server_cpu_s=sum(cpu_s) if whole else None,
-        busiest_server_ratio=max((one.cpu_s or 0.0) / one.elapsed_s for one in deltas) if whole else None,
-        aof_delayed_fsync=_delayed(deltas),
+    busiest = max((one.cpu_s or 0.0) / one.elapsed_s for one in deltas)
+    stalls = [count for one in deltas if isinstance(count := one.aof.get("aof_delayed_fsync"), int)]
+    known = len(cpu_s) == len(deltas)
+    return ServersDid(
+        max(change.elapsed_s for change in deltas),
+        sum(cpu_s) if known else None,
+        busiest if known else None,
+        sum(stalls) if len(stalls) == len(deltas) else None,
     )
-
-
-def _delayed(deltas: Sequence[InfoDelta]) -> int | None:
-    values = [change.aof.get("aof_delayed_fsync") for change in deltas]
-    known = [value for value in values if isinstance(value, int)]
-    return sum(known) if len(known) == len(values) else None
 
 
 def _since(before: int | None, after: int | None) -> int | None:

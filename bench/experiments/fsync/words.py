@@ -15,7 +15,14 @@ from string import ascii_letters
 from typing import NamedTuple
 
 from bench.experiments.fsync.result import (
-    DiskFigures, FsyncResult, FsyncRow, LossesSeen, Option, PlannerPage, Setup, Spread,
+    DiskFigures,
+    FsyncResult,
+    FsyncRow,
+    LossesSeen,
+    Option,
+    PlannerPage,
+    Setup,
+    Spread,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
 from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
@@ -334,7 +341,7 @@ def scatter(points: Sequence[Scattered], x_name: str, y_name: str, width: int = 
         row = grid[height - 1 - (0 if point.y <= 0 else 1 + up.place(point.y))]
         column, free = across.place(point.x), [place for place, mark in enumerate(row) if mark == " "]
         if free:
-            row[min(free, key=lambda place: (abs(place - column), place < column))] = point.mark  # noqa: B023
+            row[min(free, key=lambda place: (abs(place - column), place < column))] = point.mark
     labels = {0: count(10.0**up.high), height - 2: count(10.0**up.low), height - 1: "0"}
     lines = [f"{labels.get(number, ''):>8}│{''.join(row)}" for number, row in enumerate(grid)]
     low, high = count(10.0**across.low), count(10.0**across.high)

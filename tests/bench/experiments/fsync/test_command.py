@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.cli.commands import execute
-from bench.experiments.fsync.command import _crash_of, fsync, fsync_plan_of
+from bench.experiments.fsync.command import crash_of, fsync, fsync_plan_of
 
 
 def values(*arguments: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_with_targets_all_of_them_take_part_and_nothing_is_injected() -> None:
         (["--target", "127.0.0.1:1"], "option --target"),
         (["--target", "redis://127.0.0.1:1", "--disk", "."], "options --server and --disk are for servers of our own"),
         (["--seconds", "nan"], "'nan' is not a number"),
-        (["--resume", "nowhere"], "nowhere holds no matrix that was cut"),
+        (["--resume", "nowhere"], "no matrix was cut in nowhere"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_crash_result_that_is_not_whole_is_refused_before_the_measuring_or_pas
     (folder / "result.json").write_text(json.dumps(broken), encoding="utf-8")
     assert execute(["fsync", "--quick", "--crash", str(folder)]) == 2
     assert "is not a whole result of lockbench crash" in capsys.readouterr().err
-    assert _crash_of(None) is None
+    assert crash_of(None) is None
     (folder / "result.json").write_text(json.dumps({**broken, "kind": "fsync"}), encoding="utf-8")
     assert execute(["planner", "--fsync", str(folder)]) == 2
     assert "is not a whole result of lockbench fsync" in capsys.readouterr().err

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
 import pytest
 
-from bench.experiments.fsync.figures_of import rows_of
-from bench.experiments.fsync.planner import is_safe, plan_page
-from bench.measure.result import schema
-from tests.doubles.fsync_visits import cut, visit
+from bench.experiments.fsync.planner import CrashSeen, plan_page
+from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, PlannerSources, ReferenceLoad, Spread, Typical
+from bench.topology.server import ServerBinary
+from tests.doubles.fsync_visits import crash_of, cut, rows_of, visit
 
 SHAPE = (16, 4)
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> list[FsyncRow]:
     return rows_of(
         [
             *(visit("none", 9000, instances=n, shape=SHAPE) for n in (1, 3, 5)),
@@ -27,29 +26,24 @@ def rows() -> list[dict[str, Any]]:
     )
 
 
-def crash(*cells: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": "c0ffee00",
-        "conditions": {"ttl_ms": 2000},
-        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
-        "rows": list(cells),
-    }
-
-
-def healthy() -> dict[str, Any]:
-    return crash(
+def cells() -> list[dict[str, Any]]:
+    return [
         *(cut("everysec", "delayed", instances=n) for n in (1, 3, 5)),
         *(cut("everysec", "at-once", instances=n, grants=31, lost=900) for n in (1, 3, 5)),
         *(cut("always", "at-once", instances=n) for n in (1, 3, 5)),
         cut("none", "at-once", grants=400, lost=5000),
-    )
+    ]
 
 
-def option(page: dict[str, Any], instances: int, policy: str, restart: str | None) -> dict[str, Any]:
+def healthy() -> CrashSeen:
+    return crash_of(*cells())
+
+
+def option(page: PlannerPage, instances: int, policy: str, restart: str | None) -> Option:
     found = [
         option
-        for option in page["options"]
-        if (option["instances"], option["policy"], option["restart"]) == (instances, policy, restart)
+        for option in page.options
+        if (option.instances, option.policy, option.restart) == (instances, policy, restart)
     ]
     assert len(found) == 1
     return found[0]
@@ -57,7 +51,7 @@ def option(page: dict[str, Any], instances: int, policy: str, restart: str | Non
 
 def test_the_recommendation_is_made_from_the_figures() -> None:
     page = plan_page(rows(), healthy(), "f5")
-    advice = page["advice"]
+    advice = page.advice
     assert advice[0] == (
         "take everysec with delayed restart, if a crash may cost up to 2.2 s without new locks; "
         "take always, restarted at once, if it may not: it costs 4.0–88× of the locks/s"
@@ -71,57 +65,55 @@ def test_the_recommendation_is_made_from_the_figures() -> None:
 
 
 def test_losses_of_another_server_are_told_of() -> None:
-    like, unlike = ({"name": "redis", "version": version} for version in ("7.0.15", "8.4.0"))
-    assert plan_page(rows(), healthy(), "f5", like)["warnings"] == []
-    assert plan_page(rows(), healthy(), "f5", unlike)["warnings"] == [
-        "the speed is that of redis 8.4.0, the losses are those of redis 7.0.15"
-    ]
-
-
-def test_the_page_is_what_its_schema_says() -> None:
-    document = schema("fsync")
-    page_schema = {"$defs": document["$defs"], **document["$defs"]["planner"]}
-    for losses in (healthy(), None):
-        jsonschema.Draft202012Validator(page_schema).validate(plan_page(rows(), losses, "f5"))
+    like, unlike = (
+        ServerBinary("", "redis", version, "", tls=True, release_command="evalsha", source="PATH")
+        for version in ("7.0.15", "8.4.0")
+    )
+    assert plan_page(rows(), healthy(), "f5", like).warnings == ()
+    assert plan_page(rows(), healthy(), "f5", unlike).warnings == (
+        "the speed is that of redis 8.4.0, the losses are those of redis 7.0.15",
+    )
 
 
 def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> None:
-    cells = healthy()
-    cells["rows"][1] = cut("everysec", "delayed", grants=1)
-    page = plan_page(rows(), cells, "f5")
-    assert not is_safe(option(page, 3, "everysec", "delayed"))
-    assert page["advice"][0].startswith("take always, restarted at once")
-    assert "everysec" not in page["advice"][0]
+    grave = cells()
+    grave[1] = cut("everysec", "delayed", grants=1)
+    page = plan_page(rows(), crash_of(*grave), "f5")
+    assert not option(page, 3, "everysec", "delayed").is_safe
+    assert page.advice[0].startswith("take always, restarted at once")
+    assert "everysec" not in page.advice[0]
 
 
 def test_where_nothing_is_safe_nothing_is_recommended() -> None:
-    page = plan_page(rows(), crash(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2)), "f5")
-    assert page["advice"][0] == "nothing that was crashed is safe: every policy led to double grants"
+    page = plan_page(rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2)), "f5")
+    assert page.advice[0] == "nothing that was crashed is safe: every policy led to double grants"
 
 
 def test_no_cuts_are_no_safety() -> None:
-    page = plan_page(rows(), crash(cut("always", "at-once", cuts=0)), "f5")
-    assert not is_safe(option(page, 3, "always", "at-once"))
+    page = plan_page(rows(), crash_of(cut("always", "at-once", cuts=0)), "f5")
+    assert not option(page, 3, "always", "at-once").is_safe
 
 
 def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
     page = plan_page(rows(), None, "f5")
-    assert "run lockbench crash" in page["advice"][0]
-    assert {option["crash"] for option in page["options"]} == {None}
-    assert page["sources"] == {"fsync": "f5", "crash": None}
+    assert "run lockbench crash" in page.advice[0]
+    assert {option.crash for option in page.options} == {None}
+    assert page.sources == PlannerSources(fsync="f5", crash=None)
 
 
 def test_what_was_not_measured_is_null() -> None:
-    page = plan_page(rows_of([visit("everysec", instances=3, shape=SHAPE)]), crash(cut("always", "at-once")), "f5")
-    assert option(page, 3, "always", "at-once")["acquired_per_s"] is None
-    assert option(page, 3, "everysec", None)["crash"] is None
-    assert page["always_costs"] is None
+    page = plan_page(rows_of([visit("everysec", instances=3, shape=SHAPE)]), crash_of(cut("always", "at-once")), "f5")
+    assert option(page, 3, "always", "at-once").acquired_per_s is None
+    assert option(page, 3, "everysec", None).crash is None
+    assert page.always_costs is None
 
 
 def test_the_reference_is_the_load_that_most_options_share() -> None:
     page = plan_page(rows(), None, "f5")
-    assert page["reference"] == {"clients": 16, "pipeline": 4, "injected_ms": 2.0, "load": "80%"}
-    assert option(page, 5, "none", None)["acquired_per_s"]["median"] == 9000, "in memory no latency is added"
+    assert page.reference == ReferenceLoad(clients=16, pipeline=4, injected_ms=2.0, load="80%")
+    assert option(page, 5, "none", None).acquired_per_s == Spread(median=9000, low=9000, high=9000), (
+        "in memory no latency is added"
+    )
 
 
 def test_margins_and_abstention_share_their_cuts() -> None:
@@ -132,11 +124,11 @@ def test_margins_and_abstention_share_their_cuts() -> None:
         cut("everysec", "at-once", kind="power-cut-torn", grants=2),
         cut("everysec", "at-once", kind="kill", lost=1_000_000),
     ]
-    losses = option(plan_page(rows(), crash(*cells), "f5"), 3, "everysec", "at-once")["crash"]
-    assert losses["cuts"] == 80, "40 whole and 40 torn"
-    assert losses["double_grants"] == 7
-    assert losses["double_grants_abstaining"] == 0
-    assert losses["lost_per_cut"]["max"] == 0, "a kill is no power cut"
+    losses = option(plan_page(rows(), crash_of(*cells), "f5"), 3, "everysec", "at-once").crash
+    assert losses.cuts == 80, "40 whole and 40 torn"
+    assert losses.double_grants == 7
+    assert losses.double_grants_abstaining == 0
+    assert losses.lost_per_cut.max == 0, "a kill is no power cut"
 
 
 def test_a_crash_loses_the_locks_of_all_margins() -> None:
@@ -144,22 +136,22 @@ def test_a_crash_loses_the_locks_of_all_margins() -> None:
     cells = [cut("everysec", "at-once", margin=margin, lost=100) for margin in (0, 1)]
     named = ("instances", "policy", "kind", "crashed", "restart")
     group = {**{name: cells[0][name] for name in named}, "lost_per_cut": {"median": 150, "max": 200}}
-    losses = option(plan_page(rows(), {**crash(*cells), "groups": [group]}, "f5"), 3, "everysec", "at-once")["crash"]
-    assert losses["lost_per_cut"] == {"median": 150, "max": 200}
+    losses = option(plan_page(rows(), crash_of(*cells, groups=[group]), "f5"), 3, "everysec", "at-once").crash
+    assert losses.lost_per_cut == Typical(median=150, max=200)
 
 
 def test_a_latency_of_a_growing_queue_is_not_offered() -> None:
     behind = visit("everysec", 8000, instances=3, shape=SHAPE)
     behind["loads"]["80%"]["granted"] //= 2
-    assert option(plan_page(rows_of([behind]), None, "f5"), 3, "everysec", None)["p99_s"] is None
+    assert option(plan_page(rows_of([behind]), None, "f5"), 3, "everysec", None).p99_s is None
 
 
 def test_a_difference_below_the_noise_is_called_that() -> None:
     page = plan_page(rows_of([visit("everysec", 900), visit("always", 1000)]), None, "f5")
-    assert page["advice"][-1] == "always costs nothing measurable: 1×1 callers, N=1, +2 ms"
+    assert page.advice[-1] == "always costs nothing measurable: 1×1 callers, N=1, +2 ms"
 
 
 @pytest.mark.parametrize("granted, text", [(2000, "2.0"), (50, "80")])
 def test_costs_keep_two_digits(granted: int, text: str) -> None:
     page = plan_page(rows_of([visit("everysec", 4000), visit("always", granted)]), None, "f5")
-    assert f"always costs {text}×" in page["advice"][-1]
+    assert f"always costs {text}×" in page.advice[-1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.visit import _of_servers
+from bench.experiments.fsync.visit import servers_did
 from bench.topology.probe import InfoSnapshot
 
 
@@ -20,20 +20,20 @@ def info(run_id: str = "a", cpu_s: float = 1.0) -> dict[str, Any]:
 
 
 def test_what_servers_did_is_the_difference() -> None:
-    row = _of_servers([snapshot(info(), 0)], [snapshot(info(cpu_s=1.5), 2)])
-    assert row["server_cpu_s"] == pytest.approx(0.5)
-    assert row["busiest_server_ratio"] == pytest.approx(0.25)
-    assert row["aof_delayed_fsync"] == 0
+    row = servers_did([snapshot(info(), 0)], [snapshot(info(cpu_s=1.5), 2)])
+    assert row.server_cpu_s == pytest.approx(0.5)
+    assert row.busiest_server_ratio == pytest.approx(0.25)
+    assert row.aof_delayed_fsync == 0
 
 
 @pytest.mark.parametrize("after", [snapshot(None, 2, "connection refused"), snapshot(info("b"), 2)])
 def test_a_server_that_did_not_live_through_the_load_is_named(after: InfoSnapshot) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="127.0.0.1:7000 did not live through the load"):
-        _of_servers([snapshot(info(), 0)], [after])
+        servers_did([snapshot(info(), 0)], [after])
 
 
 def test_a_server_that_may_not_tell_is_measured_all_the_same() -> None:
-    row = _of_servers([snapshot(None, 0, "INFO is not allowed")], [snapshot(None, 2, "INFO is not allowed")])
-    assert row["server_cpu_s"] is None
-    assert row["aof_delayed_fsync"] is None
-    assert row["elapsed_s"] == pytest.approx(2.0)
+    row = servers_did([snapshot(None, 0, "INFO is not allowed")], [snapshot(None, 2, "INFO is not allowed")])
+    assert row.server_cpu_s is None
+    assert row.aof_delayed_fsync is None
+    assert row.elapsed_s == pytest.approx(2.0)

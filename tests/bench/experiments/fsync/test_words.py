@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from msgspec.structs import replace
 
-from bench.experiments.fsync.figures_of import costs_of_pair, rows_of
+from bench.experiments.fsync.figures import figures
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.planner_words import disk_text
-from bench.experiments.fsync.planner_words import sheet as planner_sheet
-from bench.experiments.fsync.words import sheet, suite
+from bench.experiments.fsync.result import DiskFigures, FsyncResult, Option
+from bench.experiments.fsync.rows import always_costs
+from bench.experiments.fsync.words import Scattered, disk_text, planner_sheet, scatter, sheet, suite
 from bench.measure.expectation import conclude_rows
+from bench.measure.section import builtins_of, schema_of, typed
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
-from tests.doubles.fsync_visits import cut, load, visit
+from tests.doubles.fsync_visits import crash_of, cut, load, rows_of, visit
+
+OLD = Path(__file__).parents[3] / "histories" / "results" / "fsync.json"  # of the last release without types
 
 
-def result(*visits: dict[str, Any], crash: bool = True) -> dict[str, Any]:
+def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
     shape = (16, 4)
     made = visits or (
         *(visit("everysec", 60_000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
         *(visit("always", 3000 // n, instances=n, shape=shape) for n in (1, 3, 5)),
     )
     cells = [cut("everysec", "delayed"), cut("everysec", "at-once", grants=12, lost=90_000), cut("always", "at-once")]
-    losses = (
-        {"id": "c0ffee00", "conditions": {"ttl_ms": 2000}, "fleet": {"server": None}, "rows": cells} if crash else None
-    )
     rows = rows_of(made)
     findings = findings_of(rows)
-    return {
-        "schema_version": 1,
-        "kind": "fsync",
-        "id": "f5f5f5f5",
-        "command": ["lockbench", "fsync"],
-        "seed": 1,
-        "started_at": "2026-11-21T03:00:00Z",
-        "duration_s": 61.0,
-        "interrupted": False,
-        "fleet": {"started": True, "server": {"name": "redis", "version": "7.0.15"}, "instances": None},
-        "conditions": {"visits_done": 6, "visits_planned": 6, "seconds": 1.0, "usable_cores": 2},
-        "rows": rows,
-        "skipped": [],
-        "costs": costs_of_pair(rows, "everysec", "always"),
-        "findings": findings,
-        "planner": plan_page(rows, losses, "f5f5f5f5"),
-        "warnings": [],
-        "verdict": judge_fsync(findings, rows, {"visits_planned": 6, "visits_done": 6}, interrupted=False),
-    }
+    return replace(
+        typed(json.loads(OLD.read_text("utf-8")), FsyncResult),
+        rows=tuple(rows),
+        costs=tuple(always_costs(rows)),
+        findings=tuple(findings),
+        planner=plan_page(rows, crash_of(*cells, fleet={"server": None}) if crash else None, "f5f5f5f5"),
+        warnings=(),
+        verdict=judge_fsync(findings, rows, planned=6, done=6),
+    )
 
 
-def text_of(shown: dict[str, Any], width: int = 100) -> str:
+def test_a_result_of_an_earlier_release_is_read_and_told() -> None:
+    document = json.loads(OLD.read_text("utf-8"))
+    old = typed(document, FsyncResult)
+    assert builtins_of(old) == document, "nothing is lost, nothing is moved"
+    assert "take everysec with delayed restart" in text_of(old)
+    assert [figure.name for figure in figures(old)] == ["planner-losses", "costs"]
+
+
+def test_a_result_is_what_its_schema_says() -> None:
+    check = jsonschema.Draft202012Validator(schema_of(FsyncResult, "urn:x"))
+    for one in (result(), result(crash=False), result(visit("waitaof", fsyncs=None, latency_events=None, disk_s=None))):
+        check.validate(builtins_of(one))
+
+
+def text_of(shown: FsyncResult, width: int = 100) -> str:
     return sheet_text(sheet(shown, "results/fsync/result.json"), width)
 
 
@@ -81,8 +89,8 @@ def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:
 
 
 def test_what_was_cut_says_so_before_everything() -> None:
-    cut = conclude_rows([], interrupted="interrupted after 3 of 6 visits").to_json()
-    assert text_of(result() | {"interrupted": True, "verdict": cut}).startswith("INTERRUPTED")
+    cut = conclude_rows([], interrupted="interrupted after 3 of 6 visits")
+    assert text_of(replace(result(), interrupted=True, verdict=cut)).startswith("INTERRUPTED")
 
 
 def test_fsyncs_nobody_could_count_are_a_dash() -> None:
@@ -96,15 +104,15 @@ def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
     text = " ".join(text_of(result()).split())
     assert "fdatasync p50 0.10 ms" in text
     assert "do not carry over" in text
-    assert "memory" not in disk_text({"p50": 3e-5, "p99": None})
-    assert "this is memory, no disk" in disk_text({"p50": 1e-6, "p99": 5e-6})
+    assert "memory" not in disk_text(DiskFigures(p50=3e-5, p99=None, max=1.0))
+    assert "this is memory, no disk" in disk_text(DiskFigures(p50=1e-6, p99=5e-6, max=1.0))
 
 
 def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
     shown = result()
     charts = planner_sheet(shown).charts
-    options = shown["planner"]["options"]
-    marks = [chr(ord("a") + index) for index, option in enumerate(options) if option["crash"] and option["p99_s"]]
+    options = shown.planner.options
+    marks = [chr(ord("a") + index) for index, option in enumerate(options) if option.crash and option.p99_s]
     assert len(marks) == 2
     for chart in charts:
         body = "".join(line[8:] for line in chart if "│" in line)
@@ -117,11 +125,15 @@ def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
 
 def test_an_option_without_a_p99_is_not_left_out_of_the_chart_in_silence() -> None:
     shown = result()
-    page = shown["planner"]
-    marked = list(zip("abcdefgh", page["options"], strict=False))
-    next(option for _, option in marked if option["crash"] and option["p99_s"])["p99_s"] = None
-    absent = [mark for mark, option in marked if option["crash"] and not option["p99_s"]]
-    assert f"so not among the double grants that are drawn: {' '.join(absent)}" in text_of(shown, 200)
+
+    def blind(option: Option) -> Option:
+        return replace(option, p99_s=None) if (option.instances, option.policy) == (3, "always") else option
+
+    page = replace(shown.planner, options=tuple(map(blind, shown.planner.options)))
+    absent = [mark for mark, option in zip("abcdefgh", page.options, strict=False) if option.crash and not option.p99_s]
+    told = text_of(replace(shown, planner=page), 200)
+    assert absent
+    assert f"so not among the double grants that are drawn: {' '.join(absent)}" in told
 
 
 def test_without_a_crash_result_there_is_no_chart_and_no_column_of_losses() -> None:
@@ -145,3 +157,31 @@ def test_findings_are_cases() -> None:
     red = result(visit("everysec", 100), visit("always", 5000))
     statuses = {case.status for case in suite(red).cases}
     assert "inconclusive" in statuses
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+
+def body(lines: list[str]) -> list[str]:
+    return [line.split("│", 1)[1] for line in lines if "│" in line]
+
+
+def test_zero_has_a_row_of_its_own_at_the_bottom() -> None:
+    rows = body(scatter([Scattered("a", 10, 0), Scattered("b", 10, 1), Scattered("c", 10, 100)], "x", "y"))
+    assert "a" in rows[-1]
+    assert "b" in rows[-2]
+    assert "c" in rows[0]
+
+
+def test_marks_on_one_place_stand_beside_each_other() -> None:
+    rows = body(scatter([Scattered(mark, 10, 0) for mark in "abc"], "x", "y"))
+    assert sorted(rows[-1].split()[0] if " " not in rows[-1].strip() else rows[-1].replace(" ", "")) == ["a", "b", "c"]
+
+
+def test_further_right_is_more() -> None:
+    row = body(scatter([Scattered("a", 10, 0), Scattered("b", 90, 0)], "x", "y"))[-1]
+    assert row.index("a") < row.index("b")
+
+
+def test_nothing_to_plot_is_an_empty_plot() -> None:
+    assert all(not row.strip() for row in body(scatter([], "x", "y")))

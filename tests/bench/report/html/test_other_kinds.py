@@ -2,13 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from bench.experiments.capacity.figures import figures as capacity_figures
 from bench.experiments.compare.figures import figures as comparison_figures
 from bench.experiments.fsync.figures import figures as fsync_figures
+from bench.experiments.fsync.result import FsyncResult
 from bench.experiments.split_votes.figures import figures as split_votes_figures
+from bench.measure.section import typed
 
 
 def probe(rate, p99, seen):
@@ -87,6 +90,13 @@ def test_a_comparison_shows_each_change_with_its_interval():
     assert "10 % worse is allowed" in figure.about
 
 
+def of_fsync(costs, options, advice):
+    """A stored result with these costs and options."""
+    old = json.loads((Path(__file__).parents[3] / "histories/results/fsync.json").read_text("utf-8"))
+    planner = old["planner"] | {"options": options, "advice": [advice]}
+    return typed(old | {"costs": costs, "planner": planner}, FsyncResult)
+
+
 def test_what_always_costs_and_the_planner_with_and_without_crashes():
     costs = [
         {
@@ -101,15 +111,19 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
         for callers, ratio in ((1, 57.4), (64, 6.9))
     ]
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
-    safe = {"lost_per_cut": {"median": 0, "max": 0}, "double_grants": 0, "cuts": 20}
-    unsafe = {"lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9, "cuts": 20}
+    unsafe = {
+        "kinds": ["power-cut"], "cuts": 20, "asked": 200, "lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9,
+        "lost_window_max_s": None, "double_grants_abstaining": None, "double_grant_upper_bound_95": None,
+        "unavailable_s": {"median": 0, "max": 0},
+    }  # fmt: skip
+    safe = unsafe | {"lost_per_cut": {"median": 0, "max": 0}, "double_grants": 0}
     options = [
         {"instances": 3, "policy": policy, "restart": None, "acquired_per_s": spread, "p99_s": 0.01, "sustained": True,
          "generator_bound": policy == "everysec",
          "crash": safe if policy == "always" else unsafe}
         for policy in ("everysec", "always")
     ]  # fmt: skip
-    figures = fsync_figures({"costs": costs, "planner": {"options": options, "advice": ["take always"]}})
+    figures = fsync_figures(of_fsync(costs, options, "take always"))
     assert [figure.name for figure in figures] == ["planner-losses", "planner-grants", "planner-latency", "costs"]
     assert figures[1].title == "1 of 2 choices led to no double grant"
     assert [row[-2:] for row in figures[1].data.rows] == [[0.01, 45.0], [0.01, 0.1]], (
@@ -121,10 +135,7 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
     assert figures[0].title == "take always"
     for option in options:
         option["crash"] = None
-    assert [
-        figure.name
-        for figure in fsync_figures({"costs": [], "planner": {"options": options, "advice": ["measure crashes"]}})
-    ] == ["planner-latency"]
+    assert [figure.name for figure in fsync_figures(of_fsync([], options, "measure crashes"))] == ["planner-latency"]
 
 
 def test_names_of_points_cover_nothing_and_stand_once():

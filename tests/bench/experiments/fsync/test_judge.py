@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.fsync.figures_of import costs_of_pair, find_rows, rows_of, spread, sustained
-from bench.experiments.fsync.judge import NOT_JUDGED, SERVER_FAULT, findings_of, judge_fsync
+from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.result import SlowEvents, Spread
+from bench.experiments.fsync.rows import always_costs, find_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from tests.doubles.fsync_visits import load, visit
+from tests.doubles.fsync_visits import load, rows_of, sustained, visit
 
 MANY = (256, 16)
 
@@ -26,14 +27,16 @@ def healthy() -> list[dict[str, Any]]:
 
 
 def verdicts(visits: list[dict[str, Any]]) -> dict[str, str]:
-    return {finding["name"]: finding["verdict"] for finding in findings_of(rows_of(visits))}
+    return {finding.name: finding.verdict for finding in findings_of(rows_of(visits))}
 
 
 def judged(visits: list[dict[str, Any]], *, planned: int | None = None, interrupted: bool = False) -> tuple[str, int]:
     rows = rows_of(visits)
-    conditions = {"visits_planned": len(visits) if planned is None else planned, "visits_done": len(visits)}
-    verdict = judge_fsync(findings_of(rows), rows, conditions, interrupted=interrupted)
-    return verdict["word"], verdict["exit_code"]
+    made = len(visits)
+    verdict = judge_fsync(findings_of(rows), rows, planned=planned or made, done=made, interrupted=interrupted)
+    assert verdict.word
+    assert verdict.exit_code is not None
+    return verdict.word, verdict.exit_code
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -43,68 +46,68 @@ def test_repeats_become_one_row_with_median_and_range() -> None:
     rows = rows_of([visit("always", 100), visit("always", 300), visit("always", 200)])
     row = find_rows(rows)[0]
     assert len(rows) == 3, "max, 50 %, 80 %"
-    assert row["repeats"] == 3
-    assert row["acquired_per_s"] == {"median": 200, "low": 100, "high": 300}
-    assert row["acquire_s"]["count"] == 600, "histograms are merged"
+    assert row.repeats == 3
+    assert row.acquired_per_s == Spread(median=200, low=100, high=300)
+    assert row.acquire_s.count == 600, "histograms are merged"
 
 
 def test_percentiles_are_those_of_all_samples_together() -> None:
     fast, slow = visit("always"), visit("always")
     fast["loads"]["max"], slow["loads"]["max"] = load(9500, ms=1.0), load(2000, ms=100.0)
     row = find_rows(rows_of([fast, slow]))[0]
-    assert row["acquire_s"]["p50"] == pytest.approx(0.001, rel=0.01)
-    assert row["acquire_s"]["p99"] == pytest.approx(0.1, rel=0.01), "more than 1 % of all samples took 100 ms"
-    assert row["p99_s"]["low"] < row["p99_s"]["high"]
+    assert row.acquire_s.p50 == pytest.approx(0.001, rel=0.01)
+    assert row.acquire_s.p99 == pytest.approx(0.1, rel=0.01), "more than 1 % of all samples took 100 ms"
+    assert row.p99_s.low < row.p99_s.high
 
 
 def test_fsyncs_are_per_instance_and_locks_are_those_of_the_same_time() -> None:
     row = find_rows(rows_of([visit("always", 1200, instances=3, fsyncs=900)]))[0]
-    assert row["fsyncs_per_s"]["median"] == pytest.approx(300)
-    assert row["locks_per_fsync"]["median"] == pytest.approx(4)
+    assert row.fsyncs_per_s.median == pytest.approx(300)
+    assert row.locks_per_fsync.median == pytest.approx(4)
 
 
 def test_what_cannot_be_counted_is_null_not_zero() -> None:
     row = find_rows(rows_of([visit("always", fsyncs=None, latency_events=None, disk_s=None)]))[0]
-    assert row["fsyncs_per_s"] is None
-    assert row["locks_per_fsync"] is None
-    assert row["latency_events"] is None
-    assert row["disk_fdatasync_s"] is None
+    assert row.fsyncs_per_s is None
+    assert row.locks_per_fsync is None
+    assert row.latency_events is None
+    assert row.disk_fdatasync_s is None
 
 
 def test_a_spread_over_something_unknown_is_unknown() -> None:
-    assert spread([1.0, None]) is None
-    assert spread([]) is None
+    assert Spread.of([1.0, None]) is None
+    assert Spread.of([]) is None
 
 
 @pytest.mark.parametrize(
     "due, granted, kept", [(10_000, 9_900, True), (10_000, 9_700, False), (100, 82, True), (100, 70, False)]
 )
 def test_an_open_load_is_sustained_but_for_one_per_cent_or_chance(due: int, granted: int, kept: bool) -> None:
-    assert sustained([load(granted, rate=1.0, due=due)]) is kept
+    assert sustained(load(granted, rate=1.0, due=due)) is kept
 
 
 def test_events_of_all_repeats_are_put_together() -> None:
     events = {"fork": {"seconds": 1, "max_ms": 3}}
     worse = {"fork": {"seconds": 2, "max_ms": 9}}
     row = find_rows(rows_of([visit("always", latency_events=events), visit("always", latency_events=worse)]))[0]
-    assert row["latency_events"] == {"fork": {"seconds": 3, "max_ms": 9}}
+    assert row.latency_events == {"fork": SlowEvents(seconds=3, max_ms=9)}
 
 
 def test_a_busy_generator_makes_the_rate_a_lower_bound() -> None:
-    assert find_rows(rows_of([visit("none", cpu=0.95)]))[0]["generator"]["bound"]
-    assert not find_rows(rows_of([visit("none", cpu=0.5)]))[0]["generator"]["bound"]
+    assert find_rows(rows_of([visit("none", cpu=0.95)]))[0].generator.bound
+    assert not find_rows(rows_of([visit("none", cpu=0.5)]))[0].generator.bound
 
 
 def test_callers_that_were_not_at_work_make_it_invalid() -> None:
     row = find_rows(rows_of([visit("none", shape=MANY, littles_law_ratio=0.5)]))[0]
-    assert row["generator"]["verdict"] == "INVALID"
-    assert "Little's ratio is 0.50" in row["generator"]["reason"]
+    assert row.generator.verdict == "INVALID"
+    assert "Little's ratio is 0.50" in row.generator.reason
 
 
 def test_a_cost_compares_equal_cells_only() -> None:
     rows = rows_of([visit("everysec", 5000), visit("always", 250), visit("always", 500, ms=0.5)])
-    costs = costs_of_pair(rows, "everysec", "always")
-    assert [(cost["injected_ms"], cost["ratio"]) for cost in costs] == [(2.0, 20.0)]
+    costs = always_costs(rows)
+    assert [(cost.injected_ms, cost.ratio) for cost in costs] == [(2.0, 20.0)]
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -126,14 +129,14 @@ def test_always_that_is_not_slowest_turns_red() -> None:
 def test_always_that_costs_the_same_everywhere_turns_red() -> None:
     visits = healthy()
     visits[4] = visit("always", 6000, shape=MANY)  # a tenth, as with one caller a twentieth
-    finding = next(f for f in findings_of(rows_of(visits)) if f["name"] == "group-commit")
-    assert finding["verdict"] == NOT_SHOWN
-    assert finding["figures"]["moved"] == pytest.approx(2.0)
+    finding = next(f for f in findings_of(rows_of(visits)) if f.name == "group-commit")
+    assert finding.verdict == NOT_SHOWN
+    assert finding.figures["moved"] == pytest.approx(2.0)
 
 
 def test_a_disk_that_syncs_for_nothing_is_not_judged() -> None:
     visits = [visit("everysec", 5000, ms=0.0, disk_s=1e-6), visit("always", 5100, ms=0.0, disk_s=1e-6)]
-    assert verdicts(visits)["always-slowest"] == NOT_JUDGED
+    assert verdicts(visits)["always-slowest"] == "not judged"
 
 
 def test_a_refusal_without_a_holder_is_a_violation() -> None:
@@ -155,12 +158,12 @@ def test_a_rewrite_that_is_to_stop_fsyncs_must_be_seen_to(fsyncs: int, verdict: 
     assert verdicts(visits)["rewrite-no-sync"] == verdict
 
 
-@pytest.mark.parametrize("untrue, verdict", [(0, AS_EXPECTED), (2, SERVER_FAULT)])
+@pytest.mark.parametrize("untrue, verdict", [(0, AS_EXPECTED), (2, "server fault")])
 def test_a_confirmation_that_the_ledger_denies_is_the_servers_fault(untrue: int, verdict: str) -> None:
     counts = {"asked": 5, "confirmed": 5, "unconfirmed": 0, "probes": 2, "untrue": untrue}
     visits = [visit("waitaof", waitaof=counts)]
     found = findings_of(rows_of(visits))
-    assert next(finding for finding in found if finding["name"] == "waitaof-truth")["verdict"] == verdict
+    assert next(finding for finding in found if finding.name == "waitaof-truth")["verdict"] == verdict
     assert judged(visits) == ("AS EXPECTED", 0)
 
 
@@ -215,4 +218,4 @@ def test_nothing_is_as_expected_without_a_row() -> None:
 def test_a_cost_that_the_load_process_may_have_hidden_is_not_judged() -> None:
     visits = healthy()
     visits[3]["loads"]["max"]["cpu_ratio"] = 0.99
-    assert verdicts(visits)["group-commit"] == NOT_JUDGED
+    assert verdicts(visits)["group-commit"] == "not judged"
