@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Annotated
+
+from bench.measure.section import Share, says
 
 NORMAL_95 = 1.959964
 
@@ -15,9 +18,9 @@ NORMAL_95 = 1.959964
 class Interval:
     """A rate with its 95 % interval; all None without trials."""
 
-    rate: float | None
-    low: float | None
-    high: float | None
+    rate: Annotated[Share | None, says("successes of the trials")]
+    low: Annotated[Share | None, says("of the 95 % interval")]
+    high: Annotated[Share | None, says("of the 95 % interval")]
 
 
 def wilson(successes: int, trials: int) -> Interval:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError, secrets
+from bench.measure.section import Count, says
 from bench.topology.target import Target, parse_targets
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
@@ -129,39 +130,35 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class InstanceFacts:
-    """What one instance is. Fields are None where it did not or may not say; `warnings` tell why.
+    """What one instance is. null: it did not or may not say, and `warnings` tell why."""
 
-    `unreachable` is the reason it does not answer, else None. `server` is "redis" or "valkey", `role` "primary" or
-    "replica", `fsync` "none", "no", "everysec" or "always", `release_command` "delex", "delifeq" or "evalsha".
-    """
-
-    index: int
-    address: str
-    tls: bool
-    unreachable: str | None = None
-    server: str | None = None
-    version: str | None = None
-    run_id: str | None = None
-    process_id: int | None = None
-    uptime_s: int | None = None
-    role: str | None = None
-    cluster: bool | None = None
-    fsync: str | None = None
-    no_fsync_on_rewrite: bool | None = None
-    maxmemory_bytes: int | None = None
-    maxmemory_policy: str | None = None
-    release_command: str | None = None
-    warnings: tuple[str, ...] = ()
+    index: Annotated[Count, says("position in the list of targets")]
+    address: Annotated[str, says("host:port or socket path, without secrets")]
+    tls: Annotated[bool, says("whether the connection is encrypted")]
+    unreachable: Annotated[str | None, says("why it does not answer, else null")] = None
+    server: Annotated[str | None, says("redis or valkey")] = None
+    version: Annotated[str | None, says("as it says")] = None
+    run_id: Annotated[str | None, says("differs after each of its starts")] = None
+    process_id: Annotated[int | None, says("of the server")] = None
+    uptime_s: Annotated[int | None, says("since its start")] = None
+    role: Annotated[str | None, says("primary or replica")] = None
+    cluster: Annotated[bool | None, says("whether it is a node of a cluster")] = None
+    fsync: Annotated[str | None, says("none, no, everysec or always")] = None
+    no_fsync_on_rewrite: Annotated[bool | None, says("whether it syncs nothing while it rewrites its AOF")] = None
+    maxmemory_bytes: Annotated[int | None, says("0: no limit")] = None
+    maxmemory_policy: Annotated[str | None, says("what it evicts at the limit")] = None
+    release_command: Annotated[str | None, says("its compare-and-delete: delex, delifeq or evalsha")] = None
+    warnings: Annotated[tuple[str, ...], says("what a reader must know about it")] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LeakCount:
-    """Keys of a run still on one instance: `found` of the names asked for, or None with the reason in `not_checked`."""
+    """Keys of a run still on one instance."""
 
-    address: str
-    found: int | None
-    unlinked: int
-    not_checked: str | None
+    address: Annotated[str, says("host:port or socket path, without secrets")]
+    found: Annotated[int | None, says("of the names asked for; null: not_checked says why")]
+    unlinked: Annotated[Count, says("removed")]
+    not_checked: Annotated[str | None, says("why they could not be looked for")]
 
 
 @dataclass(frozen=True, slots=True)

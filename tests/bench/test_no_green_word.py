@@ -23,7 +23,7 @@ from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import Option
 from bench.experiments.safety_matrix.row import find, judge_rows
-from bench.experiments.split_votes.experiment import judge_split_votes
+from bench.experiments.split_votes.rows import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result, schema
 from bench.measure.section import typed
@@ -31,11 +31,12 @@ from bench.measure.verdict import WORDS, Kind, word_of
 from bench.report.kinds import TYPED
 from bench.report.readme import words_table
 from bench.run.verdict import judge_run
+from tests.doubles.attributes import attributes
 from tests.doubles.fsync_visits import rows_of, visit
 
 Verdict = dict[str, Any]
 README = Path(__file__).parents[2] / "README.md"
-SCHEMAS = {"split-votes": "split_votes", "compare": "comparison", "gate": "comparison", "run": "result"}
+SCHEMAS = {"compare": "comparison", "gate": "comparison", "run": "result"}
 CROSS_CHECK = CrossCheck("agrees")
 OLD_CRASH = read_result(Path(__file__).parents[1] / "histories" / "results" / "crash.json")
 
@@ -68,8 +69,8 @@ def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str
         "contention_rounds": contention_rounds,
     }  # fmt: skip
     calibration = {"contenders": 5, "rounds": rounds, "misses": list(misses)}
-    sections = {"calibration": [calibration], "contention": [contention], "retries": []}
-    return judge_split_votes(sections, interrupted=False)
+    verdict = judge_split_votes([attributes(calibration)], [attributes(contention)], [], interrupted=False)
+    return verdict.to_json()
 
 
 def capacity(looks: list[tuple[float, Seen]], closed: tuple[tuple[int, float, bool], ...] = ()) -> Verdict:
@@ -129,7 +130,7 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: crash(NOT_KNOWN),
     ),
     "split-votes": (
-        lambda: judge_split_votes({"calibration": [], "contention": [], "retries": []}, interrupted=False),
+        lambda: judge_split_votes([], [], [], interrupted=False).to_json(),
         lambda: split_votes(200, misses=("the rate is 0.9, expected 0.4",)),
         lambda: split_votes(0),
         lambda: split_votes(200, rounds=30),

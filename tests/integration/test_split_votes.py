@@ -20,14 +20,17 @@ import redis
 from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes import experiment as split_votes
+from bench.experiments.split_votes import plan as split_plan
 from bench.experiments.split_votes.calibration import Driver, names_holders
 from bench.experiments.split_votes.contenders import Crew
 from bench.experiments.split_votes.judge import Ending, double_grants, ending_of, rounds_of
+from bench.experiments.split_votes.plan import ORDERS, Block, SplitVotesPlan
+from bench.experiments.split_votes.result import SplitVotesResult
 from bench.experiments.split_votes.rows import calibration_row
-from bench.experiments.split_votes.trial import ORDERS, Block
-from bench.measure.result import schema
+from bench.measure.section import schema_of
+from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import Outcome, Vote
+from lockcore import Outcome, RetryPolicy, Vote
 from tests.conftest import Ended
 
 pytestmark = pytest.mark.integration
@@ -71,9 +74,9 @@ def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> N
     with Driver(fleet.urls, PREFIX, named=named) as driver:
         rounds = [driver.round(3, number, dice) for number in range(1000)]
     row = calibration_row(5, 3, rounds, named=named)
-    assert row["misses"] == []
-    assert row["split_rate"]["low"] < row["closed_form"] < row["split_rate"]["high"]
-    assert row["endings"]["unproven"] == row["endings"]["unreachable"] == 0
+    assert row.misses == ()
+    assert row.split_rate.low < row.closed_form < row.split_rate.high
+    assert row.endings.unproven == row.endings.unreachable == 0
     assert keys_on(fleet) == 0
 
 
@@ -81,17 +84,17 @@ def test_at_even_n_the_attempts_own_outcome_shows_it_too(fleet: Fleet) -> None:
     with Driver(fleet.urls[:4], PREFIX, named=False) as driver:
         rounds = [driver.round(3, number, Random(number)) for number in range(1000)]
     row = calibration_row(4, 3, rounds, named=False)
-    assert row["misses"] == []
-    assert row["closed_form"] == pytest.approx(2 / 3, abs=0.01)
-    assert row["probable_by_outcome"]["rate"] > 0.5
+    assert row.misses == ()
+    assert row.closed_form == pytest.approx(2 / 3, abs=0.01)
+    assert row.probable_by_outcome.rate > 0.5
 
 
 def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
     with Driver(fleet.urls, PREFIX, named=False) as driver:
         rounds = [driver.round(3, number, NoShuffle(1)) for number in range(200)]
     row = calibration_row(5, 3, rounds, named=False)
-    assert not row["as_expected"]
-    assert row["split_rate"]["rate"] == 0, "the first contender takes all"
+    assert not row.as_expected
+    assert row.split_rate.rate == 0, "the first contender takes all"
 
 
 def test_refusals_name_the_holder_where_the_server_can(fleet: Fleet) -> None:
@@ -150,7 +153,7 @@ def test_starts_are_spread_as_asked(crew: Crew) -> None:
 
 
 def test_who_retries_goes_on_until_somebody_wins(crew: Crew, fleet: Fleet) -> None:
-    trials = crew.run(Block(7000, 30, 5, "random", 0.0, "full-jitter", 20.0, 5000.0))
+    trials = crew.run(Block(7000, 30, 5, "random", 0.0, RetryPolicy("full-jitter", 20.0), 5000.0))
     assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials.values())
     assert max(map(len, trials.values())) > 5, "somebody tried again"
     assert {attempt.outcome for attempts in trials.values() for attempt in attempts} == {
@@ -190,7 +193,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_a_small_run_is_as_expected_stored_and_shown(
     lockbench: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split_votes, "RETRY_CONTENDERS", 6)
+    monkeypatch.setattr(split_plan, "RETRY_CONTENDERS", 6)
     monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 1000)
     small = ("--contenders", "4", "--order", "random", "--spread", "0", "--rounds", "5", "--retry", "full-jitter:5ms")
     files = ("--out", "here", "--markdown", "shown.md", "--json")
@@ -198,7 +201,7 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result == json.loads((tmp_path / "here" / "result.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema("split_votes")).validate(result)
+    jsonschema.Draft202012Validator(schema_of(SplitVotesResult, "urn:x")).validate(result)
     assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("pass", [])
     assert [row["rounds"] for row in result["calibration"]] == [1000]
     assert [(row["contenders"], row["processes"], row["order"]) for row in result["contention"]] == [(4, 4, "random")]
@@ -253,7 +256,7 @@ def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path:
     assert alive == []
     assert "Traceback" not in err
     result = json.loads((tmp_path / "here" / "result.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema("split_votes")).validate(result)
+    jsonschema.Draft202012Validator(schema_of(SplitVotesResult, "urn:x")).validate(result)
     assert result["interrupted"]
     assert [row["rounds"] for row in result["calibration"]] == [2000]
     assert all(0 < row["trials"] < 2000 for row in result["contention"])
@@ -279,9 +282,12 @@ def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
 ) -> None:
     monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 40)
     (tmp_path / "taken").write_text("a file")
-    plan = split_votes.SplitVotesPlan(3, (2,), (0.0,), ("parallel",), (), (4,), 10, 10, 30.0, 1)
-    order = split_votes.SplitVotesOrder(plan, "abcd", [], tmp_path / "taken")
+    plan = SplitVotesPlan(
+        instances=3, contenders=(2,), spreads_ms=(0.0,), orders=("parallel",), retries=(), retry_contenders=(4,),
+        rounds=10, parallel_retry_rounds=10, budget_s=30.0, seed=1,
+    )  # fmt: skip
+    order = ExperimentOrder(plan, "abcd", [], tmp_path / "taken")
     done = split_votes.run_split_votes(order, lambda _text: None)
     assert (done.path, done.exit_code) == (None, 3)
     assert "cannot write" in done.unstored
-    assert done.result["contention"]
+    assert done.result.contention

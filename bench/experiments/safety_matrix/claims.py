@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from typing import Any
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix import clocks, leases, restarts
 from bench.experiments.safety_matrix.row import ELSEWHERE, Case, Finding, Ground, cannot, find
-from bench.experiments.split_votes.experiment import SplitVotesOrder, SplitVotesPlan, run_split_votes
-from bench.experiments.split_votes.trial import ORDERS
-from lockcore import RetryPolicy
+from bench.experiments.split_votes.experiment import run_split_votes
+from bench.experiments.split_votes.plan import ORDERS, Retry, SplitVotesPlan
+from bench.experiments.split_votes.result import SplitVotesResult
+from bench.measure.latency import Latency
+from bench.run.experiment import ExperimentOrder
 
 PROCESSES = 4
 QUICK_COUNT, FULL_COUNT = 20_000, 200_000
@@ -124,18 +126,14 @@ def claim_cases() -> Iterator[Case]:
 def split_vote_window(ground: Ground) -> Finding:
     """Votes by pure chance against the closed form; processes released together, by the order they ask in."""
     result = _split_votes(ground)
-    calibration = result["calibration"][0]
-    figures: dict[str, float | None] = {
-        "by_chance": calibration["split_rate"]["rate"],
-        "closed_form": calibration["closed_form"],
-    }
-    rates: dict[str, Mapping[str, float | None]] = {}
-    for row in result["contention"]:
-        rates[row["order"]] = row["nobody_won_rate"]
-        figures[f"nobody_won_{row['order']}"] = row["nobody_won_rate"]["rate"]
-        figures[f"attempt_p50_ms_{row['order']}"] = _ms(row["attempt_s"]["p50"])
+    calibration = result.calibration[0]
+    figures = {"by_chance": calibration.split_rate.rate, "closed_form": calibration.closed_form}
+    rates = {row.order: row.nobody_won_rate for row in result.contention}
+    for row in result.contention:
+        figures[f"nobody_won_{row.order}"] = row.nobody_won_rate.rate
+        figures[f"attempt_p50_ms_{row.order}"] = _ms(row.attempt_s.p50)
     less, more = rates["parallel"], rates["random"]
-    holds, refuted = _below(less["high"], more["low"]), _below(more["high"], less["low"])
+    holds, refuted = _below(less.high, more.low), _below(more.high, less.low)
     return _compared(result, figures, "the intervals of the two rates lie apart", holds=holds, refuted=refuted)
 
 
@@ -146,17 +144,19 @@ def retry_delay(ground: Ground) -> Finding:
     """
     result = _split_votes(ground)
     figures: dict[str, float | None] = {}
-    dead: dict[str, Mapping[str, float | None]] = {}
-    for row in result["retries"]:
-        if row["order"] == "random":
-            name = row["retry"]["policy"].replace("-", "_")
-            dead[name] = row["dead_time_s"]
-            figures[f"first_grant_p50_ms_{name}"] = _ms(row["first_grant_s"]["p50"])
-            figures[f"dead_time_mean_ms_{name}"] = _ms(row["dead_time_s"]["mean"])
-            figures[f"attempts_per_grant_{name}"] = row["attempts_per_grant"]
-    less, more = (dead.get(name, {}) for name in ("full_jitter", "fixed"))
-    known = all((one.get("count") or 0) >= LEAST_DEAD_TIMES for one in (less, more))
-    means = [(one.get("mean") or 0.0) if known else None for one in (less, more)]
+    dead: dict[str, Latency] = {}
+    for row in result.retries:
+        if row.order == "random":
+            name = row.retry.policy.replace("-", "_")
+            dead[name] = row.dead_time_s
+            figures[f"first_grant_p50_ms_{name}"] = _ms(row.first_grant_s.p50)
+            figures[f"dead_time_mean_ms_{name}"] = _ms(row.dead_time_s.mean)
+            figures[f"attempts_per_grant_{name}"] = row.attempts_per_grant
+    means = [
+        one.mean if one and one.count >= LEAST_DEAD_TIMES else None for one in map(dead.get, ("full_jitter", "fixed"))
+    ]
+    if None in means:  # of too few nothing is said
+        means = [None, None]
     holds, refuted = _below(means[0], means[1], CLEARLY), _below(means[1], means[0], CLEARLY)
     needs = f"{LEAST_DEAD_TIMES} dead times of each policy, {CLEARLY:g} times apart"
     return _compared(result, figures, needs, holds=holds, refuted=refuted)
@@ -174,16 +174,17 @@ def _elsewhere(why: str, _ground: Ground) -> Finding:
     return cannot(ELSEWHERE, why)
 
 
-def _split_votes(ground: Ground) -> dict[str, Any]:
+def _split_votes(ground: Ground) -> SplitVotesResult:
     """A short `lockbench split-votes`, made once for both claims that ask for it."""
-    if ground.memory.get("split-votes", {"verdict": {"status": ""}})["verdict"]["status"] in ("", "inconclusive"):
+    known = ground.memory.get("split-votes")
+    if known is None or known.verdict.status == "inconclusive":
         rounds = 40 if ground.quick else 200
         plan = SplitVotesPlan(
             instances=5,
             contenders=(CONTENDERS,),
             spreads_ms=(0.0,),
             orders=ORDERS,
-            retries=(RetryPolicy("fixed", 200.0), RetryPolicy("full-jitter", 5.0)),
+            retries=(Retry("fixed", 200.0), Retry("full-jitter", 5.0)),
             retry_contenders=(CONTENDERS,),
             rounds=rounds,
             parallel_retry_rounds=rounds,
@@ -191,20 +192,20 @@ def _split_votes(ground: Ground) -> dict[str, Any]:
             seed=ground.seed,
         )
         with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
-            order = SplitVotesOrder(plan, ground.run_id, [], Path(folder), ground.server)
+            order = ExperimentOrder(plan, ground.run_id, [], Path(folder), ground.server)
             ground.memory["split-votes"] = run_split_votes(order, lambda _text: None).result
-    result: dict[str, Any] = ground.memory["split-votes"]
+    result: SplitVotesResult = ground.memory["split-votes"]
     return result
 
 
 def _compared(
-    result: dict[str, Any], figures: dict[str, float | None], apart: str, *, holds: bool, refuted: bool
+    result: SplitVotesResult, figures: dict[str, float | None], apart: str, *, holds: bool, refuted: bool
 ) -> Finding:
     """Confirmed or refuted where two figures are clearly `apart` and the measurement itself came out as expected."""
-    verdict = result["verdict"]
-    reason = "; ".join(verdict["reasons"]) or None
-    needs = {"the measurement came out as expected": verdict["status"] == "pass", apart: holds or refuted}
-    broken = verdict["status"] == "violated"
+    verdict = result.verdict
+    reason = "; ".join(verdict.reasons) or None
+    needs = {"the measurement came out as expected": verdict.status == "pass", apart: holds or refuted}
+    broken = verdict.status == "violated"
     return find(("confirmed", "refuted"), figures, needs, holds=holds, broken=broken, reason=reason)
 
 

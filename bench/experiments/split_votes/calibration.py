@@ -17,8 +17,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.split_votes.judge import Attempt, Ballot
-from bench.experiments.split_votes.trial import TTL_MS
+from bench.experiments.split_votes.judge import Attempt, CastVote
+from bench.experiments.split_votes.plan import TTL_MS
 from lockcore import Outcome, Vote
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import ProtocolError
@@ -44,7 +44,7 @@ class Driver:
         self._stack = ExitStack()
         self._prefix, self._named = key_prefix, named
         try:
-            self._lines = [_Line(url, self._stack) for url in urls]
+            self._lines = [_Connection(url, self._stack) for url in urls]
         except BaseException:
             self._stack.close()
             raise
@@ -83,14 +83,14 @@ class Driver:
         self._stack.close()
 
 
-def _attempt(seat: int, started_ns: int, decided_ns: int, ballots: tuple[Ballot, ...]) -> Attempt:
+def _attempt(seat: int, started_ns: int, decided_ns: int, ballots: tuple[CastVote, ...]) -> Attempt:
     votes = [ballot.vote for ballot in ballots]
     outcome = outcome_of(votes.count(Vote.GRANTED), votes.count(Vote.REFUSED), quorum_of(len(votes)))
     until_ns = started_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
     return Attempt(seat, started_ns, decided_ns, outcome, ballots, until_ns)
 
 
-class _Line:
+class _Connection:
     """The connection to one instance, and who is on it in which order."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
@@ -124,18 +124,18 @@ class _Line:
             raise EnvironmentNotReadyError(f"{self._address} did not answer a round: {error}") from error
         return [(*who, reply) for who, reply in zip(sent, replies, strict=True)]
 
-    def ballots(self, named: bool) -> dict[int, Ballot]:
+    def ballots(self, named: bool) -> dict[int, CastVote]:
         """The votes of a round by contender."""
         answers = self.replies()
         replied_ns = monotonic_ns()
         return {seat: _ballot(reply, sent_ns, replied_ns, named) for seat, sent_ns, reply in answers}
 
 
-def _ballot(reply: object, sent_ns: int, replied_ns: int, named: bool) -> Ballot:
+def _ballot(reply: object, sent_ns: int, replied_ns: int, named: bool) -> CastVote:
     """With GET the reply is who held the key before (nil: nobody, so it is ours); without, OK or nil."""
     if isinstance(reply, ReplyError):
-        return Ballot(Vote.ERRORED, sent_ns, replied_ns)
+        return CastVote(Vote.ERRORED, sent_ns, replied_ns)
     if reply is None or reply == b"OK":
         granted = (reply is None) == named
-        return Ballot(Vote.GRANTED if granted else Vote.REFUSED, sent_ns, replied_ns)
-    return Ballot(Vote.REFUSED, sent_ns, replied_ns, holder=str(reply, "utf-8", "replace"))  # type: ignore[call-overload]
+        return CastVote(Vote.GRANTED if granted else Vote.REFUSED, sent_ns, replied_ns)
+    return CastVote(Vote.REFUSED, sent_ns, replied_ns, holder=str(reply, "utf-8", "replace"))  # type: ignore[call-overload]

@@ -13,20 +13,20 @@ nothing was pending any more (never too early).
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 import gevent
+import msgspec
+from msgspec.structs import replace
 
-from bench.experiments.split_votes.judge import Attempt, Ballot
+from bench.experiments.split_votes.judge import Attempt, CastVote
+from bench.experiments.split_votes.plan import TTL_MS, Block, Enrolment, resource_of
 from bench.experiments.split_votes.starting_gate import STOP, StartingGate
-from bench.experiments.split_votes.trial import TTL_MS, Block, Enrolment, resource_of, row_of
 from bench.recipes.instance import DEFINITE, Instance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
@@ -109,7 +109,7 @@ class ParallelVoter:
         won = record.outcome is Outcome.ACQUIRED
         given_back = (0, 0) if won else (cleaned_ns(record, self._driver.sent_ns), drained_ns)
         ballots = [
-            Ballot(vote, sent_ns, replied_ns, *(given_back if sent_ns else (0, 0)))
+            CastVote(vote, sent_ns, replied_ns, *(given_back if sent_ns else (0, 0)))
             for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
         ]
         until_ns = record.decided_ns + record.validity_ns if won else 0
@@ -147,7 +147,7 @@ def lost_ns(record: AttemptRecord) -> int:
 class TimedInstance(Instance):
     """An instance that keeps the ballot of the present attempt."""
 
-    ballot = Ballot(Vote.ABSENT)
+    ballot = CastVote(Vote.ABSENT)
 
     def ask(self, *command: Any) -> Any:
         """See Instance.ask."""
@@ -157,13 +157,13 @@ class TimedInstance(Instance):
             sent_ns = self.ballot.release_sent_ns or asked_ns
             self.ballot = replace(self.ballot, release_sent_ns=sent_ns, release_replied_ns=monotonic_ns())
             return reply
-        self.ballot = Ballot(Vote.SILENT, asked_ns)
+        self.ballot = CastVote(Vote.SILENT, asked_ns)
         try:
             reply = super().ask(*command)
         except DEFINITE:
-            self.ballot = Ballot(Vote.ERRORED, asked_ns, monotonic_ns())
+            self.ballot = CastVote(Vote.ERRORED, asked_ns, monotonic_ns())
             raise
-        self.ballot = Ballot(Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns())
+        self.ballot = CastVote(Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns())
         return reply
 
 
@@ -205,7 +205,7 @@ class SequentialVoter:
         self._lock.release(lease)
         return replace(attempt, ballots=self._ballots())
 
-    def _ballots(self) -> tuple[Ballot, ...]:
+    def _ballots(self) -> tuple[CastVote, ...]:
         return tuple(server.ballot for server in self._servers)
 
 
@@ -222,9 +222,9 @@ class Contender:
         }
         self._start_ns = 0
 
-    def run(self, block: Block) -> list[list[Any]]:
-        """Take part in all trials of a block; every attempt as a row."""
-        rows: list[list[Any]] = []
+    def run(self, block: Block) -> list[tuple[int, Attempt]]:
+        """Take part in all trials of a block; every attempt with its trial's number."""
+        made: list[tuple[int, Attempt]] = []
         gate, seat = self._gate, self._seat
         self._start_ns = gate.start_ns
         for trial in block.trials:
@@ -238,13 +238,12 @@ class Contender:
             if lease is not None:
                 self._look_until(lambda trial=trial: gate.are_finished(block.contenders, trial))  # type: ignore[misc]
                 attempts[-1] = self._voters[block.order].release(lease, attempts[-1])
-            rows += [row_of(trial, attempt) for attempt in attempts]
-        return rows
+            made += [(trial, attempt) for attempt in attempts]
+        return made
 
     def _try_for(self, block: Block, trial: int) -> tuple[Lease | None, list[Attempt]]:
         """Attempt after attempt, until somebody has won or the policy or the patience is at its end."""
         voter, gate, resource = self._voters[block.order], self._gate, resource_of(trial)
-        policy = RetryPolicy(block.policy, block.window_ms)  # type: ignore[arg-type]  # checked by RetryPolicy
         deadline_ns = self._start_ns + int(block.patience_ms * NS_PER_MS)
         _sleep_until(self._start_ns + int(self._dice.uniform(0, block.spread_ms) * NS_PER_MS))
         attempts: list[Attempt] = []
@@ -255,7 +254,7 @@ class Contender:
             attempts.append(voter.attempt(self._seat))
             if isinstance(result, Lease):
                 return result, attempts
-            start_ns = policy.next_start_ns(
+            start_ns = block.retry.next_start_ns(
                 result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._dice.random()
             )
             if start_ns is None or not self._rest(start_ns, trial):
@@ -288,16 +287,17 @@ def _sleep_until(due_ns: int) -> None:
         pass
 
 
-def main(lines: Sequence[str] | Any = sys.stdin) -> None:
+def main(lines: Iterable[str | bytes] = sys.stdin) -> None:
     """Enrol by the first line of stdin, say so, then answer every further line, a Block, with the attempts made."""
-    enrolment = Enrolment(**json.loads(next(iter(lines))))
+    enrolment = msgspec.json.decode(next(iter(lines)), type=Enrolment)
     die_with_parent(enrolment.parent_pid)
     gate = StartingGate(Path(enrolment.gate), enrolment.seats)
     contender = Contender(enrolment, gate)
-    print(json.dumps("enrolled"), flush=True)  # noqa: T201 - the parent reads it
+    print("[]", flush=True)  # noqa: T201 - the parent reads it
     try:
         for line in lines:
-            print(json.dumps(contender.run(Block(**json.loads(line)))), flush=True)  # noqa: T201
+            made = contender.run(msgspec.json.decode(line, type=Block))
+            print(msgspec.json.encode(made).decode(), flush=True)  # noqa: T201
     finally:
         contender.close()
 

@@ -2,26 +2,26 @@
 
 Rules: one process per contender, made once for all blocks; they start together through shared memory in a private
 folder. However this process ends, they end: the kernel tells them (die_with_parent); a contender that fails takes the
-experiment with it, by its own last words. Source: contender_process.py, starting_gate.py, trial.py.
+experiment with it, by its own last words. Source: contender_process.py, starting_gate.py, plan.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+import msgspec
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.judge import Attempt
+from bench.experiments.split_votes.plan import Block, Enrolment
 from bench.experiments.split_votes.starting_gate import STOP, StartingGate
-from bench.experiments.split_votes.trial import Block, Enrolment, attempt_of
 
 LEAD_NS = 1_500_000  # between naming a start and the start
 PATIENCE_S = 30.0  # for a crew to answer, beyond what a block itself may take
@@ -59,8 +59,7 @@ class Crew:
             self._gate.open(time.monotonic_ns() + LEAD_NS)
         found: dict[int, list[Attempt]] = {trial: [] for trial in block.trials}
         for seat in seats:
-            for row in self._answer(seat):
-                trial, attempt = attempt_of(row)
+            for trial, attempt in self._answer(seat):
                 found[trial].append(attempt)
         return found
 
@@ -108,17 +107,17 @@ class Crew:
         stdin = self._members[seat].stdin
         assert stdin is not None
         try:
-            stdin.write(json.dumps(asdict(message)).encode() + b"\n")
+            stdin.write(msgspec.json.encode(message) + b"\n")
             stdin.flush()
         except OSError:
             raise self._failure(seat) from None
 
-    def _answer(self, seat: int) -> Any:
+    def _answer(self, seat: int) -> list[tuple[int, Attempt]]:
         stdout = self._members[seat].stdout
         assert stdout is not None
         try:
-            return json.loads(stdout.readline())
-        except ValueError:
+            return msgspec.json.decode(stdout.readline(), type=list[tuple[int, Attempt]])
+        except msgspec.MsgspecError:
             raise self._failure(seat) from None
 
     def _wait(self, ready: Callable[[], bool], block: Block) -> None:

@@ -6,25 +6,22 @@ bench.experiments.split_votes.experiment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, SplitVotesResult
 from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.forest import RANGE, Bar, forest
 from bench.report.html.scale import linear, ratio_tick
 from bench.scenario.quantity import duration_text
 
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
 MOST_ROWS = 64
 
 
-def figures(result: Result) -> list[Figure]:
+def figures(result: SplitVotesResult) -> list[Figure]:
     """Calibration against the closed form, and contention of real processes beside it."""
-    calibration = [_rate_bar(f"K={row['contenders']}", row, "c1") for row in result["calibration"]]
+    calibration = [_rate_bar(f"K={row.contenders}", row, "c1") for row in result.calibration]
     contention = [
-        _rate_bar(f"K={r['contenders']} {r['order']} {duration_text(r['spread_s'] * 1000)}", r, "c2")
-        for r in result["contention"]
+        _rate_bar(f"K={r.contenders} {r.order} {duration_text(r.spread_s * 1000)}", r, "c2") for r in result.contention
     ]
     about = "Share of contention rounds in which nobody could win, with its 95 % interval; the ring is the closed form"
     drawn = []
@@ -42,10 +39,10 @@ def _said(bars: Sequence[Bar]) -> str:
     return ", ".join(f"{bar.name} {bar.text.split('  ')[0]}" for bar in bars)
 
 
-def _rate_bar(name: str, row: Row, style: str) -> Bar:
-    rate = row["split_rate"]
-    text = "–" if rate["rate"] is None else f"{rate['rate']:.3f}  {rate['low']:.3f}–{rate['high']:.3f}"
-    return Bar(name, rate["rate"], rate["low"], rate["high"], text, style, other=row["closed_form"])
+def _rate_bar(name: str, row: CalibrationRow | ContentionRow, style: str) -> Bar:
+    rate = row.split_rate
+    text = "–" if rate.rate is None else f"{rate.rate:.3f}  {rate.low:.3f}–{rate.high:.3f}"
+    return Bar(name, rate.rate, rate.low, rate.high, text, style, other=row.closed_form)
 
 
 def _rates(name: str, title: str, about: str, bars: Sequence[Bar]) -> Figure:

@@ -28,14 +28,15 @@ from fractions import Fraction
 from itertools import accumulate, groupby
 from math import comb, factorial, inf, prod
 
+from msgspec import Struct
+
 from lockcore.model import Outcome, Vote
 from lockcore.quorum import quorum_of
 
 ANSWERS = (Vote.GRANTED, Vote.REFUSED)
 
 
-@dataclass(frozen=True, slots=True)
-class Ballot:
+class CastVote(Struct, frozen=True, array_like=True):
     """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never.
 
     `release_sent_ns` must not be late, `release_replied_ns` not early; `holder`: whom a refusal named ("" = nobody).
@@ -49,15 +50,14 @@ class Ballot:
     holder: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True, array_like=True):
     """One contender's round of SETs, one ballot per configured instance; `valid_until_ns` counts if it was won."""
 
     contender: int
     started_ns: int
     decided_ns: int
     outcome: Outcome
-    ballots: tuple[Ballot, ...]
+    ballots: tuple[CastVote, ...]
     valid_until_ns: int = 0
 
     @property
@@ -216,7 +216,7 @@ def _nobody_can(held: Mapping[int, _Certain], live: int, quorum: int) -> bool:
     return most + live - len(held) < quorum
 
 
-def _certain(instance: int, column: Sequence[Ballot], around: Sequence[Ballot]) -> Iterator[_Certain]:
+def _certain(instance: int, column: Sequence[CastVote], around: Sequence[CastVote]) -> Iterator[_Certain]:
     """The certain votes of one instance: `column` has one ballot per attempt of the round, `around` those of all.
 
     A refusal proves a grant that is its only explanation: no other vote was possible while it was asked for.
@@ -235,7 +235,7 @@ def _certain(instance: int, column: Sequence[Ballot], around: Sequence[Ballot]) 
 class _Explanations:
     """The votes that were possible on one instance, from SET sent until the release's reply, for many questions."""
 
-    def __init__(self, around: Sequence[Ballot]) -> None:
+    def __init__(self, around: Sequence[CastVote]) -> None:
         self._ballots = [ballot for ballot in around if ballot.vote in (Vote.GRANTED, Vote.SILENT)]
         by_begin = sorted((ballot.sent_ns, number) for number, ballot in enumerate(self._ballots))
         by_end = sorted((ballot.release_replied_ns or inf, number) for number, ballot in enumerate(self._ballots))
@@ -244,7 +244,7 @@ class _Explanations:
         self._begun = [0, *accumulate(number for _, number in by_begin)]
         self._ended = [0, *accumulate(number for _, number in by_end)]
 
-    def only(self, refused: Ballot) -> Ballot | None:
+    def only(self, refused: CastVote) -> CastVote | None:
         """The one vote that was possible at some time between the refusal's SET and its reply; None if several."""
         begun = bisect_right(self._begins, refused.replied_ns)
         ended = bisect_left(self._ends, refused.sent_ns)
@@ -265,7 +265,7 @@ def is_probable(attempt: Attempt) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class UntilGrant:
     """A resource from the first start to the first grant. `first_grant_ns`: how long that took, None if never.
 
     `rounds`: until then, the won one included; `attempts`: started until then, by all; `winners_attempt`: which of the
@@ -278,12 +278,12 @@ class Course:
     winners_attempt: int | None
 
 
-def course_of(attempts: Sequence[Attempt]) -> Course:
-    """The course of one resource that was free at first; `attempts` must not be empty."""
+def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
+    """How one resource that was free at first was won; `attempts` must not be empty."""
     start_ns = min(attempt.started_ns for attempt in attempts)
     won = min((attempt for attempt in attempts if attempt.is_won), key=lambda one: one.decided_ns, default=None)
     before = [attempt for attempt in attempts if won is None or attempt.started_ns < won.decided_ns]
-    return Course(
+    return UntilGrant(
         first_grant_ns=None if won is None else won.decided_ns - start_ns,
         rounds=len(rounds_of(before)),
         attempts=len(before),

@@ -1,4 +1,4 @@
-"""Figures of split votes, row by row: *attempts by trial → counts, rates with intervals, times*.
+"""Figures of split votes, row by row: *attempts by trial → counts, rates with intervals, times → the verdict*.
 
 Rules: every trial is judged by judge.py and then forgotten; times are histograms. A rate's whole is
 the contention rounds, those of two or more overlapping attempts; times to the first grant are of whole trials.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,26 +18,44 @@ from bench.experiments.split_votes.judge import (
     Ending,
     chance,
     closed_form,
-    course_of,
     double_grants,
     ending_of,
     is_probable,
     outcome_says_split,
     rounds_of,
+    until_grant,
+)
+from bench.experiments.split_votes.plan import Contest, Retry
+from bench.experiments.split_votes.result import (
+    CalibrationRow,
+    ContentionRow,
+    Endings,
+    ExpectedRate,
+    RetryRow,
 )
 from bench.measure.histogram import Histogram
 from bench.measure.intervals import wilson
-from bench.measure.latency import block
-from lockcore import Outcome, RetryPolicy
+from bench.measure.latency import Latency
+from bench.measure.verdict import (
+    AS_EXPECTED,
+    INTERRUPTED,
+    NOT_AS_EXPECTED,
+    NOT_KNOWN,
+    VIOLATED,
+    Evidence,
+    Verdict,
+    conclude,
+)
+from lockcore import Outcome
 from lockcore.clock import NS_PER_MS
 
+LEAST_ROUNDS = 1000  # of which a rate is off by 0.05 by chance less than 2 times in 1,000
 TOLERANCE = 0.05  # between a calibrated rate and the closed form
-NO_RETRY = RetryPolicy("none", 0.0)
-
-Row = dict[str, Any]
 
 
-def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]], *, named: bool) -> Row:
+def calibration_row(
+    instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]], *, named: bool
+) -> CalibrationRow:
     """One K of the calibration; `named`: the refusals told who holds the key."""
     endings = Counter(ending_of(round_) for round_ in rounds)
     expected, measured = closed_form(instances, contenders), wilson(endings[Ending.SPLIT], len(rounds))
@@ -52,17 +69,23 @@ def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[A
         *(_miss("the rate told by the refusals' holders", by_holders.rate, expected) if named else []),
         *([f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []),
     ]
-    return {
-        "contenders": contenders,
-        "rounds": len(rounds),
-        "endings": {ending.value: endings[ending] for ending in Ending},
-        "split_rate": asdict(measured),
-        "closed_form": expected,
-        "probable_by_outcome": {**asdict(by_outcome), "expected": by_outcome_expected},
-        "probable_by_holders": asdict(by_holders) if named else None,
-        "as_expected": not misses,
-        "misses": misses,
-    }
+    return CalibrationRow(
+        contenders=contenders,
+        rounds=len(rounds),
+        endings=_counted(endings),
+        split_rate=measured,
+        closed_form=expected,
+        probable_by_outcome=ExpectedRate(
+            rate=by_outcome.rate, low=by_outcome.low, high=by_outcome.high, expected=by_outcome_expected
+        ),
+        probable_by_holders=by_holders if named else None,
+        as_expected=not misses,
+        misses=tuple(misses),
+    )
+
+
+def _counted(endings: Counter[Ending]) -> Endings:
+    return Endings(**{ending.value: endings[ending] for ending in Ending})
 
 
 def _is_called_split(round_: Iterable[Attempt]) -> bool:
@@ -75,17 +98,6 @@ def _miss(what: str, measured: float | None, expected: float) -> list[str]:
     if abs(measured - expected) <= TOLERANCE:
         return []
     return [f"{what} is {measured:.3f}, expected {expected:.3f} ± {TOLERANCE}"]
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """What is the same for all `trials` of a row. `spread_ms`: starts are U(0, spread)."""
-
-    contenders: int
-    order: str
-    spread_ms: float
-    trials: int
-    retry: RetryPolicy = NO_RETRY
 
 
 class ContestFigures:
@@ -145,7 +157,7 @@ class ContestFigures:
             firsts.setdefault(attempt.contender, attempt.started_ns)
             times["attempt_s"].append(attempt.decided_ns - attempt.started_ns)
         times["start_skew_s"].append(max(firsts.values()) - min(firsts.values()))
-        course = course_of(attempts)
+        course = until_grant(attempts)
         self._first_lost += course.winners_attempt != 1
         if course.first_grant_ns is not None:
             self._granted += 1
@@ -156,40 +168,39 @@ class ContestFigures:
             if course.winners_attempt != 1:
                 times["dead_time_s"].append(course.first_grant_ns)
 
-    def contention_row(self, instances: int) -> Row:
+    def contention_row(self, instances: int) -> ContentionRow:
         """The row of a contest without retries: how often nobody wins."""
         rounds, endings = self.contention_rounds, self._endings
-        return {
+        return ContentionRow(
             **self._conditions(),
-            "contention_rounds": rounds,
-            "endings": {ending.value: endings[ending] for ending in Ending},
-            "split_rate": asdict(wilson(endings[Ending.SPLIT], rounds)),
-            "nobody_won_rate": asdict(wilson(rounds - endings[Ending.WON] - endings[Ending.UNREACHABLE], rounds)),
-            "probable_by_outcome": asdict(wilson(self._called, rounds)),
-            "closed_form": closed_form(instances, self.contest.contenders),
-            "double_grants": self.double_grants,
-            **{name: block(self._times[name]) for name in ("start_skew_s", "attempt_s")},
-        }
+            contention_rounds=rounds,
+            endings=_counted(endings),
+            split_rate=wilson(endings[Ending.SPLIT], rounds),
+            nobody_won_rate=wilson(rounds - endings[Ending.WON] - endings[Ending.UNREACHABLE], rounds),
+            probable_by_outcome=wilson(self._called, rounds),
+            closed_form=closed_form(instances, self.contest.contenders),
+            start_skew_s=Latency.of(self._times["start_skew_s"]),
+        )
 
-    def retry_row(self) -> Row:
+    def retry_row(self) -> RetryRow:
         """The row of a contest with retries: how long until somebody wins."""
         retry = self.contest.retry
-        return {
+        return RetryRow(
             **self._conditions(),
-            "retry": {"policy": retry.policy, "window_ms": retry.window_ms},
-            "granted": self._granted,
-            "first_attempts_lost": self._first_lost,
-            "rounds_per_grant": self._per_grant(self._rounds),
-            "winners_attempt": self._per_grant(self._winners_attempts),
-            "attempts_per_grant": self._per_grant(self._attempts),
-            "double_grants": self.double_grants,
-            **{name: block(self._times[name]) for name in ("first_grant_s", "dead_time_s", "attempt_s")},
-        }
+            retry=Retry(retry.policy, retry.window_ms, retry.attempts, retry.retry_unreachable),
+            granted=self._granted,
+            first_attempts_lost=self._first_lost,
+            rounds_per_grant=self._per_grant(self._rounds),
+            winners_attempt=self._per_grant(self._winners_attempts),
+            attempts_per_grant=self._per_grant(self._attempts),
+            first_grant_s=Latency.of(self._times["first_grant_s"]),
+            dead_time_s=Latency.of(self._times["dead_time_s"]),
+        )
 
     def _per_grant(self, number: int) -> float | None:
         return number / self._granted if self._granted else None
 
-    def _conditions(self) -> Row:
+    def _conditions(self) -> dict[str, Any]:
         contest = self.contest
         return {
             "contenders": contest.contenders,
@@ -197,4 +208,41 @@ class ContestFigures:
             "order": contest.order,
             "spread_s": contest.spread_ms / 1000,
             "trials": self.trials,
+            "double_grants": self.double_grants,
+            "attempt_s": Latency.of(self._times["attempt_s"]),
         }
+
+
+# -- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def judge_split_votes(
+    calibration: Sequence[CalibrationRow], contention: Sequence[ContentionRow], retries: Sequence[RetryRow], *,
+    interrupted: bool,
+) -> Verdict:  # fmt: skip
+    """Return the verdict: violated by two leases at once; not known where nobody contended or nobody was granted."""
+    faults = sum(row.double_grants for row in (*contention, *retries))
+    violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
+    missed = [f"calibration, K={row.contenders}: {miss}" for row in calibration for miss in row.misses]
+    unknown = [
+        f"contention, K={row.contenders}, {row.order}: released together, and no attempts overlapped"
+        for row in contention
+        if not row.spread_s and not row.contention_rounds
+    ]
+    unknown += [
+        f"contention, K={row.contenders}, {row.order}: in most rounds fewer than a quorum answered"
+        for row in contention
+        if row.endings.unreachable * 2 > row.contention_rounds > 0
+    ]
+    unknown += [
+        f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: nobody was granted a lease"
+        for row in retries
+        if not row.granted
+    ]
+    evidence = [
+        Evidence("rounds calibrated", sum(row.rounds for row in calibration), LEAST_ROUNDS),
+        Evidence.none_in("contention rounds", sum(row.contention_rounds for row in contention)),
+    ]
+    cut = ["interrupted: what is missing was not measured"] if interrupted else []
+    found = {VIOLATED: violated, NOT_AS_EXPECTED: missed, NOT_KNOWN: unknown, INTERRUPTED: cut}
+    return conclude(AS_EXPECTED, evidence, found)

@@ -6,15 +6,15 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, ExpectedRate, RetryRow, SplitVotesResult
+from bench.measure.intervals import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.quantity import duration_text
-
-Result = Mapping[str, Any]
+from bench.topology.probe import LeakCount
 
 _CALIBRATION = (
     *("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "probable,\nby outcome", "probable,\nby holders"),
@@ -30,7 +30,7 @@ _RETRIES = (
 _LEFT = {"order", "retry", ""}
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
         result, place, kind="split-votes", headline=_headline(result), conditions=_conditions(result),
@@ -38,89 +38,89 @@ def sheet(result: Result, place: str = "") -> Sheet:
     )  # fmt: skip
 
 
-def _headline(result: Result) -> str:
-    if not result["contention"]:
+def _headline(result: SplitVotesResult) -> str:
+    if not result.contention:
         return "calibration only, then interrupted"
-    most = max(row["contenders"] for row in result["contention"])
-    rows = [row for row in result["contention"] if row["contenders"] == most]
-    first = [row for row in rows if row["spread_s"] == rows[0]["spread_s"]]
-    shown = " · ".join(f"{row['order']} {_rate(row['nobody_won_rate'])}" for row in first)
-    cut = "interrupted · " if result["interrupted"] else ""
-    return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0]['closed_form']:.2f}"
+    most = max(row.contenders for row in result.contention)
+    rows = [row for row in result.contention if row.contenders == most]
+    first = [row for row in rows if row.spread_s == rows[0].spread_s]
+    shown = " · ".join(f"{row.order} {_rate(row.nobody_won_rate)}" for row in first)
+    cut = "interrupted · " if result.interrupted else ""
+    return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0].closed_form:.2f}"
 
 
-def _conditions(result: Result) -> str:
-    conditions, server = result["conditions"], result["fleet"]["server"]
+def _conditions(result: SplitVotesResult) -> str:
+    conditions, server = result.conditions, result.fleet.server
     return " · ".join(
         (
-            f"N={conditions['instances']}",
-            f"{server['name']} {server['version']}, in memory",
-            f"{conditions['usable_cores']} cores shared by contenders and servers",
-            f"seed {result['seed']}",
-            f"{result['duration_s']:.0f} s",
+            f"N={conditions.instances}",
+            f"{server.name} {server.version}, in memory",
+            f"{conditions.usable_cores} cores shared by contenders and servers",
+            f"seed {result.seed}",
+            f"{result.duration_s:.0f} s",
         )
     )
 
 
-def _parts(result: Result) -> Iterator[Part]:
-    calibration = map(_calibration, result["calibration"])
+def _parts(result: SplitVotesResult) -> Iterator[Part]:
+    calibration = map(_calibration, result.calibration)
     about = "one driver sends each round's K·N SETs in one shuffled order"
     yield _part("calibration", about, _CALIBRATION, calibration)
-    if result["contention"]:
-        trials = max(row["trials"] for row in result["contention"])
+    if result.contention:
+        trials = max(row.trials for row in result.contention)
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
-        yield _part("contention", about, _CONTENTION, map(_contention, result["contention"]))
-    if result["retries"]:
+        yield _part("contention", about, _CONTENTION, map(_contention, result.contention))
+    if result.retries:
         about = "the same, again and again until somebody wins"
-        yield _part("retries", about, _RETRIES, map(_retry, result["retries"]))
+        yield _part("retries", about, _RETRIES, map(_retry, result.retries))
 
 
 def _part(name: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Part:
     return Part(name, about, head, tuple(rows), frozenset(n for n, cell in enumerate(head) if cell in _LEFT))
 
 
-def _calibration(row: Mapping[str, Any]) -> tuple[str, ...]:
-    by_outcome, by_holders = row["probable_by_outcome"], row["probable_by_holders"]
+def _calibration(row: CalibrationRow) -> tuple[str, ...]:
+    by_outcome, by_holders = row.probable_by_outcome, row.probable_by_holders
     return (
-        str(row["contenders"]),
-        count(row["rounds"]),
-        _interval(row["split_rate"], digits=3),
-        f"{row['closed_form']:.3f}",
-        "as expected" if row["as_expected"] else "NOT AS EXPECTED",
-        f"{_rate(by_outcome, 3)} of {by_outcome['expected']:.3f}",
+        str(row.contenders),
+        count(row.rounds),
+        _interval(row.split_rate, digits=3),
+        f"{row.closed_form:.3f}",
+        "as expected" if row.as_expected else "NOT AS EXPECTED",
+        f"{_rate(by_outcome, 3)} of {by_outcome.expected:.3f}",
         _rate(by_holders, 3) if by_holders else MISSING,
     )
 
 
-def _contention(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _contention(row: ContentionRow) -> tuple[str, ...]:
     return (
-        str(row["contenders"]),
-        row["order"],
-        f"{row['spread_s'] * 1000:g}",
-        milliseconds(row["start_skew_s"]["p50"]),
-        count(row["contention_rounds"]),
-        _interval(row["nobody_won_rate"]),
-        _interval(row["split_rate"]),
-        _rate(row["probable_by_outcome"]),
-        f"{row['closed_form']:.2f}",
-        milliseconds(row["attempt_s"]["p50"]),
+        str(row.contenders),
+        row.order,
+        f"{row.spread_s * 1000:g}",
+        milliseconds(row.start_skew_s.p50),
+        count(row.contention_rounds),
+        _interval(row.nobody_won_rate),
+        _interval(row.split_rate),
+        _rate(row.probable_by_outcome),
+        f"{row.closed_form:.2f}",
+        milliseconds(row.attempt_s.p50),
     )
 
 
-def _retry(row: Mapping[str, Any]) -> tuple[str, ...]:
-    first, retry = row["first_grant_s"], row["retry"]
+def _retry(row: RetryRow) -> tuple[str, ...]:
+    first, retry = row.first_grant_s, row.retry
     return (
-        str(row["contenders"]),
-        row["order"],
-        f"{retry['policy']} {duration_text(retry['window_ms'])}",
-        *(milliseconds(first[name]) for name in ("p50", "p99", "max")),
-        f"{row['first_attempts_lost']}/{row['trials']}",
-        milliseconds(row["dead_time_s"]["p50"]),
-        *(_mean(row[name]) for name in ("rounds_per_grant", "winners_attempt", "attempts_per_grant")),
+        str(row.contenders),
+        row.order,
+        f"{retry.policy} {duration_text(retry.window_ms)}",
+        *map(milliseconds, (first.p50, first.p99, first.max)),
+        f"{row.first_attempts_lost}/{row.trials}",
+        milliseconds(row.dead_time_s.p50),
+        *map(_mean, (row.rounds_per_grant, row.winners_attempt, row.attempts_per_grant)),
     )
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str]]:
+def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
     yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder"
     yield "spread", "starts are spread over so much; apart: from the first start to the last; took: an attempt"
     yield (
@@ -135,52 +135,52 @@ def _lines(result: Result) -> Iterator[tuple[str, str]]:
         "closed form",
         "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; beside contention no tolerance",
     )
-    if result["retries"]:
+    if result.retries:
         yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
         yield "per grant", "contention rounds; tries of the winner; attempts of all contenders"
-    yield "keys left", _leaks(result["leaks"])
+    yield "keys left", _leaks(result.leaks)
 
 
-def _probable(result: Result) -> str:
+def _probable(result: SplitVotesResult) -> str:
     text = "an attempt alone ended as SPLIT_VOTE"
-    if result["conditions"]["instances"] % 2:
+    if result.conditions.instances % 2:
         text += "; at odd N, all answering, a quorum refuses every loser: CONTENDED"
     holders = "the holders named by refusals (SET NX GET) tell it apart"
     missing = "this server has no SET NX GET, which would name the holders"
-    return f"{text}; {holders if result['calibration'][0]['probable_by_holders'] else missing}"
+    return f"{text}; {holders if result.calibration[0].probable_by_holders else missing}"
 
 
-def _leaks(leaks: Sequence[Mapping[str, Any]]) -> str:
-    unknown = sum(leak["found"] is None for leak in leaks)
-    text = count(sum(leak["found"] or 0 for leak in leaks))
+def _leaks(leaks: Sequence[LeakCount]) -> str:
+    unknown = sum(leak.found is None for leak in leaks)
+    text = count(sum(leak.found or 0 for leak in leaks))
     return text if not unknown else f"{text}; {unknown} instances could not be asked"
 
 
-def _rate(interval: Mapping[str, Any], digits: int = 2) -> str:
-    return decimals(interval["rate"], digits)
+def _rate(interval: Interval | ExpectedRate, digits: int = 2) -> str:
+    return decimals(interval.rate, digits)
 
 
-def _interval(interval: Mapping[str, Any], digits: int = 2) -> str:
-    if interval["rate"] is None:
+def _interval(interval: Interval | ExpectedRate, digits: int = 2) -> str:
+    if interval.rate is None:
         return MISSING
-    low, high = (f"{interval[name]:.{digits}f}".removeprefix("0") for name in ("low", "high"))
-    return f"{interval['rate']:.{digits}f} {low}–{high}"
+    low, high = (f"{end:.{digits}f}".removeprefix("0") for end in (interval.low, interval.high))
+    return f"{interval.rate:.{digits}f} {low}–{high}"
 
 
 def _mean(value: float | None) -> str:
     return decimals(value, 1 if value is None or value < 99.95 else 0)
 
 
-def suite(result: Result) -> Suite:
+def suite(result: SplitVotesResult) -> Suite:
     """The calibration of each K and the verdict as a whole, as JUnit cases."""
     cases = [
         Case(
-            f"calibration K={row['contenders']}",
-            "pass" if row["as_expected"] else "inconclusive",
-            f"split-vote rate {_rate(row['split_rate'], 3)}, closed form {row['closed_form']:.3f}",
+            f"calibration K={row.contenders}",
+            "pass" if row.as_expected else "inconclusive",
+            f"split-vote rate {_rate(row.split_rate, 3)}, closed form {row.closed_form:.3f}",
         )
-        for row in result["calibration"]
+        for row in result.calibration
     ]
-    verdict = result["verdict"]
-    whole = Case("split votes", verdict["status"], "; ".join(verdict["reasons"]) or _headline(result))
-    return Suite("split-votes", result["started_at"], result["duration_s"], [*cases, whole], {"id": result["id"]})
+    verdict = result.verdict
+    whole = Case("split votes", verdict.status, "; ".join(verdict.reasons) or _headline(result))
+    return Suite("split-votes", result.started_at, result.duration_s, [*cases, whole], {"id": result.id})

@@ -174,7 +174,7 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
     assert environment.describe_environment()["packages"] == {"numpy": np.__version__, "no-such-package": None}
 
 
-@pytest.mark.parametrize("kind", ["safety", "split_votes"])
+@pytest.mark.parametrize("kind", ["safety"])
 def test_the_schema_of_each_other_kind_is_valid_and_documents_every_key(kind):
     own = {key: value for key, value in schema(kind).items() if key != "$defs"}
     jsonschema.Draft202012Validator.check_schema(schema(kind))

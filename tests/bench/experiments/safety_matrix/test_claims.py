@@ -12,6 +12,7 @@ from bench.experiments.safety_matrix.leases import confirmed, double_grant
 from bench.experiments.safety_matrix.row import ELSEWHERE
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from lockcore import Denied, Lease, Outcome, Tally
+from tests.doubles.attributes import attributes
 
 CASES = {case.fault: case for case in claims.claim_cases()}
 
@@ -20,7 +21,7 @@ def lease(granted_ns: int, valid_until_ns: int) -> Lease:
     return Lease("r", b"t", 100, granted_ns, granted_ns, valid_until_ns, 1, 0, Tally)
 
 
-def split_votes(status: str, count: int = 40, **dead_time_ms: float) -> dict[str, object]:
+def split_votes(status: str, count: int = 40, **dead_time_ms: float) -> object:
     retries = [
         {
             "order": "random",
@@ -31,7 +32,7 @@ def split_votes(status: str, count: int = 40, **dead_time_ms: float) -> dict[str
         }
         for name, ms in dead_time_ms.items()
     ]
-    return {"verdict": {"status": status, "reasons": []}, "retries": retries}
+    return attributes({"verdict": {"status": status, "reasons": []}, "retries": retries})
 
 
 def test_claims_that_need_power_cuts_are_listed_with_the_reason() -> None:
@@ -118,7 +119,7 @@ def test_how_often_nobody_wins_is_told_apart_by_intervals(
             for order, (low, high) in {"parallel": parallel, "random": at_random}.items()
         ],
     }
-    monkeypatch.setattr(claims, "_split_votes", lambda _ground: measured)
+    monkeypatch.setattr(claims, "_split_votes", lambda _ground: attributes(measured))
     assert claims.split_vote_window(None).verdict == verdict  # type: ignore[arg-type]
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from bench.experiments.split_votes.judge import (
     Attempt,
-    Ballot,
+    CastVote,
     Ending,
     chance,
     closed_form,
-    course_of,
     double_grants,
     ending_of,
     is_probable,
     outcome_says_split,
     rounds_of,
+    until_grant,
 )
 from bench.measure.intervals import wilson
 from lockcore import Outcome, Vote
@@ -94,7 +94,7 @@ def attempt(
     """`votes`: one of G R E S A per instance; all replies come at the same time. `released`: 0 = never."""
     kinds = {"G": G, "R": R, "E": E, "S": S, "A": A}
     ballots = tuple(
-        Ballot(
+        CastVote(
             kinds[vote],
             sent if vote != "A" else 0,
             replied if vote in "GRE" else 0,
@@ -152,32 +152,32 @@ def test_a_quorum_must_have_answered_by_then() -> None:
     assert ending_of([*early, attempt(2, "SSGSS", replied=25)]) is Ending.SPLIT
 
 
-def refusal(sent: int, replied: int, release: int = 0) -> Ballot:
-    return Ballot(R, sent, replied, release, release)
+def refusal(sent: int, replied: int, release: int = 0) -> CastVote:
+    return CastVote(R, sent, replied, release, release)
 
 
 def test_a_refusal_proves_the_one_vote_that_explains_it() -> None:
     """A gives back at 25; B's and C's OKs are read at 30; that A was refused by 24 proves that they stood by then."""
-    a = Attempt(0, 0, 24, Outcome.CONTENDED, (Ballot(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
-    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), Ballot(G, 10, 30), refusal(10, 30)))
-    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), Ballot(G, 10, 30)))
+    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
+    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30), refusal(10, 30)))
+    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
     assert ending_of([a, b, c]) is Ending.SPLIT
 
-    silent = Attempt(3, 0, 40, Outcome.UNREACHABLE, (Ballot(S, 12), Ballot(S, 12), Ballot(S, 12)))
+    silent = Attempt(3, 0, 40, Outcome.UNREACHABLE, (CastVote(S, 12), CastVote(S, 12), CastVote(S, 12)))
     assert ending_of([a, b, c, silent]) is Ending.UNPROVEN, "the silent vote may be what refused A"
     assert ending_of([a, b, c], [a, b, c, silent]) is Ending.UNPROVEN, "also when it belongs to another round"
 
-    later = Attempt(3, 0, 60, Outcome.CONTENDED, tuple(Ballot(S, 25) for _ in range(3)))
+    later = Attempt(3, 0, 60, Outcome.CONTENDED, tuple(CastVote(S, 25) for _ in range(3)))
     assert ending_of([a, b, c, later]) is Ending.SPLIT, "what was sent after the refusal was read explains nothing"
 
-    gone = Attempt(3, 0, 9, Outcome.CONTENDED, tuple(Ballot(S, 1, 0, 5, 9) for _ in range(3)))
+    gone = Attempt(3, 0, 9, Outcome.CONTENDED, tuple(CastVote(S, 1, 0, 5, 9) for _ in range(3)))
     assert ending_of([a, b, c, gone]) is Ending.SPLIT, "nor what was released before it was asked for"
 
 
 def test_a_refusal_by_a_vote_given_back_before_does_not_count() -> None:
-    a = Attempt(0, 0, 24, Outcome.CONTENDED, (Ballot(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
-    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), Ballot(G, 10, 30, 15, 60), refusal(10, 30)))
-    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), Ballot(G, 10, 30)))
+    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
+    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30, 15, 60), refusal(10, 30)))
+    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
     assert ending_of([a, b, c]) is Ending.UNPROVEN
 
 
@@ -186,8 +186,8 @@ def test_a_refusal_by_a_vote_given_back_before_does_not_count() -> None:
 
 def named(*votes: str) -> Attempt:
     """`G`, `S`, or the name of whom a refusal named, `?` for nobody."""
-    kinds = {"G": Ballot(G), "S": Ballot(S), "?": Ballot(R)}
-    ballots = tuple(kinds.get(vote, Ballot(R, holder=vote)) for vote in votes)
+    kinds = {"G": CastVote(G), "S": CastVote(S), "?": CastVote(R)}
+    ballots = tuple(kinds.get(vote, CastVote(R, holder=vote)) for vote in votes)
     granted = votes.count("G")
     refused = len(votes) - granted - votes.count("S")
     return Attempt(0, 0, 1, outcome_of(granted, refused, quorum_of(len(votes))), ballots)
@@ -221,11 +221,11 @@ def test_without_names_it_is_the_outcome_split_vote(instances: int) -> None:
 
 
 def lost(who: int, start: int, end: int) -> Attempt:
-    return Attempt(who, start, end, Outcome.CONTENDED, (Ballot(R),))
+    return Attempt(who, start, end, Outcome.CONTENDED, (CastVote(R),))
 
 
 def won(who: int, start: int, granted: int, released: int = 0, valid_until: int = 1000) -> Attempt:
-    ballot = Ballot(G, start, granted, released, released and released + 1)
+    ballot = CastVote(G, start, granted, released, released and released + 1)
     return Attempt(who, start, granted, Outcome.ACQUIRED, (ballot,), valid_until)
 
 
@@ -267,10 +267,10 @@ def test_a_course_counts_up_to_the_first_grant() -> None:
         won(1, 125, 140, released=200),
         lost(2, 141, 150),
     ]
-    course = course_of(attempts)
+    course = until_grant(attempts)
     assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (40, 2, 4, 2)
 
 
 def test_a_course_without_a_grant_has_no_time() -> None:
-    course = course_of([lost(0, 100, 110), lost(1, 101, 111)])
+    course = until_grant([lost(0, 100, 110), lost(1, 101, 111)])
     assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (None, 1, 2, None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
-from bench.experiments.split_votes.experiment import judge_split_votes
-from bench.experiments.split_votes.judge import Attempt, Ballot
-from bench.experiments.split_votes.rows import Contest, ContestFigures, calibration_row
+from bench.experiments.split_votes.judge import Attempt, CastVote
+from bench.experiments.split_votes.plan import Contest
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, Endings, RetryRow
+from bench.experiments.split_votes.rows import ContestFigures, calibration_row, judge_split_votes
 from lockcore import Outcome, RetryPolicy, Vote
 
 MS = 1_000_000
@@ -17,7 +19,7 @@ MS = 1_000_000
 def attempt(who: int, votes: str, start: int = 0, end: int = 10 * MS) -> Attempt:
     """`votes`: G, or the digit of the contender that refused it. Times in ns."""
     ballots = tuple(
-        Ballot(Vote.GRANTED, start, end) if vote == "G" else Ballot(Vote.REFUSED, start, end, holder=vote)
+        CastVote(Vote.GRANTED, start, end) if vote == "G" else CastVote(Vote.REFUSED, start, end, holder=vote)
         for vote in votes
     )
     outcome = Outcome.ACQUIRED if votes.count("G") >= 2 else Outcome.CONTENDED
@@ -28,36 +30,36 @@ SPLIT = [attempt(0, "G12"), attempt(1, "0G2"), attempt(2, "01G")]
 WON = [attempt(0, "GG2"), attempt(1, "002"), attempt(2, "00G")]
 
 
-def calibrated(split: int, won: int, *, named: bool = True) -> dict[str, Any]:
+def calibrated(split: int, won: int, *, named: bool = True) -> CalibrationRow:
     return calibration_row(3, 3, [SPLIT] * split + [WON] * won, named=named)
 
 
 def test_three_of_three_split_as_often_as_the_closed_form_says() -> None:
     row = calibrated(222, 778)
-    assert row["closed_form"] == pytest.approx(2 / 9)
-    assert (row["split_rate"]["rate"], row["rounds"]) == (0.222, 1000)
-    assert row["endings"] == {"won": 778, "split": 222, "unproven": 0, "unreachable": 0}
-    assert row["probable_by_holders"]["rate"] == 0.222
-    assert (row["probable_by_outcome"]["rate"], row["probable_by_outcome"]["expected"]) == (0, 0)
-    assert (row["as_expected"], row["misses"]) == (True, [])
-    assert calibrated(222, 778, named=False)["probable_by_holders"] is None
+    assert row.closed_form == pytest.approx(2 / 9)
+    assert (row.split_rate.rate, row.rounds) == (0.222, 1000)
+    assert row.endings == Endings(won=778, split=222)
+    assert row.probable_by_holders.rate == 0.222
+    assert (row.probable_by_outcome.rate, row.probable_by_outcome.expected) == (0, 0)
+    assert (row.as_expected, row.misses) == (True, ())
+    assert calibrated(222, 778, named=False).probable_by_holders is None
 
 
 @pytest.mark.parametrize("split", [165, 280])
 def test_a_rate_beyond_the_tolerance_is_named_with_both_figures(split: int) -> None:
     row = calibrated(split, 1000 - split)
-    assert not row["as_expected"]
-    assert f"the split-vote rate is 0.{split}, expected 0.222 ± 0.05" in row["misses"]
+    assert not row.as_expected
+    assert f"the split-vote rate is 0.{split}, expected 0.222 ± 0.05" in row.misses
 
 
 def test_a_round_nobody_won_that_is_not_proven_is_named() -> None:
     unproven = [attempt(0, "G11"), attempt(1, "00G"), attempt(2, "001")]
     row = calibration_row(3, 3, [SPLIT] * 222 + [WON] * 777 + [unproven], named=True)
-    assert "1 rounds that nobody won were not found to be split votes" in row["misses"]
+    assert "1 rounds that nobody won were not found to be split votes" in row.misses
 
 
 def test_no_rounds_are_no_success() -> None:
-    assert "the split-vote rate was not measured" in calibration_row(3, 3, [], named=True)["misses"]
+    assert "the split-vote rate was not measured" in calibration_row(3, 3, [], named=True).misses
 
 
 def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
@@ -65,10 +67,10 @@ def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
     alone = [attempt(0, "000"), attempt(1, "000", 20 * MS, 30 * MS)]
     figures.take({1: SPLIT, 2: WON, 3: alone})
     row = figures.contention_row(3)
-    assert (row["trials"], row["contention_rounds"], figures.missing) == (3, 2, 6)
-    assert row["split_rate"]["rate"] == row["nobody_won_rate"]["rate"] == 0.5
-    assert (row["contenders"], row["processes"], row["order"], row["spread_s"]) == (3, 3, "parallel", 0.0005)
-    assert (row["start_skew_s"]["max"], row["attempt_s"]["count"]) == (0.02, 8)
+    assert (row.trials, row.contention_rounds, figures.missing) == (3, 2, 6)
+    assert row.split_rate.rate == row.nobody_won_rate.rate == 0.5
+    assert (row.contenders, row.processes, row.order, row.spread_s) == (3, 3, "parallel", 0.0005)
+    assert (row.start_skew_s.max, row.attempt_s.count) == (0.02, 8)
 
 
 def test_a_retry_row_tells_how_long_nobody_had_it() -> None:
@@ -76,57 +78,57 @@ def test_a_retry_row_tells_how_long_nobody_had_it() -> None:
     again = [*SPLIT, attempt(1, "GGG", 30 * MS, 40 * MS)]
     figures.take({1: again, 2: WON})
     row = figures.retry_row()
-    assert (row["granted"], row["first_attempts_lost"], figures.missing) == (2, 1, 0)
-    assert (row["rounds_per_grant"], row["winners_attempt"], row["attempts_per_grant"]) == (1.5, 1.5, 3.5)
-    assert (row["first_grant_s"]["max"], row["dead_time_s"]["max"], row["dead_time_s"]["count"]) == (0.04, 0.04, 1)
-    assert row["retry"] == {"policy": "fixed", "window_ms": 200.0}
+    assert (row.granted, row.first_attempts_lost, figures.missing) == (2, 1, 0)
+    assert (row.rounds_per_grant, row.winners_attempt, row.attempts_per_grant) == (1.5, 1.5, 3.5)
+    assert (row.first_grant_s.max, row.dead_time_s.max, row.dead_time_s.count) == (0.04, 0.04, 1)
+    assert (row.retry.policy, row.retry.window_ms) == ("fixed", 200.0)
 
 
 def test_a_trial_that_nobody_ever_won_is_lost_and_has_no_time() -> None:
     figures = ContestFigures(Contest(3, "parallel", 0.0, 1, RetryPolicy()))
     figures.take({1: SPLIT})
     row = figures.retry_row()
-    assert (row["granted"], row["first_attempts_lost"], row["attempts_per_grant"]) == (0, 1, None)
-    assert row["first_grant_s"]["count"] == 0
+    assert (row.granted, row.first_attempts_lost, row.attempts_per_grant) == (0, 1, None)
+    assert row.first_grant_s.count == 0
 
 
-def sections(**changes: Any) -> dict[str, Any]:
+def contention(**changes: object) -> ContentionRow:
     figures = ContestFigures(Contest(3, "parallel", 0.0, 1))
     figures.take({1: SPLIT})
-    row = {**figures.contention_row(3), **changes}
-    return {"calibration": [calibrated(222, 778)], "contention": [row], "retries": []}
+    return replace(figures.contention_row(3), **changes)
 
 
-def judged(sections: dict[str, Any], *, interrupted: bool = False) -> tuple[str, int, list[str]]:
-    verdict = judge_split_votes(sections, interrupted=interrupted)
-    return verdict["word"], verdict["exit_code"], verdict["reasons"]
+def judged(
+    *contended: ContentionRow, retries: Sequence[RetryRow] = (), split: int = 222, interrupted: bool = False
+) -> tuple[str | None, int | None, tuple[str, ...]]:
+    calibration = [calibrated(split, 1000 - split)]
+    verdict = judge_split_votes(calibration, contended, retries, interrupted=interrupted)
+    return verdict.word, verdict.exit_code, verdict.reasons
 
 
 def test_certain_bad_stands_before_what_did_not_show() -> None:
-    assert judged(sections()) == ("AS EXPECTED", 0, [])
-    missed = {**sections(), "calibration": [calibrated(500, 500)]}
-    word, code, reasons = judged(missed)
+    assert judged(contention()) == ("AS EXPECTED", 0, ())
+    word, code, reasons = judged(contention(), split=500)
     assert (word, code) == ("NOT AS EXPECTED", 4)
     assert reasons[0].startswith("calibration, K=3: the split-vote rate is 0.500")
-    word, code, reasons = judged({**missed, "contention": sections(double_grants=2)["contention"]})
+    word, code, reasons = judged(contention(double_grants=2), split=500)
     assert (word, code) == ("VIOLATED", 5)
     assert reasons[0].startswith("2 leases were granted while another")
 
 
 def test_where_nobody_contended_nothing_is_known() -> None:
-    assert judged(sections(contention_rounds=0))[:2] == ("NOT KNOWN", 4)
-    spread = sections(contention_rounds=0, spread_s=0.5)["contention"]
-    assert judged({**sections(), "contention": spread})[:2] == ("NOT KNOWN", 4)
-    assert judged({**sections(), "contention": [*spread, *sections()["contention"]]})[0] == "AS EXPECTED"
+    assert judged(contention(contention_rounds=0))[:2] == ("NOT KNOWN", 4)
+    spread = contention(contention_rounds=0, spread_s=0.5)
+    assert judged(spread)[:2] == ("NOT KNOWN", 4)
+    assert judged(spread, contention())[0] == "AS EXPECTED"
 
 
 def test_where_a_quorum_did_not_answer_or_nobody_was_granted_nothing_is_known() -> None:
-    silent = sections(endings={"won": 1, "split": 0, "unproven": 0, "unreachable": 1}, contention_rounds=1)
-    assert judged(silent)[0] == "NOT KNOWN"
-    retry = {"contenders": 3, "order": "random", "retry": {"policy": "fixed"}, "granted": 0, "double_grants": 0}
-    assert judged({**sections(), "retries": [retry]})[0] == "NOT KNOWN"
+    assert judged(contention(endings=Endings(won=1, unreachable=1), contention_rounds=1))[0] == "NOT KNOWN"
+    nobody = ContestFigures(Contest(3, "random", 0.0, 1, RetryPolicy())).retry_row()
+    assert judged(contention(), retries=[nobody])[0] == "NOT KNOWN"
 
 
 def test_a_measurement_that_is_empty_or_was_cut_short_is_never_as_expected() -> None:
-    assert judged({"calibration": [], "contention": [], "retries": []})[0] == "NOT KNOWN"
-    assert judged(sections(), interrupted=True)[:2] == ("INTERRUPTED", 130)
+    assert judge_split_votes([], [], [], interrupted=False).word == "NOT KNOWN"
+    assert judged(contention(), interrupted=True)[:2] == ("INTERRUPTED", 130)

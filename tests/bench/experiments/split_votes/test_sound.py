@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
-from bench.experiments.split_votes.judge import Attempt, Ballot, Ending, ending_of, rounds_of
+from bench.experiments.split_votes.judge import Attempt, CastVote, Ending, ending_of, rounds_of
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 
@@ -96,7 +97,7 @@ class World:
         found = []
         for who in range(self.contenders):
             ballots = tuple(
-                Ballot(
+                CastVote(
                     self.vote[who, where],
                     self.sent[who, where],
                     self.replied[who, where],

@@ -12,6 +12,7 @@ from bench.experiments.fsync.figures import figures as fsync_figures
 from bench.experiments.fsync.result import FsyncResult
 from bench.experiments.split_votes.figures import figures as split_votes_figures
 from bench.measure.section import typed
+from bench.report.kinds import of_its_kind
 
 
 def probe(rate, p99, seen):
@@ -161,7 +162,7 @@ def test_names_of_points_cover_nothing_and_stand_once():
 
 def test_split_votes_stand_beside_the_closed_form(request):
     result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
-    calibration, contention = split_votes_figures(result)
+    calibration, contention = split_votes_figures(of_its_kind(result))
     assert calibration.title.startswith("By pure chance: K=3 0.381, K=5 ")
     assert [row[4] for row in calibration.data.rows] == [row["closed_form"] for row in result["calibration"]]
     assert calibration.svg.count('class="ring') == len(result["calibration"])

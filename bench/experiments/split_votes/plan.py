@@ -1,0 +1,118 @@
+"""What is contended for, by whom, how often: *options → rows to measure → blocks of trials, as contenders are told*.
+
+Rules: values only; both sides of a contender's pipe import this. A block and an enrolment are one line of JSON each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from bench.measure.section import Amount, Count, Section, says
+from lockcore import RetryPolicy
+
+ORDERS = ("parallel", "sequential", "random")
+TTL_MS = 10_000
+LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
+RETRY_CONTENDERS = 20
+NO_RETRY = RetryPolicy("none", 0.0)
+
+
+class Retry(Section, frozen=True):
+    """A retry policy of lockcore."""
+
+    policy: Annotated[Literal["full-jitter", "fixed", "none"], says("how the wait is drawn")]
+    window_ms: Annotated[Amount, says("from which the wait is drawn")]
+    attempts: Annotated[Count, says("at most")] = 1000
+    retry_unreachable: Annotated[bool, says("also after too few instances answered")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What is the same for all `trials` of a row. `spread_ms`: starts are U(0, spread)."""
+
+    contenders: int
+    order: str
+    spread_ms: float
+    trials: int
+    retry: RetryPolicy = NO_RETRY
+
+
+class SplitVotesPlan(Section, frozen=True, kw_only=True):
+    """What is swept."""
+
+    instances: Annotated[Count, says("N")]
+    contenders: Annotated[tuple[int, ...], says("the Ks of calibration and contention")]
+    spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
+    orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
+    retries: Annotated[tuple[Retry, ...], says("policies side by side")]
+    retry_contenders: Annotated[tuple[int, ...], says("the Ks of the retry rows")]
+    rounds: Annotated[Count, says("trials per row; calibration: at least 2,000")]
+    parallel_retry_rounds: Annotated[Count, says("trials of a retry row in parallel")]
+    budget_s: Annotated[Amount, says("for contention and retries together")]
+    seed: Annotated[int, says("of every random choice")]
+
+    @property
+    def contests(self) -> list[Contest]:
+        """The rows of the section contention."""
+        contenders = sorted({*self.contenders, max(LEAST_PROCESSES, *self.contenders)})
+        return [
+            Contest(count, order, spread_ms, self.rounds)
+            for count in contenders
+            for spread_ms in self.spreads_ms
+            for order in self.orders
+        ]
+
+    @property
+    def retried(self) -> list[Contest]:
+        """The rows of the section retries: all at once, and in random order, where nobody wins most often."""
+        orders = [order for order in self.orders if order != "sequential"] or list(self.orders)
+        return [
+            Contest(count, order, 0.0, self.parallel_retry_rounds if order == "parallel" else self.rounds, retry)
+            for count in self.retry_contenders
+            for order in orders
+            for retry in [RetryPolicy(**asdict(one)) for one in self.retries]
+        ]
+
+
+class Enrolment(Struct, frozen=True):
+    """What a contender is told once. `seat`: its number, from 0; `gate`: the shared memory's file, for `seats`."""
+
+    urls: Sequence[str]
+    key_prefix: str
+    gate: str
+    seats: int
+    seat: int
+    seed: int
+    parent_pid: int
+
+
+class Block(Struct, frozen=True):
+    """Some trials in a row: `count` from number `first` on, each of a resource of its own.
+
+    The first `contenders` seats take part, each starting U(0, `spread_ms`) after the trial's start. `order`: how the
+    instances are asked. `retry`: when the next attempt starts. `patience_ms`: when nobody has won by then, everybody
+    gives up.
+    """
+
+    first: int
+    count: int
+    contenders: int
+    order: str
+    spread_ms: float = 0.0
+    retry: RetryPolicy = NO_RETRY
+    patience_ms: float = 0.0
+
+    @property
+    def trials(self) -> range:
+        """Their numbers."""
+        return range(self.first, self.first + self.count)
+
+
+def resource_of(trial: int) -> str:
+    """The resource that is contended for in a trial."""
+    return f"trial-{trial}"

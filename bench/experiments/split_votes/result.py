@@ -1,0 +1,115 @@
+"""The result of `lockbench split-votes`: *calibrated rates, rows of contests, what was left → its type*."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from bench.experiments.split_votes.plan import Retry, SplitVotesPlan
+from bench.measure.intervals import Interval
+from bench.measure.latency import Latency
+from bench.measure.result import Document
+from bench.measure.section import Amount, Count, Section, Share, says
+from bench.topology.probe import InstanceFacts, LeakCount
+from bench.topology.server import ServerBinary
+
+
+class Endings(Section, frozen=True, kw_only=True):
+    """How many contention rounds ended how."""
+
+    won: Annotated[Count, says("somebody was granted a lease")] = 0
+    split: Annotated[Count, says("at some moment nobody had won and, for certain, nobody still could")] = 0
+    unproven: Annotated[Count, says("nobody won, and there was no moment at which that was certain")] = 0
+    unreachable: Annotated[Count, says("fewer than a quorum answered: no matter of votes")] = 0
+
+
+class ExpectedRate(Section, frozen=True, kw_only=True):
+    """A measured share (95 %) beside the expected one."""
+
+    rate: Annotated[Share | None, says("measured")]
+    low: Annotated[Share | None, says("of its 95 % interval")]
+    high: Annotated[Share | None, says("of its 95 % interval")]
+    expected: Annotated[Share, says("by enumeration of all ways to share the votes")]
+
+
+class CalibrationRow(Section, frozen=True, kw_only=True):
+    """One K whose votes were shared out by pure chance."""
+
+    contenders: Annotated[Count, says("K")]
+    rounds: Annotated[Count, says("made")]
+    endings: Annotated[Endings, says("how they ended")]
+    split_rate: Annotated[Interval, says("split votes of all rounds, exact")]
+    closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)")]
+    probable_by_outcome: Annotated[ExpectedRate, says("rounds in which an attempt alone ended as SPLIT_VOTE")]
+    probable_by_holders: Annotated[
+        Interval | None, says("rounds that the holders named by refusals tell; null: this server names none")
+    ]
+    as_expected: Annotated[bool, says("every rate is within 0.05 of what is expected")]
+    misses: Annotated[tuple[str, ...], says("what is not as expected")]
+
+
+class ContestRow(Section, frozen=True, kw_only=True):
+    """Contenders in processes of their own that were released together, again and again."""
+
+    contenders: Annotated[Count, says("K")]
+    processes: Annotated[Count, says("one for each contender")]
+    order: Annotated[Literal["parallel", "sequential", "random"], says("in which an attempt asks the instances")]
+    spread_s: Annotated[Amount, says("each starts U(0, spread) after the trial's start")]
+    trials: Annotated[Count, says("made")]
+    double_grants: Annotated[Count, says("leases granted while another was valid: must be 0")]
+    attempt_s: Annotated[Latency, says("of one attempt, in seconds")]
+
+
+class ContentionRow(ContestRow, frozen=True, kw_only=True):
+    """One attempt each: how often nobody wins."""
+
+    contention_rounds: Annotated[Count, says("two or more overlapping attempts on a resource without a valid holder")]
+    endings: Annotated[Endings, says("how they ended")]
+    split_rate: Annotated[Interval, says("split votes of the contention rounds, exact: the lower bound")]
+    nobody_won_rate: Annotated[Interval, says("rounds that nobody won, though a quorum answered: the upper bound")]
+    probable_by_outcome: Annotated[Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")]
+    closed_form: Annotated[Share, says("by pure chance; no tolerance here")]
+    start_skew_s: Annotated[Latency, says("from the first start of a trial to the last, in seconds")]
+
+
+class RetryRow(ContestRow, frozen=True, kw_only=True):
+    """Attempt after attempt, until somebody wins."""
+
+    retry: Annotated[Retry, says("when the next attempt starts")]
+    granted: Annotated[Count, says("trials that somebody won")]
+    first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
+    rounds_per_grant: Annotated[float | None, says("contention rounds until the grant, the won one included")]
+    winners_attempt: Annotated[float | None, says("which of the winner's own attempts it was, on average")]
+    attempts_per_grant: Annotated[float | None, says("of all contenders until the grant")]
+    first_grant_s: Annotated[Latency, says("from the first start to the first grant, in seconds")]
+    dead_time_s: Annotated[Latency, says("the same of trials in which nobody's first attempt won")]
+
+
+class OwnFleet(Section, frozen=True, kw_only=True):
+    """The servers, which were started for this."""
+
+    started: Annotated[bool, says("by us")] = True
+    server: Annotated[ServerBinary, says("the program")]
+    fsync: Annotated[str, says("their durability")]
+    instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")]
+
+
+class Conditions(SplitVotesPlan, frozen=True, kw_only=True):
+    """What was asked for, and on what."""
+
+    seats: Annotated[Count, says("processes that contend, at most")]
+    usable_cores: Annotated[Count, says("logical cores that contenders and servers share")]
+
+
+class SplitVotesResult(Document, frozen=True, kw_only=True):
+    """The result of lockbench split-votes."""
+
+    kind: Annotated[Literal["split-votes"], says("the command that made it")] = "split-votes"
+    fleet: Annotated[OwnFleet, says("the servers")]
+    conditions: Annotated[Conditions, says("what was asked for")]
+    calibration: Annotated[tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")]
+    contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
+    retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
+    leaks: Annotated[tuple[LeakCount, ...], says("keys that were left on the servers, and have been removed")]
+
+
+RESULT = SplitVotesResult
