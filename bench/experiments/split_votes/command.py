@@ -100,6 +100,8 @@ def _retry(text: str) -> Retry:
     from bench.experiments.split_votes.plan import Retry
 
     policy, _, window = text.partition(":")
-    if policy == "fixed" or policy == "full-jitter":  # noqa: PLR1714  # mypy narrows no tuple
-        return Retry(policy, parse_duration(window))
+    if policy == "fixed":
+        return Retry("fixed", parse_duration(window))
+    if policy == "full-jitter":
+        return Retry("full-jitter", parse_duration(window))
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
