@@ -15,7 +15,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ def claim_cases() -> Iterator[Case]:
     for name, about, look in CLAIMS:
         yield Case("claim", "redlock", name, "confirmed", about, look)
     for name, about, why in NOT_HERE:
-        yield Case("claim", "persistence", name, "confirmed", about, partial(_elsewhere, why))
+        yield Case("claim", "persistence", name, "confirmed", about, cannot(ELSEWHERE, why))
 
 
 def split_vote_window(ground: Ground) -> Finding:
@@ -168,10 +167,6 @@ def _below(one: float | None, other: float | None, times: float = 1.0) -> bool:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
-
-
-def _elsewhere(why: str, _ground: Ground) -> Finding:
-    return cannot(ELSEWHERE, why)
 
 
 def _split_votes(ground: Ground) -> SplitVotesResult:

@@ -106,7 +106,7 @@ def all_cases() -> list[Case]:
 
 
 def _withdrawn(name: str, why: str) -> Case:
-    return Case("schedule", name, "none", "nothing", why, lambda _ground: cannot(SKIPPED, why))
+    return Case("schedule", name, "none", "nothing", why, cannot(SKIPPED, why))
 
 
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[Case]:
