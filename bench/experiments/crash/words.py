@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bench.experiments.crash.judge import impossible
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck
-from bench.measure.expectation import ROW_WORDS
+from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
@@ -102,7 +102,7 @@ def _by_crash(rows: Iterable[CrashRow]) -> list[list[CrashRow]]:
 
 def _tells(row: CrashRow) -> bool:
     """Whether there is more to say of a row than that nothing may be lost, and was not."""
-    return _may_lose(row) or row.double_grants > 0 or row.verdict != "as expected"
+    return _may_lose(row) or row.double_grants > 0 or bool(_mark(row))
 
 
 def _twice_part(
@@ -155,12 +155,11 @@ def _twice(rows: Sequence[CrashRow], margins: int, lost: CrashGroup | None) -> t
 
 
 def _doubled(rows: Sequence[CrashRow]) -> str:
-    text = f"{sum(row.double_grants for row in rows)}/{sum(row.asked for row in rows)}"
-    return text + ("" if all(row.verdict == "as expected" for row in rows) else " !")
+    return f"{sum(row.double_grants for row in rows)}/{sum(row.asked for row in rows)}" + _mark(*rows)
 
 
-def _mark(row: CrashGroup) -> str:
-    return "" if row.verdict == "as expected" else " !"
+def _mark(*rows: CrashGroup) -> str:
+    return "" if all(row.verdict == AS_EXPECTED for row in rows) else " !"
 
 
 # -- sentences -------------------------------------------------------------------------------------------------------
@@ -196,7 +195,7 @@ def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
         twice, asked = _total(row.double_grants for row in doubled), _total(row.asked for row in doubled)
         yield (
             "margin 0",
-            (f"one restart without persistence, odd N, trusted at once: {twice} of {asked} locks granted twice"),
+            f"one restart without persistence, odd N, trusted at once: {twice} of {asked} locks granted twice",
         )
 
 
@@ -209,29 +208,20 @@ def _apart(row: CrashGroup) -> str:
 
 
 def _words(locks_per_s: int) -> Iterator[tuple[str, str]]:
-    yield (
-        "power cut",
-        (
-            "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: "
-            "`no` loses less on most machines"
-        ),
-    )
+    yield "power cut", (
+        "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: `no` "
+        "loses less on most machines"
+    )  # fmt: skip
     yield "slow", "every fsync takes 1.5 s; under `always` 0.2 s, as an acquire may wait a quarter of its TTL"
-    yield (
-        "in flight",
-        (
-            "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by "
-            "the shim's ledger (an fsync running, just over, or asked for)"
-        ),
-    )
+    yield "in flight", (
+        "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by the "
+        "shim's ledger (an fsync running, just over, or asked for)"
+    )  # fmt: skip
     yield "lost", f"at L locks/s a crash loses about L × window; here L = {locks_per_s}"
-    yield (
-        "no lock",
-        (
-            "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
-            "back-off that doubles (up to 2 s), which adds to the time that the servers were away"
-        ),
-    )
+    yield "no lock", (
+        "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
+        "back-off that doubles (up to 2 s), which adds to the time that the servers were away"
+    )  # fmt: skip
 
 
 def _is_one_of_odd(row: CrashGroup) -> bool:
