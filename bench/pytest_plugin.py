@@ -24,6 +24,7 @@ import pytest
 
 if TYPE_CHECKING:
     from bench.experiments.compare.judge import Judged
+    from bench.measure.run_result import JudgedThreshold, Measured
     from bench.run.own_lock import OwnLoad
     from bench.topology.fleet import Fleet
 
@@ -48,44 +49,43 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 @dataclass(frozen=True, slots=True)
 class LockRun:
-    """What one benchmark showed. `sections`: as in result.json (rate, outcomes, latency_s, safety, …), and `errors`."""
+    """What one benchmark showed. `errors`: exceptions of the lock by type, refusals left out."""
 
-    sections: Mapping[str, Any]
+    measured: Measured
+    errors: Mapping[str, int]
+
+    @property
+    def sections(self) -> Mapping[str, Any]:
+        """What was measured, as in result.json (rate, outcomes, latency_s, safety, …), and `errors`."""
+        from bench.measure.section import builtins_of
+
+        return {**builtins_of(self.measured), "errors": dict(self.errors)}
 
     @property
     def rate_per_s(self) -> float:
         """Leases per second."""
-        return float(self.sections["rate"]["achieved_per_s"] or 0.0)
+        return self.measured.rate.achieved_per_s or 0.0
 
     @property
     def p50_s(self) -> float | None:
         """Median time of an acquire (s); None with fewer than ten samples beyond it."""
-        return self._acquire("p50")
+        return self.measured.latency_s.acquire.p50
 
     @property
     def p99_s(self) -> float | None:
         """The time (s) that 99 of 100 acquires do not exceed; None with fewer than ten samples beyond it."""
-        return self._acquire("p99")
+        return self.measured.latency_s.acquire.p99
 
     @property
     def safety(self) -> str:
         """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, so nothing could be seen."""
-        return str(self.sections["safety"]["verdict"])
+        return self.measured.safety.verdict
 
     @property
     def violations(self) -> int | None:
         """How often two callers held one lock at once; None when none was seen and too little was tested to say so."""
-        seen = int(self.sections["safety"]["service_faults"])
+        seen = self.measured.safety.service_faults
         return seen if seen or self.safety in ("SAFE", "VIOLATED") else None
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        """Exceptions of the lock by type, refusals left out."""
-        return dict(self.sections["errors"])
-
-    def _acquire(self, percentile: str) -> float | None:
-        value = self.sections["latency_s"]["acquire"][percentile]
-        return None if value is None else float(value)
 
 
 class LockBenchmark:
@@ -115,11 +115,11 @@ class LockBenchmark:
         __tracebackhide__ = True
         run = self._tested(lock, [self._measure(lock, OwnLoad(**load))], OwnLoad(**load))
         try:
-            judged = judge_thresholds(run.sections, thresholds)
+            judged = judge_thresholds(run.measured, thresholds)
         except BenchError as error:
             raise pytest.UsageError(str(error)) from None
         broken = [] if allow_violations else _violations(run)
-        broken += [_sentence(entry) for entry in judged if entry["status"] != "pass"]
+        broken += [_sentence(entry) for entry in judged if entry.status != "pass"]
         self._session.lines.append(f"{self._name}: {_figures(run)}")
         if broken:
             pytest.fail("; ".join(broken), pytrace=False)
@@ -179,7 +179,7 @@ class LockBenchmark:
         from bench.gates.metric import find_metric
 
         found = [find_metric(name) for name in metrics]
-        first, second = ([[metric.value(run.sections) for run in side] for metric in found] for side in runs)
+        first, second = ([[metric.value(run.measured) for run in side] for metric in found] for side in runs)
         return [
             judge_gate(metric, Sides(before, after), tolerance, metrics=len(found))
             for metric, before, after in zip(found, first, second, strict=True)
@@ -187,6 +187,8 @@ class LockBenchmark:
 
     def _tested(self, lock: Any, runs: Sequence[LockRun], load: OwnLoad) -> LockRun:
         """The worst of the runs; where none tested that it locks, with the safety of a short load that does."""
+        from msgspec import structs
+
         rank = ("VIOLATED", "UNKNOWN", "SAFE", "NOT TESTED")
         worst = min(runs, key=lambda run: rank.index(run.safety))
         if worst.safety != "NOT TESTED":
@@ -202,13 +204,13 @@ class LockBenchmark:
                 warmup_s=0.0,
             ),
         )
-        return LockRun({**worst.sections, "safety": probe.sections["safety"]})
+        return LockRun(structs.replace(worst.measured, safety=probe.measured.safety), worst.errors)
 
     def _measure(self, lock: Any, load: OwnLoad) -> LockRun:
         from bench.run.own_lock import measure_own_lock
 
         self._renew()
-        return LockRun(measure_own_lock(lock, load))
+        return LockRun(*measure_own_lock(lock, load))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -270,10 +272,10 @@ def _empty(fleet: Fleet) -> None:
         client.close()
 
 
-def _sentence(entry: Mapping[str, Any]) -> str:
-    value = "no value" if entry["value"] is None else f"{entry['value']:.6g}"
-    seen = entry["reason"] or f"it is {value} {entry['unit']}"
-    return f"{entry['expression']}: {entry['status']} ({seen})"
+def _sentence(limit: JudgedThreshold) -> str:
+    value = "no value" if limit.value is None else f"{limit.value:.6g}"
+    seen = limit.reason or f"it is {value} {limit.unit}"
+    return f"{limit.expression}: {limit.status} ({seen})"
 
 
 def _figures(run: LockRun) -> str:
@@ -294,7 +296,7 @@ def _violations(run: LockRun) -> list[str]:
     """What is wrong with the lock as a lock."""
     if run.safety != "VIOLATED":
         return []
-    return [f"the lock was violated: {run.sections['safety']['reason']} (allow_violations=True goes on)"]
+    return [f"the lock was violated: {run.measured.safety.reason} (allow_violations=True goes on)"]
 
 
 def _comparison(judged: Judged) -> str:

@@ -1,6 +1,6 @@
 """The figures of a result by name: *a name as people write it → where it stands, its unit, which way is better*.
 
-Rules: the names are the paths of the numbers in result.schema.json, so that none is forgotten or invented; `latency_s.`
+Rules: the names are the paths of the numbers in `Measured`, so that none is forgotten or invented; `latency_s.`
 may be left out, p99.9 stands for p999, and four figures stand first. The percentiles of `acquire` are those over all
 acquires, where one that failed took for ever: a lock is not fast because it fails. Source: README's table of limits.
 """
@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Any
+from operator import attrgetter
+from typing import cast
+
+import msgspec
 
 from bench.errors import UsageError
-from bench.measure.histogram import Histogram
-from bench.measure.latency import block_of_all
-from bench.measure.result import schema
+from bench.measure.latency import AllAcquires, Latency
+from bench.measure.run_result import Figures, Measured, Unit
 from bench.scenario.quantity import nearest
 
 SECTIONS = (
@@ -40,25 +42,29 @@ class Metric:
 
     name: str
     path: tuple[str, ...]
-    unit: str
+    unit: Unit
 
     @property
     def higher_is_better(self) -> bool:
         """Whether more of it is good; of everything else less is."""
         return ".".join(self.path) in _MORE_IS_BETTER
 
-    def value(self, result: Mapping[str, Any]) -> float | None:
+    def value(self, result: Figures) -> float | None:
         """What `result` has of it, inf included; None when that is unknown."""
-        found: Any = _section(result, self.path)
-        if isinstance(found, Mapping) and self.path[-1] in found.get("infinite", ()):
+        section = self._section(result)
+        if isinstance(section, AllAcquires) and self.path[-1] in section.infinite:
             return inf
-        found = found.get(self.path[-1]) if isinstance(found, Mapping) else None
+        found = getattr(section, self.path[-1])
         return None if found is None else float(found)
 
-    def samples(self, result: Mapping[str, Any]) -> int | None:
+    def samples(self, result: Figures) -> int | None:
         """How many samples a figure of a distribution rests on; None for other figures."""
-        section = _section(result, self.path) if self.path[0] == "latency_s" else None
-        return None if section is None else int(section["count"])
+        section = self._section(result) if self.path[0] == "latency_s" else None
+        return section.count if isinstance(section, Latency | AllAcquires) else None
+
+    def _section(self, result: Figures) -> object:
+        """What the figure stands in."""
+        return attrgetter(".".join(self.path[:-1]))(result) if len(self.path) > 1 else result
 
 
 def find_metric(name: str) -> Metric:
@@ -81,9 +87,8 @@ def metrics() -> Mapping[str, Metric]:
     names = {path: short for short, path in SHORT.items()}
     names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
     replaced = {("latency_s", "acquire", figure) for figure in OVER_ALL}
-    document = schema()
-    paths = [path for path in _numbers(document, document, ()) if path[0] in SECTIONS or ".".join(path) in names]
-    paths = [path for path in paths if path not in replaced]
+    numbers = (path for path in _numbers(Measured, ()) if path[0] in SECTIONS or ".".join(path) in names)
+    paths = [path for path in numbers if path not in replaced]
     return {
         ".".join(path): Metric(names.get(".".join(path), ".".join(path).removeprefix("latency_s.")), path, _unit(path))
         for path in paths
@@ -95,29 +100,25 @@ def finite(value: float | None) -> float | None:
     return FOREVER_S if value == inf else value
 
 
-def _section(result: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """What the figure at `path` stands in. Results of before 2026-11-22 have no `acquire_all`; it follows from them."""
-    if path[:2] == ("latency_s", "acquire_all") and "acquire_all" not in result["latency_s"]:
-        lost = sum(result["outcomes"].values()) - result["outcomes"]["acquired"]
-        return block_of_all(Histogram.decode(result["histograms"]["acquire"]), lost)
-    found: Any = result
-    for part in path[:-1]:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+def _numbers(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of all numbers in a section, lists left out."""
+    for field in cast("msgspec.inspect.StructType", msgspec.inspect.type_info(kind)).fields:
+        yield from _numbers_of(field.type, (*path, field.encode_name))
 
 
-def _numbers(document: Mapping[str, Any], node: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The paths of all numbers below `node`, lists left out."""
-    if "$ref" in node:
-        node = document["$defs"][node["$ref"].rpartition("/")[2]]
-    kinds = node.get("type", ())
-    if {"number", "integer"} & {kinds, *kinds} if isinstance(kinds, str) else {"number", "integer"} & set(kinds):
+def _numbers_of(kind: msgspec.inspect.Type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        yield from _numbers_of(kind.type, path)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for one in kind.types:
+            yield from _numbers_of(one, path)
+    elif isinstance(kind, msgspec.inspect.StructType):
+        yield from _numbers(kind.cls, path)
+    elif isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
         yield path
-    for name, inner in node.get("properties", {}).items():
-        yield from _numbers(document, inner, (*path, name))
 
 
-def _unit(path: Sequence[str]) -> str:
+def _unit(path: Sequence[str]) -> Unit:
     section, last = path[0], path[-1]
     if last.endswith("_per_s"):
         return "per_s"

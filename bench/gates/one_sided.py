@@ -16,9 +16,7 @@ Source: the union bound; README, "Gate your CI".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -26,13 +24,12 @@ from bench.gates.metric import Metric
 from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, Histogram, bucket_indices
 from bench.measure.latency import PERCENTILES
+from bench.measure.run_result import Figures
 
 _AT = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)  # percentiles of a delay that are tried as d
 
-Result = Mapping[str, Any]
 
-
-def one_sided_doubt(metric: Metric, operator: str, limit: float, result: Result, *, kept: bool) -> str:
+def one_sided_doubt(metric: Metric, operator: str, limit: float, result: Figures, *, kept: bool) -> str:
     """Return why a limit on `metric`, `kept` or broken as measured, is not decided; nothing where it is."""
     if metric.path[0] != "latency_s" or metric.unit != "s" or not (why := _delay(metric, result)):
         return ""
@@ -43,28 +40,28 @@ def one_sided_doubt(metric: Metric, operator: str, limit: float, result: Result,
     return "" if decided else f"the latency is an upper bound: {why}"
 
 
-def _delay(metric: Metric, result: Result) -> str:
+def _delay(metric: Metric, result: Figures) -> str:
     """What the generator adds to this figure, in words; nothing when that is little."""
     figure, value = metric.path[-1], metric.value(result)
-    if result["generator"]["verdict"] in IN_DOUBT:
-        return str(result["generator"]["reason"])
-    lateness = result.get("histograms", {}).get("timer_lateness")
-    if result["rate"]["offered_per_s"] is None or not lateness or figure not in PERCENTILES or value is None:
+    if result.generator.verdict in IN_DOUBT:
+        return str(result.generator.reason)
+    lateness = result.histograms.get("timer_lateness")
+    if result.rate.offered_per_s is None or not lateness or figure not in PERCENTILES or value is None:
         return ""
     late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
     return f"the timer was late by {late_s * 1e3:.3g} ms ({figure})" if late_s > LATENESS_SHARE * value else ""
 
 
-def _is_broken_anyway(metric: Metric, limit: float, result: Result) -> bool:
+def _is_broken_anyway(metric: Metric, limit: float, result: Figures) -> bool:
     """Whether the upper limit on a percentile is broken with the generator's own delay taken off."""
     section, figure = metric.path[1:]
     name = "acquire" if section == "acquire_all" else section
-    if figure not in PERCENTILES or name not in result["histograms"]:
+    if figure not in PERCENTILES or name not in result.histograms:
         return False
-    took = Histogram.decode(result["histograms"][name])
-    failed = int(result["latency_s"]["acquire_failed"]["count"]) if section == "acquire_all" else 0
-    own = ["scheduler_lag", *(["timer_lateness"] if result["rate"]["offered_per_s"] is not None else [])]
-    delays = [Histogram.decode(result["histograms"][name]) for name in own if result["histograms"].get(name)]
+    took = Histogram.decode(result.histograms[name])
+    failed = result.latency_s.acquire_failed.count if section == "acquire_all" else 0
+    own = ["scheduler_lag", *(["timer_lateness"] if result.rate.offered_per_s is not None else [])]
+    delays = [Histogram.decode(result.histograms[name]) for name in own if result.histograms.get(name)]
     known = [delay for delay in delays if delay.count]
     return any(
         _share_beyond(took, failed, limit * 1e9 + sum(_at(delay, percent) for delay in known))

@@ -14,19 +14,20 @@ Source: README, "Gate your CI".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import inf
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any
+from typing import Any, cast
 
 from bench.errors import UsageError
 from bench.gates.metric import OVER_ALL, Metric, find_metric
 from bench.gates.one_sided import one_sided_doubt
+from bench.measure.run_result import Figures, JudgedThreshold, Operator
 from bench.scenario.quantity import parse_threshold
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 _PARTS = re.compile(r"(?P<name>[a-z0-9_.]+)\s*(?P<operator>[<>=!]+)\s*(?P<number>[\d.]+)\s*(?P<unit>\S*)")
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure stored in this unit
@@ -45,34 +46,31 @@ class Threshold:
 
     expression: str
     metric: Metric
-    operator: str
+    operator: Operator
     limit: float
 
-    def judge(self, result: Mapping[str, Any], void: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the entry of `thresholds` for this result; its fields are those of result.schema.json.
-
-        `void`: why no figure of the run means anything, if so.
-        """
+    def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
+        """Return what this result says of the limit. `void`: why no figure of the run means anything, if so."""
         value = self.metric.value(result)
         kept = value is not None and OPERATORS[self.operator](value, self.limit)
         doubt = self._void(void, kept=kept) or self._doubt(result, value, kept=kept)
         endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
         value = None if value == inf else value
         room = None if value is None else self._room(value)
-        return {
-            "expression": self.expression,
-            "metric": self.metric.name,
-            "path": ".".join(self.metric.path),
-            "operator": self.operator,
-            "limit": self.limit,
-            "unit": self.metric.unit,
-            "value": value,
-            "infinite": bool(endless),
-            "margin": room,
-            "margin_ratio": room / self.limit if room is not None and self.limit else None,
-            "status": "inconclusive" if doubt else "pass" if kept else "fail",
-            "reason": doubt or endless or None,
-        }
+        return JudgedThreshold(
+            expression=self.expression,
+            metric=self.metric.name,
+            path=".".join(self.metric.path),
+            operator=self.operator,
+            limit=self.limit,
+            unit=self.metric.unit,
+            value=value,
+            infinite=bool(endless),
+            margin=room,
+            margin_ratio=room / self.limit if room is not None and self.limit else None,
+            status="inconclusive" if doubt else "pass" if kept else "fail",
+            reason=doubt or endless or None,
+        )
 
     def _room(self, value: float) -> float:
         """How far the value may still go until the limit; negative: how far beyond it is."""
@@ -87,17 +85,17 @@ class Threshold:
         certain = self.metric.path[0] == "safety" and not kept
         return "" if certain or not void else f"no figure of this run counts: {void[0]}"
 
-    def _doubt(self, result: Mapping[str, Any], value: float | None, *, kept: bool) -> str:
+    def _doubt(self, result: Figures, value: float | None, *, kept: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
-        section, safety = self.metric.path[0], result["safety"]
-        if section == "safety" and safety["verdict"] == "UNKNOWN":
-            return f"safety is unknown: {safety['reason']}"
+        section, safety = self.metric.path[0], result.safety
+        if section == "safety" and safety.verdict == "UNKNOWN":
+            return f"safety is unknown: {safety.reason}"
         if value is None:
             samples = self.metric.samples(result)
             return f"{samples:,} samples are too few for it" if samples else "there are no samples"
-        if section == "safety" and kept and safety["verdict"] == "NOT TESTED":
-            return f"safety was not tested: {safety['reason']}"
-        if section == "latency_s" and kept and result["rate"]["sustained"] is False:
+        if section == "safety" and kept and safety.verdict == "NOT TESTED":
+            return f"safety was not tested: {safety.reason}"
+        if section == "latency_s" and kept and result.rate.sustained is False:
             return "the offered rate was not sustained"
         if section == "latency_s" and kept and self._hides_failures(result):
             return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{self.figure}"
@@ -108,28 +106,27 @@ class Threshold:
         """The last part of the metric's name."""
         return self.metric.path[-1]
 
-    def _hides_failures(self, result: Mapping[str, Any]) -> bool:
+    def _hides_failures(self, result: Figures) -> bool:
         """Whether this percentile of acquired ones would be infinite over all."""
         if self.metric.path[1] not in ("acquire_service", "wait"):
             return False
         return find_metric(f"acquire.{self.figure}").value(result) == inf if self.figure in OVER_ALL else False
 
 
-def sentence(entry: Mapping[str, Any]) -> str:
-    """What the entry of a threshold that was not kept adds to the reasons of a verdict."""
-    if entry["status"] == "inconclusive":
-        return f"{entry['expression']}: {entry['reason']}"
-    why = f" ({entry['reason']})" if entry.get("reason") else ""
-    return f"{entry['expression']} does not hold{why}"
+def sentence(entry: JudgedThreshold) -> str:
+    """What a limit that was not kept adds to the reasons of a verdict."""
+    if entry.status == "inconclusive":
+        return f"{entry.expression}: {entry.reason}"
+    return f"{entry.expression} does not hold" + (f" ({entry.reason})" if entry.reason else "")
 
 
-def value_of(entry: Mapping[str, Any]) -> float:
-    """The value that a decided entry was judged by, inf included."""
+def value_of(entry: Any) -> float:
+    """The value that a decided limit was judged by, inf included."""
     return inf if entry.get("infinite") else float(entry["value"])
 
 
-def _failed_share(result: Mapping[str, Any]) -> str:
-    return f"{100 * (1 - (result['outcome_shares']['acquired'] or 0)):.1f} %"
+def _failed_share(result: Figures) -> str:
+    return f"{100 * (1 - (result.outcome_shares.acquired or 0)):.1f} %"
 
 
 def read_threshold(text: str) -> Threshold:
@@ -149,7 +146,7 @@ def read_threshold(text: str) -> Threshold:
         wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
         wrong = f"{parts['unit']!r} is not a unit of {metric.name}" if parts["unit"] else "the limit needs a unit"
         raise UsageError(f"threshold {expression!r}: {wrong} (write it like {wanted})")
-    return Threshold(expression, metric, parts["operator"], float(Decimal(parts["number"]) * scale))
+    return Threshold(expression, metric, cast("Operator", parts["operator"]), float(Decimal(parts["number"]) * scale))
 
 
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:

@@ -6,45 +6,51 @@ Rules
 - Parts may be added one after the other: each must hold all operations of its resources (`read_history(…, part)`).
 - Nothing is rounded and nothing averaged: sums and HDR counts.
 
-Source: the definitions of `result.schema.json`.
 """
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bench.measure import generator, outcomes, workers
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Histogram
-from bench.measure.latency import LATENCIES, block, blocks, durations, handoffs
+from bench.measure.latency import LATENCIES, Latency, blocks, durations, handoffs
 from bench.measure.outcomes import (
     ACQUIRE_OUTCOMES,
     RELEASE_OUTCOMES,
     Counts,
+    Outcomes,
+    Releases,
+    SplitVotes,
+    Votes,
     acquired,
     add_counts,
     count_acquires,
     count_releases,
     shares,
 )
-from bench.measure.over_time import OverTime, Slices
+from bench.measure.over_time import SliceFold, Slices
 from bench.measure.record import Records
+from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.timeline import Integers
 from bench.measure.workers import Worker
 
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
 TENTHS = 10
+NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
 
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Value sections of result.json by top-level key, and the sentences that belong into its `warnings`."""
+    """What was measured, and the sentences that belong into a result's `warnings`."""
 
-    values: dict[str, Any]
+    values: Measured
     warnings: tuple[str, ...]
 
 
@@ -63,7 +69,7 @@ class Fold:
         self._attempts = Histogram()  # of acquired operations; the "ns" are rounds
         self._sums: Counter[str] = Counter()
         self._tenths = np.zeros(TENTHS, np.int64)
-        self._over_time = OverTime(facts, window)
+        self._over_time = SliceFold(facts, window)
 
     def add(self, records: Records) -> None:
         """Add a part of the history: all operations of its resources, in any order."""
@@ -104,34 +110,39 @@ class Fold:
         """Leases granted in each tenth of the window: what a steady-state check looks at."""
         return tuple(self._tenths.tolist())
 
-    def sections(self, reports: Sequence[Worker] = (), server_cpu_s: float | None = None) -> Sections:
-        """The sections so far. `reports`: the workers' JSONs; `server_cpu_s`: CPU of all servers over the run."""
-        latency_s = blocks(self._latencies)
+    def sections(
+        self,
+        reports: Sequence[Worker] = (),
+        server_cpu_s: float | None = None,
+        safety: SafetyReport = NOT_JUDGED,
+    ) -> Sections:
+        """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
         health = self._health(reports)
-        values = {
-            "rate": self._rate(health.scheduled_starts),
-            "outcomes": self._outcomes,
-            "outcome_shares": shares(self._outcomes),
-            "totals": self._totals,
-            "releases": self._releases,
-            "latency_s": latency_s,
-            "over_time": self._over_time.section(),
-            "attempts": {**block(self._attempts, unit_ns=1), "total": self._sums["window_attempts"]},
-            "votes": {"margin": {str(margin): count for margin, count in sorted(self._margins.items())}, **self._votes},
-            "split_votes": self._split_votes(),
-            "cost": self._cost(reports, server_cpu_s),
-            "instances": workers.instances(reports),
-            "generator": generator.judge_generator(health, self._facts),
-            "histograms": {
+        values = Measured(
+            duration_s=self._window.duration_s,
+            rate=self._rate(health.scheduled_starts),
+            outcomes=Outcomes(**self._outcomes),
+            outcome_shares=shares(self._outcomes),
+            totals=Outcomes(**self._totals),
+            releases=Releases(**self._releases),
+            latency_s=blocks(self._latencies),
+            over_time=self._over_time.section(),
+            attempts=Attempts(**fields_of(Latency.of(self._attempts, unit_ns=1)), total=self._sums["window_attempts"]),
+            votes=Votes(margin={str(margin): count for margin, count in sorted(self._margins.items())}, **self._votes),
+            split_votes=self._split_votes(),
+            cost=self._cost(reports, server_cpu_s),
+            generator=generator.judge_generator(health, self._facts),
+            safety=safety,
+            histograms={
                 **{name: histogram.encode() for name, histogram in self._latencies.items()},
                 "scheduler_lag": health.lag.encode(),
                 "timer_lateness": health.lateness.encode(),
                 **workers.reply_histograms(reports),
             },
-        }
+        )
         return Sections(values, tuple(self._warnings(values, reports)))
 
-    def _rate(self, scheduled_starts: int) -> dict[str, float | bool | None]:
+    def _rate(self, scheduled_starts: int) -> Rate:
         seconds, offered = self._window.duration_s, self._facts.rate_per_s
         due = self._sums["due"] + max(scheduled_starts - self._sums["records"], 0)
         if self._facts.due is not None:  # by the schedule: what a lost worker had to start stays due
@@ -139,22 +150,22 @@ class Fold:
         sustained = None
         if offered is not None and not self._facts.cut:
             sustained = self._sums["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
-        return {
-            "offered_per_s": offered,
-            "achieved_per_s": self._sums["granted"] / seconds if seconds > 0 else None,
-            "completed_per_s": self._sums["returned"] / seconds if seconds > 0 else None,
-            "sustained": sustained,
-        }
+        return Rate(
+            offered_per_s=offered,
+            achieved_per_s=self._sums["granted"] / seconds if seconds > 0 else None,
+            completed_per_s=self._sums["returned"] / seconds if seconds > 0 else None,
+            sustained=sustained,
+        )
 
-    def _split_votes(self) -> dict[str, float | int | None]:
+    def _split_votes(self) -> SplitVotes:
         attempts = self._sums["window_attempts"]
-        return {
-            "count": self._sums["split_votes"],
-            "operations": self._sums["split_operations"],
-            "ratio": self._sums["split_votes"] / attempts if attempts else None,
-        }
+        return SplitVotes(
+            count=self._sums["split_votes"],
+            operations=self._sums["split_operations"],
+            ratio=self._sums["split_votes"] / attempts if attempts else None,
+        )
 
-    def _cost(self, reports: Sequence[Worker], server_cpu_s: float | None) -> dict[str, float | None]:
+    def _cost(self, reports: Sequence[Worker], server_cpu_s: float | None) -> Cost:
         leases = self._totals["acquired"]
         statuses = [status for report in reports for status in report.get("instances") or ()]
         traffic = sum(int(status["bytes_sent"]) + int(status["bytes_received"]) for status in statuses)
@@ -162,13 +173,13 @@ class Fold:
         def per_lease(amount: float | None) -> float | None:
             return amount / leases if leases and amount is not None else None
 
-        return {
-            "commands_per_acquire": per_lease(sum(int(status["commands"]) for status in statuses) or None),
-            "round_trips_per_acquire": per_lease(self._sums["attempts"] + self._sums["releases"]),
-            "bytes_per_acquire": per_lease(traffic or None),
-            "client_cpu_us_per_cycle": per_lease(workers.cpu_s(reports) * 1e6 if reports else None),
-            "server_cpu_us_per_cycle": per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
-        }
+        return Cost(
+            commands_per_acquire=per_lease(sum(int(status["commands"]) for status in statuses) or None),
+            round_trips_per_acquire=per_lease(self._sums["attempts"] + self._sums["releases"]),
+            bytes_per_acquire=per_lease(traffic or None),
+            client_cpu_us_per_cycle=per_lease(workers.cpu_s(reports) * 1e6 if reports else None),
+            server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
+        )
 
     def _scheduled(self, reports: Sequence[Worker]) -> int:
         """Starts due in the whole run: by the schedule, or by what the workers say, whatever is more."""
@@ -191,17 +202,17 @@ class Fold:
             ),
         )
 
-    def _warnings(self, values: dict[str, Any], reports: Sequence[Worker]) -> list[str]:
+    def _warnings(self, values: Measured, reports: Sequence[Worker]) -> list[str]:
         found = workers.warnings(reports)
         whole = reports and not found  # what a killed worker did not report is not in Locust's table either
-        if (values["generator"]["cpu_ratio"] or 0) >= generator.BUSY_CORE:
+        if (values.generator.cpu_ratio or 0) >= generator.BUSY_CORE:
             found.append(generator.GENERATOR_BOUND)
-        if values["generator"]["verdict"] in generator.IN_DOUBT:
-            found.append(f"latencies are upper bounds, as the generator adds to them: {values['generator']['reason']}")
+        if values.generator.verdict in generator.IN_DOUBT:
+            found.append(f"latencies are upper bounds, as the generator adds to them: {values.generator.reason}")
         found += _failures(self._outcomes)
-        if values["rate"]["sustained"] is False:
+        if values.rate.sustained is False:
             found.append(
-                f"not sustained: {values['rate']['completed_per_s']:.1f} of {self._facts.rate_per_s:.1f} operations/s "
+                f"not sustained: {values.rate.completed_per_s:.1f} of {self._facts.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
         acquires = sum(self._totals.values())

@@ -13,15 +13,19 @@ Rules
 Source: Little's law L = λ·W for a closed system, where L must be the number of users.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Histogram
-from bench.measure.latency import block
+from bench.measure.latency import PERCENTILES, Latency
 from bench.measure.record import Records
+from bench.measure.section import Count, Section, says
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
@@ -33,7 +37,39 @@ LITTLE_TOLERANCE = 0.05
 BUSY_CORE = 0.9
 GENERATOR_BOUND = "generator-bound: the rate is a lower bound"
 
-Section = dict[str, float | int | str | None]
+GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
+
+
+class GeneratorHealth(Section, frozen=True, kw_only=True):
+    """The load generator's own health: whether the load is what it claims to be."""
+
+    cpu_ratio: Annotated[
+        float | None, says("CPU of the busiest load process ÷ one core; from 0.9 on the rate is a lower bound")
+    ]
+    scheduler_lag_p99_s: Annotated[float | None, says("99 % of the timers fired no later than this")]
+    timer_lateness_p99_s: Annotated[
+        float | None,
+        says(
+            "99 % of the waits for a due time (open loop) or the end of a think time (closed loop, where it is in no "
+            "latency) ended no later than this after it"
+        ),
+    ] = None
+    late_starts: Annotated[Count, says("open loop: operations that the timer began late (the generator's fault)")]
+    queued_starts: Annotated[Count, says("open loop: operations due while no caller was free (load)")]
+    littles_law_ratio: Annotated[
+        float | None, says("closed loop: time-average of callers at work or thinking ÷ users; must be 1")
+    ]
+    verdict: Annotated[
+        GeneratorWord,
+        says(
+            "INVALID, no figure means anything: in open loop less than 0.99 of the schedule started, in closed loop "
+            "with 8 users or more Little's ratio outside 0.95…1.05. LATE, latencies are upper bounds: at the p99, else "
+            "the highest percentile below it that both have, the timer's lateness (open loop) above 10 % of what "
+            "acquires took, or the scheduler's lag above half of it. UNKNOWN: too few samples to tell; latencies are "
+            "upper bounds, too"
+        ),
+    ]
+    reason: Annotated[str | None, says("why it is not VALID, else null")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +110,22 @@ def littles_law_ratio(busy: int, ended_in_window: int, kept_ns: float, facts: Fa
     return (busy + ended_in_window * (facts.think_mean_ns + kept_ns)) / span / facts.users
 
 
-def judge_generator(health: Health, facts: Facts) -> Section:
+def judge_generator(health: Health, facts: Facts) -> GeneratorHealth:
     """The section `generator`, with its verdict and the sentence that explains all but a VALID (None)."""
     reason = _open_loop_fault(health) if facts.rate_per_s is not None else _closed_loop_fault(health, facts)
-    verdict = "INVALID" if reason else "VALID"
+    verdict: GeneratorWord = "INVALID" if reason else "VALID"
     if reason is None:
         verdict, reason = _delays(health, facts)
-    return {
-        "cpu_ratio": health.cpu_ratio,
-        "scheduler_lag_p99_s": block(health.lag)["p99"],
-        "timer_lateness_p99_s": block(health.lateness)["p99"],
-        "late_starts": health.late_starts,
-        "queued_starts": health.queued_starts,
-        "littles_law_ratio": health.littles_law_ratio,
-        "verdict": verdict,
-        "reason": reason,
-    }
+    return GeneratorHealth(
+        cpu_ratio=health.cpu_ratio,
+        scheduler_lag_p99_s=Latency.of(health.lag).p99,
+        timer_lateness_p99_s=Latency.of(health.lateness).p99,
+        late_starts=health.late_starts,
+        queued_starts=health.queued_starts,
+        littles_law_ratio=health.littles_law_ratio,
+        verdict=verdict,
+        reason=reason,
+    )
 
 
 def _open_loop_fault(health: Health) -> str | None:
@@ -104,7 +140,7 @@ def _open_loop_fault(health: Health) -> str | None:
     return None
 
 
-def _delays(health: Health, facts: Facts) -> tuple[str, str | None]:
+def _delays(health: Health, facts: Facts) -> tuple[GeneratorWord, str | None]:
     """What the generator itself adds to each latency, against what is shown."""
     judged = [("its scheduler lagged by", health.lag, LAG_SHARE)] if health.lag.count else []
     if facts.rate_per_s is not None and (health.lateness.count or not health.queued_starts):
@@ -113,15 +149,15 @@ def _delays(health: Health, facts: Facts) -> tuple[str, str | None]:
     return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))
 
 
-def _against(acquire: Histogram, what: str, delay: Histogram, most: float) -> tuple[str, str | None]:
-    delays, took = block(delay), block(acquire)
-    at = next((name for name in _COMPARED if delays[name] is not None and took[name] is not None), None)
-    if at is None:
+def _against(acquire: Histogram, what: str, delay: Histogram, most: float) -> tuple[GeneratorWord, str | None]:
+    pairs = ((name, delay.percentile(PERCENTILES[name]), acquire.percentile(PERCENTILES[name])) for name in _COMPARED)
+    at, late_ns, took_ns = next((pair for pair in pairs if None not in pair), (None, None, None))
+    if late_ns is None or took_ns is None:
         return (
             "UNKNOWN",
             f"{delay.count} delays and {acquire.count} acquires are too few to tell whether it was in time",
         )
-    own, whole = float(delays[at] or 0), float(took[at] or 0)
+    own, whole = late_ns / 1e9, took_ns / 1e9
     if own <= most * whole:
         return "VALID", None
     return "LATE", (

@@ -7,12 +7,14 @@ Rules
 - `hold`: granted → release sent. `release`: sent → returned.
 - `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
 
-Source: the definitions of `result.schema.json`.
+Source: HdrHistogram, for the percentiles.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from msgspec.structs import asdict
@@ -27,8 +29,82 @@ from bench.measure.timeline import Timeline, timelines
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
-Block = dict[str, float | int | None]
-BlockOfAll = dict[str, float | int | list[str] | None]
+Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
+
+
+class Latency(Section, frozen=True, kw_only=True):
+    """Samples by percentile. They come from HDR histograms of three significant digits; count, mean, max are exact."""
+
+    count: Annotated[Count, says("number of samples")]
+    mean: Annotated[float | None, says("arithmetic mean; null without samples")]
+    p50: Annotated[float | None, says("50 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
+    p90: Annotated[float | None, says("90 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
+    p99: Annotated[float | None, says("99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
+    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
+    p9999: Annotated[float | None, says("99.99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
+    max: Annotated[float | None, says("largest sample; null without samples")]
+
+    @classmethod
+    def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Latency:
+        """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
+        return Latency(
+            count=histogram.count,
+            mean=_scaled(histogram.mean_ns, unit_ns),
+            max=_scaled(histogram.max_ns if histogram.count else None, unit_ns),
+            **{name: _scaled(histogram.percentile(percent), unit_ns) for name, percent in PERCENTILES.items()},
+        )
+
+
+class AllAcquires(Section, frozen=True, kw_only=True):
+    """Percentiles over all acquires, where one that failed took for ever.
+
+    JSON has no infinity, so an infinite one is null and named in `infinite`.
+    """
+
+    count: Annotated[Count, says("all acquires")]
+    failed: Annotated[Count, says("those of them that did not get the lock")]
+    infinite: Annotated[
+        tuple[Figure, ...],
+        says("the figures that are infinite: those that ten failed acquires or more reach (max: one)"),
+    ]
+    p50: Annotated[float | None, says("half of all acquires got the lock within it")]
+    p90: Annotated[float | None, says("90 % of all acquires got the lock within it")]
+    p99: Annotated[float | None, says("99 % of all acquires got the lock within it")]
+    p999: Annotated[float | None, says("99.9 % of all acquires got the lock within it")]
+    p9999: Annotated[float | None, says("99.99 % of all acquires got the lock within it")]
+    max: Annotated[float | None, says("all acquires got the lock within it")]
+
+
+class Latencies(Section, frozen=True, kw_only=True):
+    """Durations of the operations in the window."""
+
+    acquire: Annotated[Latency, says("acquired ones, from the intended start until acquire returned")]
+    acquire_all: Annotated[
+        AllAcquires, says("all acquires, from the intended start: what limits, compare and gate read as acquire.p99")
+    ]
+    acquire_service: Annotated[
+        Latency, says("acquired ones, from the actual start: what the lock took, without the generator's queue")
+    ]
+    acquire_failed: Annotated[
+        Latency,
+        says("all that did not get the lock, from the intended start; they count as misses of an objective"),
+    ]
+    release: Annotated[Latency, says("from before the release was sent until it returned")]
+    handoff: Annotated[
+        Latency,
+        says(
+            "the holder's release sent until the next grant of the resource, when at the release another caller was "
+            "waiting for it"
+        ),
+    ]
+    hold: Annotated[Latency, says("from the grant until the release was sent")]
+    wait: Annotated[
+        Latency,
+        says(
+            "acquired ones: from the actual start until the winning attempt began, so what other holders and lost "
+            "rounds cost"
+        ),
+    ]
 
 
 def durations(records: Records) -> dict[str, Values]:
@@ -71,53 +147,26 @@ def _handoffs(records: Records, timeline: Timeline, window: Window) -> Values:
     return np.asarray((granted[1:] - sent[:-1])[pairs][waiting > 0])
 
 
-class Latency(Section, frozen=True, kw_only=True):
-    """Figures of durations, from HDR histograms of nanoseconds (three digits); count, mean and max are exact.
-
-    A percentile is null when fewer than ten samples lie beyond it; mean and max are null without samples.
-    """
-
-    count: Annotated[Count, says("samples")]
-    mean: Annotated[float | None, says("arithmetic mean")]
-    p50: Annotated[float | None, says("50 % of the samples do not exceed it")]
-    p90: Annotated[float | None, says("90 % of the samples do not exceed it")]
-    p99: Annotated[float | None, says("99 % of the samples do not exceed it")]
-    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it")]
-    p9999: Annotated[float | None, says("99.99 % of the samples do not exceed it")]
-    max: Annotated[float | None, says("the largest sample")]
-
-    @classmethod
-    def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
-        """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
-        return cls(
-            count=histogram.count,
-            mean=_scaled(histogram.mean_ns, unit_ns),
-            max=_scaled(histogram.max_ns if histogram.count else None, unit_ns),
-            **{name: _scaled(histogram.percentile(percent), unit_ns) for name, percent in PERCENTILES.items()},
-        )
-
-
-def block(histogram: Histogram, unit_ns: float = 1e9) -> Block:
-    """`count mean p50 p90 p99 p999 p9999 max` of a histogram, in seconds unless `unit_ns` says otherwise."""
+def block(histogram: Histogram, unit_ns: float = 1e9) -> dict[str, Any]:
+    """The figures of a histogram by name."""
     return asdict(Latency.of(histogram, unit_ns))
 
 
-def block_of_all(acquired: Histogram, failed: int) -> BlockOfAll:
-    """`count failed infinite p50 p90 p99 p999 p9999 max` over acquired ones and `failed` others, in seconds.
-
-    JSON has no infinity: the figures that are infinite are null, and named in `infinite`.
-    """
+def block_of_all(acquired: Histogram, failed: int) -> AllAcquires:
+    """The figures over acquired ones and `failed` others, in seconds."""
     found = {name: acquired.percentile_with(failed, percent) for name, percent in PERCENTILES.items()}
     found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
-    infinite = [name for name, value in found.items() if value == inf]
-    figures = {name: None if value == inf else _scaled(value, 1e9) for name, value in found.items()}
-    return {"count": acquired.count + failed, "failed": failed, "infinite": infinite, **figures}
+    infinite = tuple(name for name, value in found.items() if value == inf)
+    figures: dict[str, Any] = {name: None if value == inf else _scaled(value, 1e9) for name, value in found.items()}
+    return AllAcquires(
+        count=acquired.count + failed, failed=failed, infinite=cast("tuple[Figure, ...]", infinite), **figures
+    )
 
 
-def blocks(histograms: Mapping[str, Histogram]) -> dict[str, Block | BlockOfAll]:
+def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
     """The section `latency_s`."""
     of_all = block_of_all(histograms["acquire"], histograms["acquire_failed"].count)
-    return {**{name: block(histograms[name]) for name in LATENCIES}, "acquire_all": of_all}
+    return Latencies(acquire_all=of_all, **{name: Latency.of(histograms[name]) for name in LATENCIES})
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

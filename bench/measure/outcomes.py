@@ -7,17 +7,77 @@ of acquired operations only. Source: the vote vocabulary of README; the packing 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.section import Count, Section, Share, says
 from bench.measure.timeline import Integers
 
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 
 Counts = dict[str, int]
+
+
+class Outcomes(Section, frozen=True, kw_only=True):
+    """Acquires by outcome."""
+
+    acquired: Annotated[Count, says("got the lock")] = 0
+    contended: Annotated[Count, says("a quorum refused: the lock is held")] = 0
+    split_vote: Annotated[Count, says("could not win, and saw no other quorum")] = 0
+    unreachable: Annotated[Count, says("a quorum was impossible")] = 0
+    too_late: Annotated[Count, says("a quorum granted, but nothing of the validity was left")] = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.acquired + self.contended + self.split_vote + self.unreachable + self.too_late
+
+
+class OutcomeShares(Section, frozen=True, kw_only=True):
+    """Each outcome ÷ all acquires; null when there were none."""
+
+    acquired: Annotated[Share | None, says("got the lock")] = None
+    contended: Annotated[Share | None, says("a quorum refused: the lock is held")] = None
+    split_vote: Annotated[Share | None, says("could not win, and saw no other quorum")] = None
+    unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
+    too_late: Annotated[Share | None, says("a quorum granted, but nothing of the validity was left")] = None
+
+
+class Releases(Section, frozen=True, kw_only=True):
+    """Releases by outcome."""
+
+    released: Annotated[Count, says("found ours on a quorum and deleted")] = 0
+    gone: Annotated[Count, says("no longer ours")] = 0
+    unreachable: Annotated[Count, says("neither could be established")] = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.released + self.gone + self.unreachable
+
+
+class Votes(Section, frozen=True, kw_only=True):
+    """Votes of the last round of each operation, as they stood when it closed."""
+
+    margin: Annotated[dict[str, Count], says("leases by vote margin = granted − quorum")]
+    granted: Annotated[Count, says("the key was set")]
+    refused: Annotated[Count, says("the key is held")]
+    errored: Annotated[Count, says("a definite error reply")]
+    silent: Annotated[Count, says("sent, no reply: may have happened")]
+    absent: Annotated[Count, says("not sent: down, lagging or abstaining")]
+    undecided: Annotated[Count, says("still open when the record was last written")]
+
+
+class SplitVotes(Section, frozen=True, kw_only=True):
+    """Rounds in which nobody could win: probable, as seen from one attempt."""
+
+    count: Annotated[Count, says("rounds")]
+    operations: Annotated[Count, says("operations with at least one")]
+    ratio: Annotated[Share | None, says("rounds ÷ all rounds")]
 
 
 def acquired(records: Records) -> NDArray[np.bool_]:
@@ -40,10 +100,10 @@ def add_counts(total: Counts, more: Counts) -> Counts:
     return {name: total.get(name, 0) + more.get(name, 0) for name in {**total, **more}}
 
 
-def shares(counts: Counts) -> dict[str, float | None]:
+def shares(counts: Counts) -> OutcomeShares:
     """Each count ÷ their sum (0…1); None for all when there is nothing."""
     total = sum(counts.values())
-    return {name: count / total if total else None for name, count in counts.items()}
+    return OutcomeShares(**{name: count / total if total else None for name, count in counts.items()})
 
 
 def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:

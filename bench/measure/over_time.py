@@ -7,11 +7,12 @@ Rules
   `outcomes`. `granted` counts leases by the moment of their grant: they add up to `rate.achieved_per_s`.
 - Percentiles are those of the slice alone, from HDR buckets to 1 %; fewer than ten samples beyond one: None.
 
-Source: the definitions of `result.schema.json`.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,13 @@ from bench.measure.facts import Facts, Window
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, highest_of_bucket
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.section import Amount, Count, Section, says
 from bench.measure.timeline import Integers
 
 MOST_SLICES = 60
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 _COARSE_BITS = 3  # 128 buckets per octave: 0.8 %
 _COARSE_BUCKETS = int(bucket_indices(np.array([HIGHEST_NS]))[0] >> _COARSE_BITS) + 1
-_PERCENTILES = {"p50_s": 50.0, "p90_s": 90.0, "p99_s": 99.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,34 @@ class Slices:
         return [float(edge) for edge in ((self.edges_ns()[:-1] - self.start_ns) / 1e9).round(6)]
 
 
-class OverTime:
+class AcquireOverTime(Section, frozen=True, kw_only=True):
+    """Latency of acquired ones from the intended start, percentiles to 1 %; null: fewer than ten samples beyond it."""
+
+    p50_s: Annotated[tuple[float | None, ...], says("half took no longer")]
+    p90_s: Annotated[tuple[float | None, ...], says("90 % took no longer")]
+    p99_s: Annotated[tuple[float | None, ...], says("99 % took no longer")]
+    max_s: Annotated[tuple[float | None, ...], says("the longest")]
+
+
+class OverTime(Section, frozen=True, kw_only=True):
+    """The run slice by slice, warm-up included; every array has one figure per slice.
+
+    Counts and latencies by intended start: the slices from start_s 0 on add up to outcomes.
+    """
+
+    origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
+    slice_s: Annotated[Amount, says("width of a slice")]
+    start_s: Annotated[
+        tuple[float, ...], says("start of each slice, from the start of the measured window; below 0: warm-up")
+    ]
+    granted: Annotated[tuple[Count, ...], says("leases granted in the slice, whenever their acquire began")]
+    outcomes: Annotated[dict[str, tuple[Count, ...]], says("acquires by outcome")]
+    split_votes: Annotated[tuple[Count, ...], says("rounds that were split votes")]
+    margin: Annotated[dict[str, tuple[Count, ...]], says("leases whose round closed, by vote margin")]
+    acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
+
+
+class SliceFold:
     """Adds up a run slice by slice; parts of a history as `Fold` gets them."""
 
     def __init__(self, facts: Facts, window: Window) -> None:
@@ -116,27 +144,32 @@ class OverTime:
         self._latency += flat.reshape(self._latency.shape).astype(np.int32)
         np.maximum.at(self._max_ns, place, took)
 
-    def section(self) -> dict[str, Any]:
+    def section(self) -> OverTime:
         """The section `over_time` so far."""
-        slices, whole = self.slices, self._latency.sum(axis=1)
-        return {
-            "origin_ns": slices.start_ns,
-            "slice_s": slices.duration_ns / slices.count / 1e9,
-            "start_s": slices.starts_s(),
-            "granted": self._granted.tolist(),
-            "outcomes": {name: counts.tolist() for name, counts in self._outcomes.items()},
-            "split_votes": self._split_votes.tolist(),
-            "margin": {str(margin): counts.tolist() for margin, counts in sorted(self._margins.items())},
-            "acquire": {
-                **{name: self._percentile(percent) for name, percent in _PERCENTILES.items()},
-                "max_s": [int(most) / 1e9 if count else None for most, count in zip(self._max_ns, whole, strict=True)],
-            },
-        }
+        slices = self.slices
+        return OverTime(
+            origin_ns=slices.start_ns,
+            slice_s=slices.duration_ns / slices.count / 1e9,
+            start_s=tuple(slices.starts_s()),
+            granted=tuple(self._granted.tolist()),
+            outcomes={name: tuple(counts.tolist()) for name, counts in self._outcomes.items()},
+            split_votes=tuple(self._split_votes.tolist()),
+            margin={str(margin): tuple(counts.tolist()) for margin, counts in sorted(self._margins.items())},
+            acquire=AcquireOverTime(
+                p50_s=self._percentile(50.0),
+                p90_s=self._percentile(90.0),
+                p99_s=self._percentile(99.0),
+                max_s=tuple(
+                    int(most) / 1e9 if count else None
+                    for most, count in zip(self._max_ns, self._latency.sum(axis=1), strict=True)
+                ),
+            ),
+        )
 
-    def _percentile(self, percent: float) -> list[float | None]:
-        return [
+    def _percentile(self, percent: float) -> tuple[float | None, ...]:
+        return tuple(
             _percentile(counts, percent, int(most)) for counts, most in zip(self._latency, self._max_ns, strict=True)
-        ]
+        )
 
 
 def _percentile(counts: NDArray[np.int32], percent: float, most_ns: int) -> float | None:

@@ -11,25 +11,19 @@ Source: `result.schema.json` beside this file, which documents every key.
 import contextlib
 import json
 import os
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.environment import Environment
+from bench.measure.histogram import Histogram
+from bench.measure.latency import block_of_all
 from bench.measure.section import Amount, Section, builtins_of, says
 from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-RESULT_KEYS = (
-    "schema_version", "kind", "id", "command", "scenario", "seed", "started_at", "duration_s", "interrupted",
-    "environment", "fleet", "rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "over_time",
-    "attempts", "votes", "split_votes", "cost", "instances", "generator", "safety", "faults", "thresholds", "warnings",
-    "verdict", "histograms",
-)  # fmt: skip
-
 Result = dict[str, Any]
 
 
@@ -46,17 +40,6 @@ class Document(Section, frozen=True, kw_only=True):
     interrupted: Annotated[bool, says("whether it was ended before its time")] = False
     seed: Annotated[int | None, says("every random choice follows from it")] = None
     warnings: Annotated[tuple[str, ...], says("what a reader must know about these figures")] = ()
-
-
-def assemble(sections: Mapping[str, Any]) -> Result:
-    """The result, in the order of `RESULT_KEYS`; `schema_version` and `kind` are added.
-
-    Raises ValueError naming keys that are missing or unknown.
-    """
-    given = {"schema_version": SCHEMA_VERSION, "kind": "run", **sections}
-    if wrong := set(RESULT_KEYS) ^ set(given):
-        raise ValueError(f"a result has the keys of RESULT_KEYS only; missing or unknown: {', '.join(sorted(wrong))}")
-    return {key: given[key] for key in RESULT_KEYS}
 
 
 def write_result(result: Result | Document, folder: Path) -> Path:
@@ -97,21 +80,24 @@ def read_result(place: Path) -> Result:
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
-    return _with_evidence(result)
+    return _upgraded(result)
 
 
-_TESTS = {"contested_leases", "tested_leases"}
-
-
-def _with_evidence(result: Result) -> Result:
-    """`result`; in one that was stored before leases were tested, SAFE is NOT TESTED."""
-    safety, verdict = result.get("safety"), result.get("verdict")
+def _upgraded(result: Result) -> Result:
+    """Return `result` with what a run of an earlier release lacks; where leases were not tested, SAFE is NOT TESTED."""
+    safety, verdict, latency_s = (result.get(name) for name in ("safety", "verdict", "latency_s"))
     if isinstance(safety, dict) and isinstance(verdict, dict) and safety.keys() & _TESTS == {"contested_leases"}:
         safety |= {"violations": safety["service_faults"], "tested_leases": 0, "upper_bound_95": None}
         if safety["verdict"] == "SAFE":
             safety |= {"verdict": "NOT TESTED", "reason": "stored before leases were tested"}
         verdict["word"] = safety["verdict"] if verdict["status"] == "pass" else verdict["status"].upper()
+    if isinstance(latency_s, dict) and "acquire_all" not in latency_s:  # before 2026-11-22
+        acquired = Histogram.decode(result["histograms"]["acquire"])
+        latency_s["acquire_all"] = builtins_of(block_of_all(acquired, latency_s["acquire_failed"]["count"]))
     return result
+
+
+_TESTS = {"contested_leases", "tested_leases"}
 
 
 def schema(kind: str = "result") -> dict[str, Any]:
@@ -122,5 +108,5 @@ def schema(kind: str = "result") -> dict[str, Any]:
     text = (resources.files("bench.measure") / f"{kind}.schema.json").read_text("utf-8")
     document = dict(json.loads(text))
     if kind != "result":
-        document.setdefault("$defs", {})["run"] = schema()
+        document.setdefault("$defs", {})["run"] = {**schema(), "$id": "urn:lockbench:result:1"}
     return document

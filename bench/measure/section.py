@@ -18,13 +18,11 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from bench.errors import UsageError
+from bench.scenario.model import says
+
+__all__ = ("Amount", "Count", "Section", "Share", "builtins_of", "says", "schema_of", "typed")
 
 Found = TypeVar("Found")
-
-
-def says(sentence: str) -> Meta:
-    """Return what a field means, for the schema."""
-    return Meta(description=sentence)
 
 
 Count = Annotated[int, Meta(ge=0)]
@@ -48,6 +46,13 @@ class Section(Struct, frozen=True, kw_only=True):
     def keys(self) -> Iterator[str]:
         """Return the fields' names."""
         return iter(self.__struct_fields__)
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Return the fields with their names."""
+        return ((name, getattr(self, name)) for name in self.keys())
 
 
 def builtins_of(section: object) -> Any:

@@ -4,14 +4,20 @@ Rules: counts add up, histograms merge, a worker that never reported its end is 
 measured; it is only put together. Source: the folder protocol of a run (README of this folder).
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from bench.measure.histogram import Histogram
-from bench.measure.latency import block
+from bench.measure.latency import Latency
 from bench.measure.outcomes import add_counts
+from bench.measure.run_result import InstanceReport
+from bench.measure.section import typed
 
 Worker = Mapping[str, Any]
 
@@ -100,20 +106,20 @@ def warnings(workers: Sequence[Worker]) -> list[str]:
     ]
 
 
-def instances(workers: Sequence[Worker]) -> list[dict[str, Any]]:
+def instances(workers: Sequence[Worker]) -> list[InstanceReport]:
     """The section `instances`: each instance as all workers together saw it, with its reply times in seconds."""
     count = max((len(worker.get("instances") or ()) for worker in workers), default=0)
     return [_instance(workers, index) for index in range(count)]
 
 
-def _instance(workers: Sequence[Worker], index: int) -> dict[str, Any]:
+def _instance(workers: Sequence[Worker], index: int) -> InstanceReport:
     seen = [worker["instances"][index] for worker in workers if len(worker.get("instances") or ()) > index]
     worst = max(seen, key=lambda status: STATES.index(status["state"]))
     merged = {**worst, **{name: sum(int(status.get(name) or 0) for status in seen) for name in _SUMS}}
     merged["errors"] = {}
     for status in seen:
         merged["errors"] = add_counts(merged["errors"], status.get("errors") or {})
-    return {**merged, "reply_s": block(_replies(workers, index))}
+    return replace(typed(merged, InstanceReport, "a worker's note"), reply_s=Latency.of(_replies(workers, index)))
 
 
 def reply_histograms(workers: Sequence[Worker]) -> dict[str, str]:

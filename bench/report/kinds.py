@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
+from bench.measure import run_result
 from bench.measure.result import Document
 from bench.measure.section import typed
 from bench.report import summary
@@ -34,7 +35,7 @@ _FOLDERS = {
     "split-votes": "split_votes",
 }
 # Kinds whose results have a type: a module `result` with a `RESULT` in the question's folder.
-TYPED: tuple[str, ...] = ("crash", "fsync", "observe", "split-votes")
+TYPED: tuple[str, ...] = ("crash", "fsync", "observe", "run", "split-votes")
 
 
 def type_of(kind: str) -> type[Document]:
@@ -84,8 +85,8 @@ def cases_of(result: Result | Document) -> Suite:
 
 def room_of(kind: str, room: str) -> ModuleType | None:
     """Return the module `words` or `figures` of the question whose results are of `kind`; None if it has none."""
-    if kind == "run" and room == "words":
-        return summary
+    if kind == "run":
+        return {"words": summary, "result": run_result}.get(room)
     name = f"bench.experiments.{_FOLDERS.get(kind)}.{room}"
     return import_module(name) if kind in _FOLDERS and find_spec(name) else None
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from bench.gates.threshold import read_thresholds
@@ -20,8 +20,7 @@ from bench.measure.environment import describe_environment
 from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
-from bench.measure.result import Result, assemble
-from bench.measure.section import builtins_of
+from bench.measure.run_result import InfoDelta, InstanceReport, RunResult, SafetyReport, fields_of
 from bench.measure.steady import steady_state
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
@@ -38,11 +37,9 @@ from bench.topology.probe import LeakCount, leaked_keys
 from bench.workloads.arrivals import due_between
 from lockcore.clock import NS_PER_MS
 
-Section = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RunEvidence:
     """All that a run left. `counters` and `server_cpu_s` as `Counters.section` returns them."""
 
     scenario: Scenario
@@ -52,45 +49,43 @@ class Evidence:
     course: Course
     window: Window
     timeline: Timeline
-    counters: Sequence[Section]
+    counters: Sequence[InfoDelta]
     server_cpu_s: float | None
 
 
-def conclude(evidence: Evidence, **identity: Any) -> Result:
-    """Return the result; `identity` gives its `id`, `command` and `started_at`."""
+def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], started_at: str) -> RunResult:
+    """Return the result."""
     scenario, course = evidence.scenario, evidence.course
     reports = workers.read_workers(evidence.workdir)
-    folded, safety, used = _judge(evidence, reports)
+    folded, used = _judge(evidence, reports)
     asked = sorted(used) if course.orderly else range(scenario.resources)  # a killed caller's last lock has no record
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
     if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
-    instances = _instances(evidence, folded.values["instances"], leaks)
-    judged = {**folded.values, "safety": safety, "duration_s": evidence.window.duration_s}
+    instances = _instances(evidence, workers.instances(reports), leaks)
+    measured = folded.values
     breaks = (*course.deaths, *evidence.timeline.absences(), *evidence.servers.losses())
-    void = invalidities(folded.values, breaks)
-    thresholds = [threshold.judge(judged, void) for threshold in read_thresholds(scenario.thresholds)]
-    return assemble(
-        {
-            **identity,
-            **folded.values,
-            "scenario": scenario.to_json(),
-            "seed": scenario.seed,
-            "duration_s": evidence.window.duration_s,
-            "interrupted": course.interrupted,
-            "environment": builtins_of(describe_environment()),
-            "fleet": evidence.servers.section(),
-            "instances": instances,
-            "safety": safety,
-            "faults": evidence.timeline.section(),
-            "thresholds": thresholds,
-            "warnings": [*folded.warnings, *_warnings(evidence, instances, reports, safety)],
-            "verdict": judge_run(folded.values, safety, breaks, thresholds, interrupted=course.interrupted),
-        }
+    void = invalidities(measured, breaks)
+    thresholds = tuple(threshold.judge(measured, void) for threshold in read_thresholds(scenario.thresholds))
+    return RunResult(
+        **fields_of(measured),
+        id=run_id,
+        command=tuple(command),
+        started_at=started_at,
+        scenario=scenario.shown(),
+        seed=scenario.seed,
+        interrupted=course.interrupted,
+        environment=describe_environment(),
+        fleet=evidence.servers.section(),
+        instances=instances,
+        faults=evidence.timeline.section(),
+        thresholds=thresholds,
+        warnings=(*folded.warnings, *_warnings(evidence, instances, reports, measured.safety)),
+        verdict=judge_run(measured, breaks, thresholds, interrupted=course.interrupted),
     )
 
 
-def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Sections, Section, set[int]]:
+def _judge(evidence: RunEvidence, reports: Sequence[workers.Worker]) -> tuple[Sections, set[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for."""
     total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
     parts = history_parts(evidence.workdir)
@@ -105,12 +100,13 @@ def _judge(evidence: Evidence, reports: Sequence[workers.Worker]) -> tuple[Secti
         oracle.add(history.records, history.lost)
         holders.add(history.records, oracle.violated_resources)
         used.update(np.unique(history.records["resource"]).tolist())
-    safety = {**oracle.report(torn, missing).to_json(), "holders": holders.section()}
-    sections, drift = total.sections(reports, evidence.server_cpu_s), steady_state(total.leases_per_tenth).warning
-    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), safety, used
+    safety = msgspec.structs.replace(oracle.report(torn, missing), holders=holders.section())
+    sections = total.sections(reports, evidence.server_cpu_s, safety)
+    drift = steady_state(total.leases_per_tenth).warning
+    return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), used
 
 
-def _due(evidence: Evidence) -> Due | None:
+def _due(evidence: RunEvidence) -> Due | None:
     """What the schedule wanted until the window's end, whoever was left to start it; None in closed loop."""
     scenario, window = evidence.scenario, evidence.window
     if scenario.rate_per_s is None:
@@ -125,10 +121,10 @@ def _due(evidence: Evidence) -> Due | None:
 
 
 def _circumstances(
-    evidence: Evidence, reports: Sequence[workers.Worker], recorded: Mapping[tuple[int, int], int]
+    evidence: RunEvidence, reports: Sequence[workers.Worker], recorded: Mapping[tuple[int, int], int]
 ) -> Circumstances:
     about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
-    commands = [info["commands_processed"] for info in evidence.counters]
+    commands = [info.commands_processed for info in evidence.counters]
     ended = (*course.deaths, *course.casualties)
     missing = holes(reports, recorded, read_open(evidence.workdir), evidence.scenario.processes, "; ".join(ended))
     return Circumstances(
@@ -136,7 +132,7 @@ def _circumstances(
         fault_spans_ns=evidence.timeline.spans_ns(),
         clock=course.clock,
         missing=(*ended, *missing),
-        commands=None if None in commands else sum(commands),
+        commands=None if None in commands else sum(filter(None, commands)),
     )
 
 
@@ -145,30 +141,32 @@ def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
     return (f"{key_prefix}r{index}" for index in resources)
 
 
-def _instances(evidence: Evidence, seen: Sequence[Section], leaks: Sequence[LeakCount]) -> list[Section]:
+def _instances(
+    evidence: RunEvidence, seen: Sequence[InstanceReport], leaks: Sequence[LeakCount]
+) -> tuple[InstanceReport, ...]:
     """What the load saw of each instance, beside what the instance says itself."""
     rows = []
     for index, (fact, info, leak) in enumerate(zip(evidence.servers.facts, evidence.counters, leaks, strict=True)):
-        status = (
-            seen[index]
-            if index < len(seen)
-            else {"index": index, "address": fact.address, "state": "unknown", "errors": {}}
-        )
-        cpu_s, commands = info["cpu_s"], info["commands_processed"]
+        nothing = InstanceReport(index=index, address=fact.address, state="unknown")
+        status = seen[index] if index < len(seen) else nothing
+        cpu_s, commands = info.cpu_s, info.commands_processed
         rows.append(
-            {
-                **status,
-                "server": f"{fact.server} {fact.version}" if fact.server else status.get("server"),
-                "cpu_us_per_command": cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
-                "info": info,
-                "leaked_keys": leak.found,
-            }
+            msgspec.structs.replace(
+                status,
+                server=f"{fact.server} {fact.version}" if fact.server else status.server,
+                cpu_us_per_command=cpu_s * 1e6 / commands if cpu_s is not None and commands else None,
+                info=info,
+                leaked_keys=leak.found,
+            )
         )
-    return rows
+    return tuple(rows)
 
 
 def _warnings(
-    evidence: Evidence, instances: Sequence[Section], reports: Sequence[workers.Worker], safety: Section
+    evidence: RunEvidence,
+    instances: Sequence[InstanceReport],
+    reports: Sequence[workers.Worker],
+    safety: SafetyReport,
 ) -> Iterator[str]:
     for instance in instances:
         yield from _instance_warnings(instance)
@@ -179,18 +177,18 @@ def _warnings(
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
     for name, number in workers.figures(reports).items():
         yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
-    if safety["verdict"] == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
-        yield f"safety is unknown: {safety['reason']}"
+    if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
+        yield f"safety is unknown: {safety.reason}"
     yield from evidence.timeline.warnings()
     yield from evidence.servers.warnings()
 
 
-def _instance_warnings(instance: Section) -> Iterator[str]:
-    left, silence = instance["leaked_keys"], instance["info"]["warning"]
+def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
+    left, silence = instance.leaked_keys, instance.info.warning if instance.info else None
     said = []
-    if instance["state"] != "voting":
-        said.append(f"{instance['state']} at the end" + (f" ({instance['reason']})" if instance.get("reason") else ""))
-    if left is None and silence and instance.get("reason"):  # one cause, said once
+    if instance.state != "voting":
+        said.append(f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else ""))
+    if left is None and silence and instance.reason:  # one cause, said once
         said.append("neither its counters nor its keys could be looked at")
     else:
         said += [str(silence)] if silence else []
@@ -199,4 +197,4 @@ def _instance_warnings(instance: Section) -> Iterator[str]:
         words = "keys of this run were left, and have" if left > 1 else "key of this run was left, and has"
         said.append(f"{left} {words} been unlinked")
     if said:
-        yield f"instance #{instance['index']} ({instance['address']}): {'; '.join(said)}"
+        yield f"instance #{instance.index} ({instance.address}): {'; '.join(said)}"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.run_result import InjectedFault
 from bench.topology.faults.injection import FaultOrder, Injection
 
 Span = tuple[int, int]
@@ -45,29 +46,29 @@ class Event:
     failed: str | None = None
     detail: dict[str, Any] = field(default_factory=dict)
 
-    def to_json(self, start_ns: int | None) -> dict[str, Any]:
-        """The entry of the section `faults`; `start_ns`: of the measured window, from which `…_s` count."""
+    def entry(self, start_ns: int | None) -> InjectedFault:
+        """Return what the result says of it; `start_ns`: of the measured window, from which `…_s` count."""
         order = self.order
 
         def since_start(at_ns: int | None) -> float | None:
             return None if at_ns is None or start_ns is None else (at_ns - start_ns) / _S
 
-        return {
-            "kind": order.kind,
-            "target": order.target,
-            "params": dict(order.written),
-            "phase": order.phase,
-            "at_s": order.at_ms / 1000,
-            "for_s": None if order.lasts_ms is None else order.lasts_ms / 1000,
-            "begun_s": since_start(self.begun_ns),
-            "ended_s": since_start(self.ended_ns),
-            "begun_ns": self.begun_ns,
-            "in_force_ns": self.in_force_ns,
-            "ended_ns": self.ended_ns,
-            "skipped": self.skipped,
-            "failed": self.failed,
-            "detail": dict(self.detail),
-        }
+        return InjectedFault(
+            kind=order.kind,
+            target=order.target,
+            params=dict(order.written),
+            phase="random" if order.phase == "random" else "fixed",
+            at_s=order.at_ms / 1000,
+            for_s=None if order.lasts_ms is None else order.lasts_ms / 1000,
+            begun_s=since_start(self.begun_ns),
+            ended_s=since_start(self.ended_ns),
+            begun_ns=self.begun_ns,
+            in_force_ns=self.in_force_ns,
+            ended_ns=self.ended_ns,
+            skipped=self.skipped,
+            failed=self.failed,
+            detail=dict(self.detail),
+        )
 
     def sentence(self) -> str | None:
         """What has to be said about it beside the figures, or None."""
@@ -140,10 +141,10 @@ class Timeline:
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
-    def section(self) -> list[dict[str, Any]]:
+    def section(self) -> tuple[InjectedFault, ...]:
         """The section `faults` of a result."""
         start_ns = self._span[0] if self._span else None
-        return [event.to_json(start_ns) for event in self.events]
+        return tuple(event.entry(start_ns) for event in self.events)
 
     def warnings(self) -> list[str]:
         """One sentence for each fault that was skipped or failed, but for those of `absences`."""

@@ -12,17 +12,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.run_result import JudgedThreshold, Measured
 from bench.measure.timeline import Integers
 from bench.safety.judge import NO_ATTEMPTS, Judge
 
@@ -62,8 +64,8 @@ class _Course:
     errors: Counter[str] = field(default_factory=Counter)
 
 
-def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:") -> Mapping[str, Any]:
-    """Load `lock` and return sections of a result (rate, outcomes, latency_s, safety, …) and `errors` by type.
+def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:") -> tuple[Measured, dict[str, int]]:
+    """Load `lock` and return what was measured and judged, and the errors by type.
 
     Raises RuntimeError when callers do not come back within a minute after the end.
     """
@@ -78,7 +80,7 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:
         thread.join(load.warmup_s + load.seconds + STRAGGLER_S)
     if any(thread.is_alive() for thread in threads):
         raise RuntimeError(f"a caller is still inside the lock {STRAGGLER_S:.0f} s after the end")
-    return _sections(course, Window(start_ns, course.stop_ns))
+    return _measured(course, Window(start_ns, course.stop_ns)), dict(course.errors)
 
 
 def _call(course: _Course, caller: int) -> None:
@@ -104,18 +106,13 @@ def _call(course: _Course, caller: int) -> None:
         rows.append((*row, granted or ended, resource, caller, outcome, 0, 1, caller << 40 | len(rows), len(rows) + 1))
 
 
-def _sections(course: _Course, window: Window) -> Mapping[str, Any]:
+def _measured(course: _Course, window: Window) -> Measured:
     load = course.load
     records = np.array(list(chain.from_iterable(course.rows)), RECORD_DTYPE)
     oracle = Judge(int(load.ttl_s * 1000))
     oracle.add(records, _asked(records) if load.hold_s else NO_ATTEMPTS)
-    sections = fold(records, window, Facts(instances=1, users=load.callers))
-    return {
-        **sections.values,
-        "duration_s": window.duration_s,
-        "safety": oracle.report().to_json(),
-        "errors": dict(course.errors),
-    }
+    folded = fold(records, window, Facts(instances=1, users=load.callers))
+    return structs.replace(folded.values, safety=oracle.report())
 
 
 def _asked(records: Records) -> Integers:
@@ -132,8 +129,8 @@ def _asked(records: Records) -> Integers:
     return np.concatenate(rows)
 
 
-def judge_thresholds(sections: Mapping[str, Any], expressions: Sequence[str]) -> list[dict[str, Any]]:
-    """The entry of every threshold, as in a result. Raises UsageError for a wrong expression."""
+def judge_thresholds(measured: Measured, expressions: Sequence[str]) -> list[JudgedThreshold]:
+    """Judge every limit. Raises UsageError for a wrong expression."""
     from bench.gates.threshold import read_thresholds
 
-    return [threshold.judge(sections) for threshold in read_thresholds(expressions)]
+    return [threshold.judge(measured) for threshold in read_thresholds(expressions)]

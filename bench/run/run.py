@@ -16,11 +16,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from msgspec import structs
+
 from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import read_thresholds
-from bench.measure.result import Result, write_result
+from bench.measure.result import write_result
+from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
-from bench.run.conclude import Evidence, conclude, key_names
+from bench.run.conclude import RunEvidence, conclude, key_names
 from bench.run.faults import Timeline
 from bench.run.follow import Course, Show, follow
 from bench.run.interrupt import Interrupts
@@ -54,7 +57,7 @@ class Order:
     allow_skipped: bool = False
 
 
-def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done:
+def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
     """Run `order`, showing its progress, and return its result, which is written by then if it can be.
 
     `interrupts`: entered by the caller; with a result returned, they only count. Raises BenchError when the run cannot
@@ -69,7 +72,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done:
 
 def run_on(
     servers: Servers, order: Order, interrupts: Interrupts, show: Show, *, environ: Mapping[str, str] = os.environ
-) -> Done:
+) -> Done[RunResult]:
     """Run `order` on servers that are there and stay: one run of several. `environ`: of the load's processes.
 
     Raises as `run_scenario` does; the servers must have been opened for the scenario's own faults.
@@ -91,18 +94,15 @@ def run_on(
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
             raise KeyboardInterrupt
-        evidence = Evidence(
+        evidence = RunEvidence(
             scenario, servers, workdir, plan.key_prefix, course, course.window, timeline, *counters.section()
         )
-        identity = {
-            "id": order.run_id,
-            "command": list(order.command),
-            "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
-        }
-        result = conclude(evidence, **identity)
-        result["warnings"] += telemetry.finish(result["safety"], hurried=course.interrupted)
-        code = exit_code(result["verdict"], interrupted=interrupts.count > 0)  # also while it was judged
-        result["verdict"]["exit_code"] = code
+        started = f"{started_at:%Y-%m-%dT%H:%M:%SZ}"
+        result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
+        troubles = telemetry.finish(result.safety, hurried=course.interrupted)
+        code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
+        verdict = structs.replace(result.verdict, exit_code=code)
+        result = structs.replace(result, warnings=(*result.warnings, *troubles), verdict=verdict)
         return Done(result, *_stored(result, order, workdir, code))
 
 
@@ -110,7 +110,7 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
     return read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
 
 
-def _stored(result: Result, order: Order, workdir: Path, code: int) -> tuple[Path | None, int, str]:
+def _stored(result: RunResult, order: Order, workdir: Path, code: int) -> tuple[Path | None, int, str]:
     """Store what there is; a full disk takes neither the result, which can still be shown, nor 130 from the code."""
     path = None
     if order.folder is None:

@@ -12,22 +12,22 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.run_result import FleetFacts, InfoDelta, InstanceFacts, SyncLatency
 from bench.recipes.registry import find_recipe
 from bench.recipes.replica_failover import replicate
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
-from bench.topology.disk import SyncLatency, fdatasync_latency
+from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.guard import Guard
-from bench.topology.probe import InfoSnapshot, InstanceFacts, delta, info_snapshot, inspect, require_independent
+from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
 from bench.topology.server import find_server
 
 WORK_PREFIX = "lockbench-run-"
@@ -52,16 +52,15 @@ class Servers:
         """Where the load connects: through proxies if a fault needs them."""
         return self.site.urls if self.fleet else self.urls
 
-    def section(self) -> dict[str, Any]:
+    def section(self) -> FleetFacts:
         """The section `fleet` of a result: who serves, how durable, on what disk."""
-        server = asdict(self.fleet.server) if self.fleet else None
-        return {
-            "started": self.fleet is not None,
-            "server": server,
-            "fsync": self.fleet.fsync if self.fleet else None,
-            "fdatasync_s": asdict(self.disk) if self.disk else None,
-            "instances": [asdict(fact) for fact in self.facts],
-        }
+        return FleetFacts(
+            started=self.fleet is not None,
+            server=self.fleet.server if self.fleet else None,
+            fsync=self.fleet.fsync if self.fleet else None,
+            fdatasync_s=self.disk,
+            instances=self.facts,
+        )
 
     def losses(self) -> list[str]:
         """One sentence for each server of ours that has ended, once every fault is undone: nobody ordered that."""
@@ -159,11 +158,11 @@ class Counters:
         """Read the counters now."""
         return cls(tuple(urls), info_snapshot(urls))
 
-    def section(self) -> tuple[list[dict[str, Any]], float | None]:
+    def section(self) -> tuple[list[InfoDelta], float | None]:
         """Per instance what it did since `start`, and the CPU seconds of all (None unless all are known)."""
         deltas = [delta(old, new) for old, new in zip(self.before, info_snapshot(self.urls), strict=True)]
         known = [change.cpu_s for change in deltas if change.cpu_s is not None]
-        return [asdict(change) for change in deltas], sum(known) if len(known) == len(deltas) else None
+        return deltas, sum(known) if len(known) == len(deltas) else None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.errors import BenchError
+from bench.measure.run_result import SafetyReport
 from bench.run.faults import Timeline
 from bench.run.servers import Servers
 from bench.safety.live import LiveJudge
@@ -44,7 +45,7 @@ class RunTelemetry:
             self._servers.start()
             self._exporter.start()
 
-    def finish(self, safety: Mapping[str, Any], *, hurried: bool = False) -> list[str]:
+    def finish(self, safety: SafetyReport, *, hurried: bool = False) -> list[str]:
         """Export what the run came to; return warnings. The run's folder must still be there.
 
         `hurried`: somebody waits for the end, so a collector gets little time.

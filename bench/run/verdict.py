@@ -19,6 +19,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import sentence
 from bench.measure import verdict as words
 from bench.measure.result import Document, Result, write_result
+from bench.measure.run_result import JudgedThreshold, Measured
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict, conclude
 
 INTERRUPTED = words.INTERRUPTED_CODE
@@ -27,31 +28,30 @@ _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.U
 
 
 def judge_run(
-    sections: Mapping[str, Any],
-    safety: Mapping[str, Any],
+    measured: Measured,
     deaths: Sequence[str],
-    thresholds: Sequence[Mapping[str, Any]] = (),
+    thresholds: Sequence[JudgedThreshold] = (),
     *,
     interrupted: bool = False,
-) -> dict[str, Any]:
-    """Return the section `verdict`: `status`, the `word` for it, its `evidence` and the sentences that explain it.
+) -> Verdict:
+    """Return the run's verdict.
 
     `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them; `interrupted`: by Ctrl-C.
     """
-    invalid = invalidities(sections, deaths)
-    by_status = {status: [sentence(one) for one in thresholds if one["status"] == status] for status in _JUDGED}
+    safety, invalid = measured.safety, invalidities(measured, deaths)
+    by_status = {status: [sentence(one) for one in thresholds if one.status == status] for status in _JUDGED}
     found = {
-        words.VIOLATED: [str(safety["reason"])] if safety["verdict"] == "VIOLATED" else [],
+        words.VIOLATED: [str(safety.reason)] if safety.verdict == "VIOLATED" else [],
         words.FAIL: [] if invalid else by_status["fail"],
         words.INVALID: invalid,
         words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
-        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(sections), *by_status["inconclusive"]],
+        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *by_status["inconclusive"]],
     }
-    evidence = (Evidence.none_in("tested leases", safety["tested_leases"], TESTED_LEAST),)
-    word = _OF_SAFETY.get(safety["verdict"], words.UNKNOWN)
+    evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
+    word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)
     if word is not words.SAFE and not any(found.values()):
-        return Verdict.of(word, word.exit_code, evidence, ()).to_json()
-    return conclude(words.SAFE, evidence, found, thin=words.NOT_TESTED).to_json()
+        return Verdict.of(word, word.exit_code, evidence, ())
+    return conclude(words.SAFE, evidence, found, thin=words.NOT_TESTED)
 
 
 def exit_code(verdict: Mapping[str, Any] | Verdict, *, interrupted: bool) -> int:
@@ -59,18 +59,18 @@ def exit_code(verdict: Mapping[str, Any] | Verdict, *, interrupted: bool) -> int
     return INTERRUPTED if interrupted else int(verdict["exit_code"])
 
 
-def invalidities(sections: Mapping[str, Any], deaths: Sequence[str]) -> list[str]:
+def invalidities(measured: Measured, deaths: Sequence[str]) -> list[str]:
     """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
-    generator = sections["generator"]
-    claim = [f"the load was not what it claims: {generator['reason']}"] if generator["verdict"] == "INVALID" else []
+    generator = measured.generator
+    claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
     return [*deaths, *claim]
 
 
-def _nothing_granted(sections: Mapping[str, Any]) -> list[str]:
+def _nothing_granted(measured: Measured) -> list[str]:
     """Outcomes count what was due in the window, the rate what was granted in it: in a long queue these are others."""
-    if sections["outcomes"]["acquired"]:
+    if measured.outcomes.acquired:
         return []
-    if sections["rate"]["achieved_per_s"]:
+    if measured.rate.achieved_per_s:
         return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
     return ["no lease was granted in the measured window"]
 

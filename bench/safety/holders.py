@@ -12,7 +12,6 @@ Source: `operations.order_leases` and `rules.service_faults`; the slices of benc
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from bench.measure.outcomes import acquired
 from bench.measure.over_time import Slices
 from bench.measure.record import Records
+from bench.measure.run_result import Holder
 from bench.measure.timeline import Integers, timelines
 from bench.safety import rules
 from bench.safety.operations import order_leases
@@ -67,22 +67,22 @@ class Holders:
         self._held.sort(key=lambda held: held.rank, reverse=True)
         del self._held[MOST_RESOURCES:]
 
-    def section(self) -> list[dict[str, Any]]:
+    def section(self) -> tuple[Holder, ...]:
         """One entry per resource, the most troubled first; times in µs from the start of the measured window."""
         most = MOST_LEASES // max(len(self._held), 1)
         entries = []
         for held in self._held:
             chosen = _chosen(held, most, self._slices.duration_ns // 2_000)
             entries.append(
-                {
-                    "resource": held.resource,
-                    "leases": len(held.table),
-                    "held_ratio": list(held.ratio),
-                    "spans_us": [[int(held.table[a, 0]), int(held.table[a:b, 1].max())] for a, b in chosen],
-                    "rows": [row for a, b in chosen for row in held.table[a:b].tolist()],
-                }
+                Holder(
+                    resource=held.resource,
+                    leases=len(held.table),
+                    held_ratio=held.ratio,
+                    spans_us=tuple((int(held.table[a, 0]), int(held.table[a:b, 1].max())) for a, b in chosen),
+                    rows=tuple(tuple(row) for a, b in chosen for row in held.table[a:b].tolist()),
+                )
             )
-        return entries
+        return tuple(entries)
 
     def _of(self, resource: int, records: Records) -> _Held:
         names = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns")

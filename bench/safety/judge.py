@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, Records
+from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
 from bench.safety import rules
@@ -21,8 +22,6 @@ from bench.safety.report import (
     EXAMPLES_PER_KIND,
     VIOLATIONS,
     Circumstances,
-    Incident,
-    SafetyReport,
     blame,
     ignorance,
     not_tested,
@@ -38,7 +37,7 @@ class Judge:
         self._ttl_ms = ttl_ms
         self._circumstances = circumstances or Circumstances()
         self._counts: Counter[str] = Counter()
-        self._examples: list[Incident] = []
+        self._examples: list[Example] = []
         self._failure: str | None = None
 
     def add(self, records: Records, lost: Integers = NO_ATTEMPTS) -> None:
@@ -91,10 +90,10 @@ class Judge:
             contested_leases=counts["contested"],
             tested_leases=tested,
             upper_bound_95=3 / tested if verdict == "SAFE" else None,
-            examples=tuple(self._example(incident) for incident in self._examples),
+            examples=tuple(self._examples),
         )
 
-    def _verdict(self, unknown: str | None) -> tuple[str, str | None]:
+    def _verdict(self, unknown: str | None) -> tuple[SafetyWord, str | None]:
         seen = [f"{self._counts[kind]} × {kind.replace('_', ' ')}" for kind in VIOLATIONS if self._counts[kind]]
         if seen:
             return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
@@ -114,29 +113,21 @@ class Judge:
     def _tested(self) -> int:
         return 0 if self._unasked else self._counts["tested"]
 
-    def _note(self, kind: str, records: Records, *rows: Integers) -> None:
+    def _note(self, kind: BrokenRule, records: Records, *rows: Integers) -> None:
         count = len(rows[0])
         if not count:
             return
         at_ns = _happened_ns(kind, records, rows[-1])
+        causes: list[str | None] = [None] * count
         if kind in VIOLATIONS:
-            self._counts["unexplained"] += sum(
-                blame(at, self._ttl_ms, self._circumstances) == "unexplained" for at in at_ns.tolist()
-            )
+            causes = [blame(at, self._ttl_ms, self._circumstances) for at in at_ns.tolist()]
+            self._counts["unexplained"] += causes.count("unexplained")
         room = max(EXAMPLES_PER_KIND - self._counts[kind], 0)
         for position in range(min(room, count)):
             operations = tuple(describe(records[int(row[position])]) for row in rows)
-            self._examples.append(Incident(kind, int(at_ns[position]), operations))
+            cause, at = causes[position], int(at_ns[position])
+            self._examples.append(Example(kind=kind, at_ns=at, blame=cause, operations=operations))
         self._counts[kind] += count
-
-    def _example(self, incident: Incident) -> dict[str, object]:
-        cause = blame(incident.at_ns, self._ttl_ms, self._circumstances) if incident.kind in VIOLATIONS else None
-        return {
-            "kind": incident.kind,
-            "at_ns": incident.at_ns,
-            "blame": cause,
-            "operations": list(incident.operations),
-        }
 
 
 def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = None) -> SafetyReport:
@@ -168,6 +159,6 @@ def _times(records: Records, ttl_ms: int) -> list[Integers]:
     return [records["start_ns"], records["ended_ns"], trace_end_ns(records, ttl_ms), *happened]
 
 
-def _happened_ns(kind: str, records: Records, rows: Integers) -> Integers:
+def _happened_ns(kind: BrokenRule, records: Records, rows: Integers) -> Integers:
     field = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
     return np.asarray(records[field][rows])

@@ -12,9 +12,8 @@ Source: the rule of three; the oracle of README's section on safety.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from bench.measure.verdict import TESTED_LEAST
 
@@ -23,15 +22,6 @@ KINDS = (*VIOLATIONS, "client_overstay", "spurious_refusal")
 EXAMPLES_PER_KIND = 5
 
 ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """One finding: `at_ns` when it happened, and the operations involved, the culprit or the earlier one first."""
-
-    kind: str
-    at_ns: int
-    operations: tuple[dict[str, int | str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +40,6 @@ class Circumstances:
     missing: tuple[str, ...] = ()
     hosts: int = 1
     commands: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SafetyReport:
-    """The section `safety` of a result. `reason` explains every verdict but SAFE; `violations` = `service_faults`."""
-
-    verdict: str
-    reason: str | None
-    violations: int = 0
-    service_faults: int = 0
-    client_overstays: int = 0
-    granted_invalid: int = 0
-    foreign_deletes: int = 0
-    spurious_refusals: int = 0
-    unexplained: int = 0
-    contested_leases: int = 0
-    tested_leases: int = 0
-    upper_bound_95: float | None = None
-    examples: tuple[dict[str, Any], ...] = field(default=())
-
-    def to_json(self) -> dict[str, Any]:
-        """The section as plain JSON values."""
-        return {**asdict(self), "examples": list(self.examples)}
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:

@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, Records, history_parts, read_history
+from bench.measure.run_result import SafetyReport
 from bench.measure.workers import Worker, read_workers
 from bench.telemetry.counts import Extensions, HandoffWindow, OperationCounts, busy
 from bench.telemetry.instances import AnswerTimes, Info, InfoTotals, instance_points
@@ -85,7 +85,7 @@ class Exporter:
         """Look at the run every interval from now on."""
         self._thread.start()
 
-    def finish(self, safety: Mapping[str, Any] | None = None, within_s: float = CLOSE_S) -> list[str]:
+    def finish(self, safety: SafetyReport | None = None, within_s: float = CLOSE_S) -> list[str]:
         """The load has ended: export everything once more, exactly, wait for the collector up to `within_s` (s), end.
 
         `safety`: that section of the result. Returns warnings, each one sentence. The folder must still be there.
@@ -275,6 +275,13 @@ def _safety(judged: Judged | None) -> Iterator[DataPoint]:
             yield point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
 
 
-def _violations(safety: Mapping[str, Any]) -> dict[str, int]:
+def _violations(safety: SafetyReport) -> dict[str, int]:
     """The section `safety` by kind of violation."""
-    return {kind: int(safety.get(f"{kind}s", safety.get(kind, 0)) or 0) for kind in VIOLATIONS}
+    counts = (
+        safety.service_faults,
+        safety.granted_invalid,
+        safety.foreign_deletes,
+        safety.client_overstays,
+        safety.spurious_refusals,
+    )
+    return dict(zip(VIOLATIONS, counts, strict=True))

@@ -9,25 +9,13 @@ Source: fdatasync(2); Redis appends and syncs its AOF the same way.
 import os
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.section import says
+from bench.measure.run_result import SyncLatency as SyncLatency  # noqa: PLC0414 - importers change one by one
 
 _RECORD = b"x" * 100
 _FEWEST_FOR_P99 = 100
-
-
-@dataclass(frozen=True, slots=True)
-class SyncLatency:
-    """Seconds per append and fdatasync."""
-
-    count: Annotated[int, says("writes")]
-    p50_s: Annotated[float, says("half of them took no longer")]
-    p99_s: Annotated[float | None, says("99 of 100; null below 100 writes")]
-    max_s: Annotated[float, says("the longest")]
 
 
 def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -20,6 +20,8 @@ import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError, secrets
+from bench.measure.run_result import InfoDelta as InfoDelta  # noqa: PLC0414 - importers change one by one
+from bench.measure.run_result import InstanceFacts as InstanceFacts  # noqa: PLC0414 - importers change one by one
 from bench.measure.section import Count, says
 from bench.topology.target import Target, parse_targets
 
@@ -43,30 +45,6 @@ class InfoSnapshot:
     taken_ns: int
     values: Mapping[str, Any] | None
     missing: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class InfoDelta:
-    """What an instance did between two snapshots; ready for JSON through dataclasses.asdict.
-
-    `cpu_s` is system + user time without, `children_cpu_s` that of forked children (rewrites). `calls` and
-    `usec_per_call` name the commands that ran ("set", "evalsha", "delifeq", …), a sub-command as "config|get". `aof`
-    holds the increase of aof_delayed_fsync and aof_rewrites, and aof_* sizes and states as they are at the end.
-    """
-
-    address: str
-    warning: str | None
-    elapsed_s: float
-    cpu_s: float | None = None
-    children_cpu_s: float | None = None
-    commands_processed: int | None = None
-    calls: dict[str, int] = field(default_factory=dict)
-    usec_per_call: dict[str, float] = field(default_factory=dict)
-    expired_keys: int | None = None
-    evicted_keys: int | None = None
-    input_bytes: int | None = None
-    output_bytes: int | None = None
-    aof: dict[str, int | str] = field(default_factory=dict)
 
 
 def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
@@ -126,29 +104,6 @@ TIMEOUT_S = 2.0
 _KEYS_PER_COMMAND = 500
 _MOST_THREADS = 32
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceFacts:
-    """What one instance is. null: it did not or may not say, and `warnings` tell why."""
-
-    index: Annotated[Count, says("position in the list of targets")]
-    address: Annotated[str, says("host:port or socket path, without secrets")]
-    tls: Annotated[bool, says("whether the connection is encrypted")]
-    unreachable: Annotated[str | None, says("why it does not answer, else null")] = None
-    server: Annotated[str | None, says("redis or valkey")] = None
-    version: Annotated[str | None, says("as it says")] = None
-    run_id: Annotated[str | None, says("differs after each of its starts")] = None
-    process_id: Annotated[int | None, says("of the server")] = None
-    uptime_s: Annotated[int | None, says("since its start")] = None
-    role: Annotated[str | None, says("primary or replica")] = None
-    cluster: Annotated[bool | None, says("whether it is a node of a cluster")] = None
-    fsync: Annotated[str | None, says("none, no, everysec or always")] = None
-    no_fsync_on_rewrite: Annotated[bool | None, says("whether it syncs nothing while it rewrites its AOF")] = None
-    maxmemory_bytes: Annotated[int | None, says("0: no limit")] = None
-    maxmemory_policy: Annotated[str | None, says("what it evicts at the limit")] = None
-    release_command: Annotated[str | None, says("its compare-and-delete: delex, delifeq or evalsha")] = None
-    warnings: Annotated[tuple[str, ...], says("what a reader must know about it")] = ()
 
 
 @dataclass(frozen=True, slots=True)

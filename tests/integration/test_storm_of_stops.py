@@ -19,8 +19,8 @@ import pytest
 
 from bench.measure.outcomes import acquired
 from bench.measure.record import History, history_parts, read_history
+from bench.measure.run_result import SafetyReport
 from bench.safety.judge import Judge, judge
-from bench.safety.report import SafetyReport
 from bench.topology.fleet import start_fleet
 from tests.integration.storm_client import CALLERS, TTL_MS
 

@@ -28,6 +28,7 @@ from bench.experiments.capacity.usl import Law, Refusal, fit_law
 from bench.measure.environment import describe_environment
 from bench.measure.generator import BUSY_CORE
 from bench.measure.result import SCHEMA_VERSION, Result, write_result
+from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.measure.verdict import (
     CONFIRMED,
@@ -174,7 +175,7 @@ class _Seeker:
         budget = self._budget = Budget(self._plan.budget_s, callers=self._plan.callers)
         with open_servers(scenario, server=self._order.server, allow_missing=self._order.allow_missing) as servers:
             self._interrupts.raising = False
-            findings.fleet = servers.section()
+            findings.fleet = builtins_of(servers.section())
             try:
                 first = self._plan.first_rate or self._pilot(scenario, servers, findings)
                 if not findings.violated:
@@ -246,7 +247,7 @@ class _Seeker:
         findings.callers.append(point)
         return point
 
-    def _run(self, scenario: Scenario, servers: Servers, findings: _Findings) -> Result:
+    def _run(self, scenario: Scenario, servers: Servers, findings: _Findings) -> Any:
         """One run on the standing servers, stored; drained servers before it."""
         if self._interrupts.count:
             raise _CutShort
@@ -269,7 +270,7 @@ class _Seeker:
         self.warnings += [text for text in servers.warnings() if text not in self.warnings]
         return finished.result
 
-    def _store(self, result: Result) -> None:
+    def _store(self, result: RunResult) -> None:
         """Keep a probe's whole result; what cannot be stored costs nothing but itself."""
         folder = self._order.folder / "probes" / f"{self._runs:02d}"
         try:

@@ -49,7 +49,7 @@ class NextLimit:
     text: str
 
 
-def uses_of(result: Mapping[str, Any]) -> tuple[Use, ...]:
+def uses_of(result: Any) -> tuple[Use, ...]:
     """The uses in one run's result (result.json), in the order of this module's table."""
     return (_server(result), _generator(result), _machine(result), _hot_key(result), _callers(result), _fsync(result))
 
@@ -65,7 +65,7 @@ def next_limit(uses: Sequence[Use]) -> NextLimit:
     return NextLimit(None, f"none found: nothing was near its limit, nearest {known[0].name} ({known[0].text})")
 
 
-def server_use(instance: Mapping[str, Any], result: Mapping[str, Any]) -> float | None:
+def server_use(instance: Any, result: Any) -> float | None:
     """The share of a core that one instance used while the load ran: CPU per lease × leases/s."""
     cpu_s, leases, rate = instance["info"]["cpu_s"], result["totals"]["acquired"], result["rate"]["achieved_per_s"]
     return None if cpu_s is None or not leases or rate is None else float(cpu_s / leases * rate)

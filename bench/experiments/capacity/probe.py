@@ -26,6 +26,7 @@ from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.intervals import wilson
+from bench.measure.run_result import RunResult
 from bench.scenario import Scenario
 
 LEAST_USERS, MOST_USERS = 64, 2048
@@ -33,7 +34,7 @@ CLEARLY_COMPLETED = 0.9  # of the offered rate; less is no bad moment of the mac
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}  # what may be later
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")  # figures that load makes worse
 
-Result = Mapping[str, Any]
+Result = RunResult
 Section = dict[str, Any]
 
 
@@ -196,7 +197,7 @@ def _within(threshold: Threshold, result: Result) -> tuple[int, int]:
     histogram = Histogram.decode(result["histograms"]["acquire"])
     limit_ns = min(round(threshold.limit * 1e9), HIGHEST_NS)
     bucket = int(bucket_indices(np.array([limit_ns], np.int64))[0])
-    return int(histogram.counts[:bucket].sum()), sum(result["outcomes"].values())
+    return int(histogram.counts[:bucket].sum()), result["outcomes"].total
 
 
 def _instance(instance: Mapping[str, Any], result: Result) -> Section:

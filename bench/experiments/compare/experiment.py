@@ -23,7 +23,7 @@ from bench.gates.metric import Metric
 from bench.measure.environment import describe_environment
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
-from bench.measure.result import Result
+from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.run.interrupt import Interrupts
 from bench.run.verdict import Done, store
@@ -151,11 +151,11 @@ def _differs(question: Question, rounds: Rounds) -> list[str]:
     return list(found)
 
 
-def _side(label: str, result: Result | None) -> dict[str, Any]:
+def _side(label: str, result: RunResult | None) -> dict[str, Any]:
     """What one side is, by one of its runs; only the label when there was none."""
     if result is None:
         return {"label": label, "scenario": None, "fleet": None, "environment": None}
-    return {"label": label, **{key: result[key] for key in ("scenario", "fleet", "environment")}}
+    return {"label": label, **{key: builtins_of(result[key]) for key in ("scenario", "fleet", "environment")}}
 
 
 def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:

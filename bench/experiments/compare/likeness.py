@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bench.measure.section import builtins_of
 from bench.scenario.quantity import nearest
 
 _MACHINE = ("cpu_model", "usable_cores", "kernel", "python")
@@ -17,13 +18,13 @@ _NOT_COMPARED = ("seed", "thresholds")
 Settings = dict[str, Any]
 
 
-def settings_of(result: Mapping[str, Any]) -> Settings:
+def settings_of(result: Any) -> Settings:
     """Return the settings of a result by dotted name: scenario keys bare, then server.…, machine.… and packages.…"""
-    settings = dict(_leaves(result["scenario"], ""))
+    settings = dict(_leaves(builtins_of(result["scenario"]), ""))
     for name in _NOT_COMPARED:
         settings.pop(name, None)
     fleet, environment = result.get("fleet") or {}, result["environment"]
-    instances = [(found.get("server"), found.get("version")) for found in fleet.get("instances", ())]
+    instances = [(found.get("server"), found.get("version")) for found in fleet.get("instances") or ()]
     settings["server"] = sorted({f"{name} {version}" for name, version in instances if name}) or None
     settings["server.sha256"] = (fleet.get("server") or {}).get("sha256")
     settings |= {f"machine.{name}": environment.get(name) for name in _MACHINE}
@@ -32,7 +33,7 @@ def settings_of(result: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def differences(first: Any, second: Any) -> list[str]:
     """Return the names of the settings in which two results differ, in order."""
     a, b = settings_of(first), settings_of(second)
     return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
@@ -43,13 +44,13 @@ def undeclared(names: Iterable[str], variables: Iterable[str]) -> list[str]:
     return [name for name in names if not any(_covers(variable, name) for variable in variables)]
 
 
-def describe(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+def describe(name: str, first: Any, second: Any) -> str:
     """Return `name a → b` of one difference."""
     a, b = (settings_of(result).get(name) for result in (first, second))
     return f"{name} {_text(a)} → {_text(b)}"
 
 
-def unknown_variable(variable: str, result: Mapping[str, Any]) -> str | None:
+def unknown_variable(variable: str, result: Any) -> str | None:
     """Return why `variable` names no setting, None if it does."""
     names = list(settings_of(result))
     if any(_covers(variable, name) for name in names):

@@ -21,7 +21,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -30,7 +30,8 @@ from typing import Any
 from bench.errors import BenchError
 from bench.experiments.compare.verdict import is_late
 from bench.gates.metric import Metric, find_metric, finite
-from bench.measure.result import Result
+from bench.measure.run_result import RunResult
+from bench.measure.section import builtins_of
 from bench.recipes.registry import find_recipe
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_on
@@ -94,7 +95,7 @@ class Rounds:
     """
 
     runs: list[Run]
-    results: dict[int, Result]
+    results: dict[int, RunResult]
     repeated: int = 0
     stopped: str = ""
     interrupted: bool = False
@@ -152,7 +153,7 @@ def _left(number: int, order: PairsOrder, began_s: float) -> str:
     return f"about {left_s:.0f} s left"
 
 
-def _run(fleets: _Fleets, index: int, number: int, interrupts: Interrupts, results: dict[int, Result]) -> Run:
+def _run(fleets: _Fleets, index: int, number: int, interrupts: Interrupts, results: dict[int, RunResult]) -> Run:
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
     order, side = fleets.order, fleets.order.sides[index]
     scenario = replace(side.scenario, seed=order.seed + number)
@@ -166,7 +167,7 @@ def _run(fleets: _Fleets, index: int, number: int, interrupts: Interrupts, resul
     return entry_of(finished.result, index, number)
 
 
-def entry_of(result: Mapping[str, Any], side: int, number: int) -> Run:
+def entry_of(result: RunResult, side: int, number: int) -> Run:
     """Return what a comparison keeps of a run: the entry of `runs`, without its `position` in the round."""
     return {
         "side": side,
@@ -174,14 +175,14 @@ def entry_of(result: Mapping[str, Any], side: int, number: int) -> Run:
         "id": result["id"],
         "started_at": result["started_at"],
         "status": result["verdict"]["status"],
-        "reasons": result["verdict"]["reasons"],
+        "reasons": list(result.verdict.reasons),
         "generator_cpu_ratio": result["generator"]["cpu_ratio"],
         "generator": None if result["rate"]["offered_per_s"] is None else result["generator"]["verdict"],
         "safety": {
             key: result["safety"][key] for key in ("verdict", "service_faults", "contested_leases", "tested_leases")
         },
         "figures": {metric.name: finite(metric.value(result)) for metric in map(find_metric, RECORDED)},
-        "thresholds": result["thresholds"],
+        "thresholds": builtins_of(result.thresholds),
     }
 
 

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UsageError
 from bench.experiments.compare.likeness import describe, differences, undeclared, unknown_variable
 from bench.experiments.compare.pairs import Rounds, entry_of
 from bench.gates.threshold import Threshold
-from bench.measure.result import RESULT_NAME, Result, read_result
+from bench.measure.result import RESULT_NAME
+from bench.measure.run_result import RunResult, read_run
+from bench.measure.section import builtins_of
 
 
-def read_series(place: Path) -> list[Result]:
+def read_series(place: Path) -> list[RunResult]:
     """Return the results at `place`, oldest first. Raises UsageError for what holds none of a run."""
     if place.is_dir() and not (place / RESULT_NAME).exists():
-        found = [read_result(path) for path in sorted(place.glob(f"*/{RESULT_NAME}"))]
+        found = [read_run(path) for path in sorted(place.glob(f"*/{RESULT_NAME}"))]
         if not found:
             raise UsageError(f"{place} holds no result; give a result folder of lockbench run, or a folder of them")
     else:
-        found = [read_result(place)]
-    for result in found:
-        if not {"scenario", "latency_s", "rate", "safety", "generator"} <= result.keys():
-            raise UsageError(f"{place} is a result of another command; give results of lockbench run")
-    return sorted(found, key=lambda result: str(result["started_at"]))
+        found = [read_run(place)]
+    return sorted(found, key=lambda result: result.started_at)
 
 
-def require_alike(series: Sequence[Sequence[Result]], labels: Sequence[str], variables: Sequence[str]) -> list[str]:
+def require_alike(series: Sequence[Sequence[Any]], labels: Sequence[str], variables: Sequence[str]) -> list[str]:
     """Return what differs between the series, in words. Raises UsageError when it was not declared."""
     first = series[0][0]
     for variable in variables:
@@ -55,7 +55,7 @@ def require_alike(series: Sequence[Sequence[Result]], labels: Sequence[str], var
     return list(declared)
 
 
-def rounds_of(series: Sequence[Sequence[Result]], thresholds: Sequence[Threshold] = ()) -> Rounds:
+def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()) -> Rounds:
     """Return stored runs as if they had been run: they are not paired, `Rounds.paired` says so.
 
     `thresholds`: asked for now; those of the runs themselves were judged then.
@@ -64,7 +64,7 @@ def rounds_of(series: Sequence[Sequence[Result]], thresholds: Sequence[Threshold
         {
             **entry_of(result, side, number),
             "position": 0,
-            "thresholds": [threshold.judge(result) for threshold in thresholds],
+            "thresholds": [builtins_of(threshold.judge(result)) for threshold in thresholds],
         }
         for side, results in enumerate(series)
         for number, result in enumerate(results)

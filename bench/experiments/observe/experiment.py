@@ -20,6 +20,7 @@ from bench.experiments.observe.panels import Watched, ask_boards, read_boards
 from bench.experiments.observe.query import Prometheus
 from bench.experiments.observe.result import Panels
 from bench.experiments.observe.watch import SCRAPE_S, Watch
+from bench.measure.run_result import RunResult
 from bench.run.follow import Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
@@ -33,7 +34,7 @@ LAST_WORD_S = 10.0
 class Observed:
     """The run, and its panels; `panels` None = there are none. `why`: the reason, or that they show less than it."""
 
-    finished: Done
+    finished: Done[RunResult]
     panels: Panels | None
     path: Path | None
     why: str = ""
@@ -77,12 +78,12 @@ def _last_word_s(prometheus: Prometheus, run: str, start_s: float) -> float:
     return seen_s
 
 
-def _missed(prometheus: Prometheus, finished: Done, run: str, start_s: float, end_s: float) -> str:
+def _missed(prometheus: Prometheus, finished: Done[RunResult], run: str, start_s: float, end_s: float) -> str:
     """A sentence where the boards show less than the result: a busy Prometheus comes late, or not at all."""
     counted_as = f'redlock_acquire_outcomes_total{{redlock_run_id="{run}"}}'
     answer = prometheus.at(f"sum(last_over_time({counted_as}[{end_s - start_s + 1:.0f}s]))", end_s)
     seen = int(next((one.last for one in answer.series if one.last), 0))
-    every = sum(finished.result["totals"].values())
+    every = finished.result.totals.total
     if seen == every:
         return ""
     return f"Prometheus has not seen the end of the run: the boards show {seen:,} of its {every:,} acquires"

@@ -81,7 +81,7 @@ def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
         holds=shown.seen == flawed,
         broken=bool(broken) or (shown.seen and not flawed and all(needs.values())),
         reason=broken,
-        safety=shown.report.to_json(),
+        safety=builtins_of(shown.report),
     )
 
 

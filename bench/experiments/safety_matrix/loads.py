@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, cannot, find
+from bench.measure.run_result import RunResult
 from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.registry import find_recipe
 from bench.run.interrupt import Interrupts
@@ -155,7 +156,7 @@ def _load_once(strain: Strain, recipe: str, duration_ms: float, ground: Ground) 
     return judge_load(finished, strain, safe=find_recipe(recipe).about.safe)
 
 
-def judge_load(finished: Done, strain: Strain, *, safe: bool) -> Finding:
+def judge_load(finished: Done[RunResult], strain: Strain, *, safe: bool) -> Finding:
     """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
     result, safety = finished.result, finished.result["safety"]
     undone = [f"{fault['kind']}: {fault['skipped']}" for fault in result["faults"] if fault["skipped"]]

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from bench.errors import BenchError
 from bench.measure.expectation import NOT_KNOWN, Preconditions, conclude_rows, row_verdict, unmet
-from bench.safety.report import SafetyReport
+from bench.measure.run_result import SafetyReport
 from bench.topology.fleet import Fleet
 from lockcore.errors import LockcoreError
 

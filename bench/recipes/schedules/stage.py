@@ -27,11 +27,12 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.measure.run_result import SafetyReport
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RecipeEntry
 from bench.safety.judge import judge
-from bench.safety.report import Circumstances, SafetyReport
+from bench.safety.report import Circumstances
 from bench.topology.fleet import Fleet
 from bench.topology.ports import HOST, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -15,10 +14,10 @@ from bench.errors import UsageError
 from bench.gates.metric import find_metric, metrics
 from bench.gates.threshold import read_threshold, read_thresholds, sentence
 from bench.measure.histogram import Histogram
-from bench.measure.result import schema
+from bench.measure.run_result import read_run
 from bench.report.figures import threshold_text
+from tests.bench.whole_run import SAMPLE, run_of
 
-SAMPLE = json.loads((Path(__file__).parents[1] / "report" / "sample.json").read_text(encoding="utf-8"))
 Result = dict[str, Any]
 
 
@@ -61,16 +60,15 @@ def result() -> Result:
 def test_a_limit_is_kept_or_not_and_the_margin_says_by_how_much(
     result: Result, text: str, status: str, margin: float
 ) -> None:
-    judged = read_threshold(text).judge(result)
+    judged = read_threshold(text).judge(run_of(result))
     assert judged["status"] == status
     assert judged["margin"] == pytest.approx(margin, abs=1e-12)
     assert judged["expression"] == text
-    jsonschema.validate(judged, schema()["properties"]["thresholds"]["items"])
 
 
 def test_the_margin_is_also_a_share_of_the_limit_where_there_is_one(result: Result) -> None:
-    assert read_threshold("acquire.p99 < 5ms").judge(result)["margin_ratio"] == pytest.approx(0.2)
-    assert read_threshold("safety.violations == 0").judge(result)["margin_ratio"] is None
+    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["margin_ratio"] == pytest.approx(0.2)
+    assert read_threshold("safety.violations == 0").judge(run_of(result))["margin_ratio"] is None
 
 
 def no_samples(result: Result) -> None:
@@ -113,21 +111,21 @@ def test_what_cannot_be_answered_is_inconclusive_and_says_why(
     result: Result, change: Any, text: str, reason: str
 ) -> None:
     change(result)
-    judged = read_threshold(text).judge(result)
+    judged = read_threshold(text).judge(run_of(result))
     assert (judged["status"], judged["reason"]) == ("inconclusive", reason)
 
 
 def test_doubt_never_hides_a_limit_that_was_broken(result: Result) -> None:
     not_sustained(result)
-    assert read_threshold("acquire.p99 < 1ms").judge(result)["status"] == "fail"
+    assert read_threshold("acquire.p99 < 1ms").judge(run_of(result))["status"] == "fail"
     uncontested(result)
     result["safety"]["violations"] = 2
-    assert read_threshold("safety.violations == 0").judge(result)["status"] == "fail"
+    assert read_threshold("safety.violations == 0").judge(run_of(result))["status"] == "fail"
 
 
 def test_unknown_safety_leaves_other_thresholds_alone(result: Result) -> None:
     unknown_safety(result)
-    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "pass"
+    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "pass"
 
 
 # ---------------------------------------------------------------- failures, late generators, invalid runs
@@ -141,12 +139,11 @@ def outage(result: Result) -> None:
 
 def test_a_limit_on_a_percentile_fails_when_so_many_acquires_failed(result: Result) -> None:
     outage(result)
-    judged = read_threshold("acquire.p99 < 50ms").judge(result)
+    judged = read_threshold("acquire.p99 < 50ms").judge(run_of(result))
     assert (judged["status"], judged["value"], judged["infinite"]) == ("fail", None, True)
     assert sentence(judged) == "acquire.p99 < 50ms does not hold (∞: 8.7 % of acquires failed)"
     assert threshold_text(judged) == "measured ∞: 8.7 % of acquires failed · limit 50.0 ms"
-    assert read_threshold("acquire.p50 < 50ms").judge(result)["status"] == "pass"
-    jsonschema.validate(judged, schema()["properties"]["thresholds"]["items"])
+    assert read_threshold("acquire.p50 < 50ms").judge(run_of(result))["status"] == "pass"
 
 
 def test_both_spellings_of_the_acquire_percentiles_are_over_all_acquires() -> None:
@@ -155,20 +152,20 @@ def test_both_spellings_of_the_acquire_percentiles_are_over_all_acquires() -> No
     assert find_metric("acquire.mean").path == ("latency_s", "acquire", "mean")
 
 
-def test_a_stored_result_of_before_is_judged_over_all_acquires_too(result: Result) -> None:
+def test_a_stored_result_of_before_is_judged_over_all_acquires_too(result: Result, tmp_path: Path) -> None:
     del result["latency_s"]["acquire_all"]
     took = np.full(1_000, 4_000_000, np.int64)
     result["histograms"]["acquire"] = Histogram.of(took).encode()
-    result["outcomes"] = {"acquired": 1_000, "unreachable": 0}
-    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "pass"
-    result["outcomes"]["unreachable"] = 20
-    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "fail"
+    for failed, status in ((0, "pass"), (20, "fail")):
+        result["latency_s"]["acquire_failed"]["count"] = failed
+        (tmp_path / "result.json").write_text(json.dumps(result), "utf-8")
+        assert read_threshold("acquire.p99 < 5ms").judge(read_run(tmp_path))["status"] == status
 
 
 def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result: Result) -> None:
-    assert read_threshold("acquire_service.p99 < 1s").judge(result)["status"] == "pass"
+    assert read_threshold("acquire_service.p99 < 1s").judge(run_of(result))["status"] == "pass"
     outage(result)
-    judged = read_threshold("acquire_service.p99 < 1s").judge(result)
+    judged = read_threshold("acquire_service.p99 < 1s").judge(run_of(result))
     assert judged["status"] == "inconclusive"
     assert judged["reason"] == "it is of successes only, and 8.7 % of acquires failed: see acquire.p99"
 
@@ -201,7 +198,7 @@ def test_a_late_generator_only_lengthens_so_the_other_side_is_judged(
     result: Result, verdict: str, text: str, status: str
 ) -> None:
     late(result, verdict=verdict)
-    judged = read_threshold(text).judge(result)
+    judged = read_threshold(text).judge(run_of(result))
     assert judged["status"] == status
     if status == "inconclusive":
         assert judged["reason"] == "the latency is an upper bound: its scheduler lagged by 3 ms"
@@ -213,20 +210,20 @@ def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_
     result["latency_s"]["acquire_all"] |= {"p90": 0.004, "p99": 0.165}
     lateness = np.concatenate([np.full(8_000, 1_000), np.full(2_000, 3_000_000)]).astype(np.int64)
     result["histograms"]["timer_lateness"] = Histogram.of(lateness).encode()
-    judged = read_threshold("acquire.p90 < 3ms").judge(result)
+    judged = read_threshold("acquire.p90 < 3ms").judge(run_of(result))
     assert (judged["status"], judged["reason"]) == (
         "inconclusive", "the latency is an upper bound: the timer was late by 3 ms (p90)",
     )  # fmt: skip
-    assert read_threshold("acquire.p90 < 5ms").judge(result)["status"] == "pass"
-    assert read_threshold("acquire.p99 < 50ms").judge(result)["status"] == "fail"  # 3 ms of 165 do not matter
+    assert read_threshold("acquire.p90 < 5ms").judge(run_of(result))["status"] == "pass"
+    assert read_threshold("acquire.p99 < 50ms").judge(run_of(result))["status"] == "fail"  # 3 ms of 165 do not matter
     result["rate"]["offered_per_s"] = None  # closed loop: the timer is in no latency
-    assert read_threshold("acquire.p90 < 3ms").judge(result)["status"] == "fail"
+    assert read_threshold("acquire.p90 < 3ms").judge(run_of(result))["status"] == "fail"
 
 
 def test_failed_acquires_break_a_limit_however_late_the_generator(result: Result) -> None:
     late(result)
     outage(result)
-    assert read_threshold("acquire.p99 < 50ms").judge(result)["status"] == "fail"
+    assert read_threshold("acquire.p99 < 50ms").judge(run_of(result))["status"] == "fail"
 
 
 def test_the_delay_is_taken_off_where_it_hurts_the_claim_most(result: Result) -> None:
@@ -236,21 +233,21 @@ def test_the_delay_is_taken_off_where_it_hurts_the_claim_most(result: Result) ->
     result["latency_s"]["acquire_all"]["p99"] = 0.009
     result["histograms"]["acquire"] = Histogram.of(slow).encode()
     result["histograms"]["scheduler_lag"] = Histogram.of(slow).encode()
-    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "inconclusive"
+    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "inconclusive"
     rarely = np.concatenate([np.full(9_990, 1_000_000), np.full(10, 9_000_000)]).astype(np.int64)
     result["histograms"]["scheduler_lag"] = Histogram.of(rarely).encode()
-    assert read_threshold("acquire.p99 < 5ms").judge(result)["status"] == "fail"
+    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "fail"
 
 
 @pytest.mark.parametrize("text", ["acquire.p99 < 5ms", "acquire.p99 < 1ms", "rate > 1/s", "safety.violations == 0"])
 def test_of_an_invalid_run_no_limit_is_judged_broken_or_kept(result: Result, text: str) -> None:
-    judged = read_threshold(text).judge(result, ["a worker died", "and more"])
+    judged = read_threshold(text).judge(run_of(result), ["a worker died", "and more"])
     assert (judged["status"], judged["reason"]) == ("inconclusive", "no figure of this run counts: a worker died")
 
 
 def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
     result["safety"]["violations"] = 2
-    assert read_threshold("safety.violations == 0").judge(result, ["a worker died"])["status"] == "fail"
+    assert read_threshold("safety.violations == 0").judge(run_of(result), ["a worker died"])["status"] == "fail"
 
 
 @pytest.mark.parametrize(

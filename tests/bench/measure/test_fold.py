@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from bench.measure import workers
 from bench.measure.facts import Facts, Window, mean_of
 from bench.measure.fold import Fold, fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
+from bench.measure.section import builtins_of
 from bench.scenario import Delay
 
 MS = 1_000_000
@@ -15,7 +17,7 @@ CLOSED = Facts(instances=5, users=2)
 
 
 def values_of(records, facts=CLOSED, reports=(), **more):
-    return fold(records, WINDOW, facts, reports, **more).values
+    return builtins_of(fold(records, WINDOW, facts, reports, **more).values)
 
 
 def cycle(start, **changes):
@@ -264,7 +266,7 @@ def test_instances_are_summed_over_workers_with_the_worst_state(records, report)
             reply_histograms=[replies],
         ),
     ]
-    (merged,) = values_of(records(cycle(1_100)), reports=reports)["instances"]
+    (merged,) = builtins_of(workers.instances(reports))
     assert (merged["commands"], merged["state"], merged["reason"]) == (12, "down", "refused")
     assert merged["errors"] == {"timeout": 3, "closed": 1}
     assert (merged["reply_s"]["count"], merged["reply_s"]["p50"]) == (40, pytest.approx(0.001, rel=1e-3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import xmlschema
+from msgspec import structs
 
 from bench.gates.threshold import read_threshold
 from bench.report.junit import Case, Suite, junit_xml
 from bench.report.summary import sheet
 from bench.report.summary import suite as suite_of
 from tests.bench.report.screen import sheet_text
+from tests.bench.whole_run import run_of
 
 HERE = Path(__file__).parent
 XSD = xmlschema.XMLSchema(str(HERE / "JUnit.xsd"))
@@ -23,8 +24,8 @@ Result = dict[str, Any]
 
 
 def judged(*texts: str, status: str = "pass", reasons: tuple[str, ...] = ()) -> Result:
-    result: Result = copy.deepcopy(json.loads((HERE / "sample.json").read_text(encoding="utf-8")))
-    result["thresholds"] = [read_threshold(text).judge(result) for text in texts]
+    result: Result = json.loads((HERE / "sample.json").read_text(encoding="utf-8"))
+    result["thresholds"] = [read_threshold(text).judge(run_of(result)) for text in texts]
     result["verdict"] |= {"status": status, "word": "SAFE" if status == "pass" else status.upper()}
     result["verdict"]["reasons"] = list(reasons)
     return result
@@ -57,9 +58,9 @@ def test_what_is_not_a_pass_is_an_error(status: str) -> None:
 
 def test_an_open_threshold_is_its_own_error_not_the_runs() -> None:
     result = judged("acquire_failed.p99 < 5s")
-    entry = result["thresholds"][0]
-    entry |= {"status": "inconclusive", "reason": "there are no samples", "value": None, "margin": None}
-    result["verdict"] = {"status": "inconclusive", "reasons": [f"{entry['expression']}: {entry['reason']}"]}
+    open_one = {"status": "inconclusive", "reason": "there are no samples", "value": None, "margin": None}
+    result["thresholds"] = [structs.replace(result["thresholds"][0], **open_one)]
+    result["verdict"] = {"status": "inconclusive", "reasons": ["acquire_failed.p99 < 5s: there are no samples"]}
     suite = read(junit_xml(suite_of(result)))
     assert [len(case) for case in suite.iter("testcase")] == [0, 1]
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bench.gates.threshold import read_threshold
+from bench.measure.section import builtins_of
 from bench.report.sheet import sheet_markdown
 from bench.report.summary import sheet
 from bench.run.servers import Servers
@@ -19,6 +21,7 @@ from bench.topology.disk import SyncLatency
 from bench.topology.faults.site import Site
 from bench.topology.probe import InstanceFacts
 from tests.bench.report.screen import sheet_text
+from tests.bench.whole_run import run_of
 
 HERE = Path(__file__).parent
 PLACE = "results/20261120-182401-run-7f3a90c1/result.json"
@@ -155,8 +158,8 @@ def test_the_first_word_is_the_verdict(result: Result, status: str, safety: str,
     result["safety"] |= {"verdict": safety, "reason": "the clock stepped"}
     result["outcomes"] = {"acquired": 0 if status == "inconclusive" else 1}
     result["generator"] |= {"verdict": "INVALID" if status == "invalid" else "VALID"}
-    broken = [{"expression": "rate > 1/s", "status": "fail"}] if status == "fail" else []
-    result["verdict"] = judge_run(result, result["safety"], (), broken)
+    broken = [read_threshold("rate < 1/s").judge(run_of(result))] if status == "fail" else []
+    result["verdict"] = builtins_of(judge_run(run_of(result), (), broken))
     assert text_of(result, 80).startswith(f"{word}   ")
 
 

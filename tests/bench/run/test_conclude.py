@@ -11,6 +11,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.facts import Window
 from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.measure.run_result import InfoDelta, InstanceReport
 from bench.run.conclude import _instance_warnings, _judge
 from bench.run.servers import Servers
 from bench.scenario.load import load
@@ -20,8 +21,9 @@ REFUSED = "connection refused: nothing listens there"
 NO_COUNTERS = f"no counters: {REFUSED}"
 
 
-def instance(state: str, left: int | None, silence: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"index": 2, "address": "h:1", "state": state, "leaked_keys": left, "info": {"warning": silence}, **more}
+def instance(state: str, left: int | None, silence: str | None = None, **more: Any) -> InstanceReport:
+    info = InfoDelta("h:1", silence, 1.0)
+    return InstanceReport(index=2, address="h:1", state=state, leaked_keys=left, info=info, **more)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def instance(state: str, left: int | None, silence: str | None = None, **more: A
         (instance("voting", 2), "2 keys of this run were left, and have been unlinked"),
     ],
 )
-def test_a_warning_names_each_cause_once(seen: dict[str, Any], sentence: str) -> None:
+def test_a_warning_names_each_cause_once(seen: InstanceReport, sentence: str) -> None:
     (said,) = _instance_warnings(seen)
     assert said.startswith(f"instance #2 (h:1): {sentence}")
     assert said.count("refused") == sentence.count("refused")

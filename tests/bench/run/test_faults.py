@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.measure.section import builtins_of
 from bench.run.faults import NOT_BEGUN, TOO_LATE, Timeline
 from bench.topology.faults.injection import FaultOrder, Injection
 
@@ -83,7 +84,7 @@ def test_a_fault_begins_when_it_is_due_and_lasts_as_long_as_ordered() -> None:
     stage = Stage(order(30, 40), lead_ms=20)
     with stage.timeline:
         assert stage.acted[0].ended.wait(DEADLINE_S)
-    (entry,) = stage.timeline.section()
+    (entry,) = builtins_of(stage.timeline.section())
     (_, begun_ns), (_, ended_ns) = stage.acted[0].calls
     assert stage.start_ns + 30 * MS <= entry["begun_ns"] <= begun_ns <= entry["in_force_ns"]
     assert entry["in_force_ns"] + 40 * MS <= ended_ns <= entry["ended_ns"]

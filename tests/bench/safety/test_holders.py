@@ -5,6 +5,7 @@ import pytest
 
 from bench.measure.facts import Window
 from bench.measure.over_time import Slices
+from bench.measure.section import builtins_of
 from bench.safety.holders import MOST_LEASES, MOST_RESOURCES, Holders
 from bench.safety.judge import Judge
 
@@ -23,7 +24,7 @@ def lease(granted, released, caller=1, resource=0, until=None):
 def section_of(history, *operations, violated=()):
     holders = Holders(SLICES)
     holders.add(history(list(operations)).records, violated)
-    return holders.section()
+    return builtins_of(holders.section())
 
 
 def test_a_lease_lasts_from_its_grant_to_its_release(history):

@@ -342,18 +342,3 @@ def test_at_most_five_examples_of_a_kind_are_kept(legal):
     for resource in range(100):
         plant_service_fault(records, resource, resource + 100)
     assert len(judge(complete(records), TTL_MS).examples) == 5
-
-
-def test_the_report_is_plain_json_with_the_keys_of_the_result(legal):
-    report = judge(complete(legal(1_000, 10)), TTL_MS).to_json()
-    assert set(report) == {
-        "verdict", "reason", "service_faults", "client_overstays", "granted_invalid", "foreign_deletes",
-        "spurious_refusals", "unexplained", "contested_leases", "tested_leases", "violations", "upper_bound_95",
-        "examples",
-    }  # fmt: skip
-
-
-def test_a_report_cannot_be_changed(legal):
-    report = judge(complete(legal(1_000, 10)), TTL_MS)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        report.verdict = "SAFE"

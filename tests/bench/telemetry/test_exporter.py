@@ -18,6 +18,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.measure.run_result import SafetyReport
 from bench.telemetry import otlp
 from bench.telemetry.exporter import Exporter, Sources, open_exporter
 from bench.telemetry.run import Run, address_of
@@ -205,7 +206,7 @@ def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, col
 
 def test_the_result_has_the_last_word_on_violations(tmp_path: Path, collector: Collector) -> None:
     exporter = exporter_of(tmp_path, judged=lambda: (7, {"service_fault": 2}))
-    exporter.finish({"service_faults": 3, "granted_invalid": 1, "foreign_deletes": 4})
+    exporter.finish(SafetyReport("VIOLATED", None, service_faults=3, granted_invalid=1, foreign_deletes=4))
     total = collector.received.total
     assert total("redlock.safety.violations", redlock_violation_kind="service_fault") == 3
     assert total("redlock.safety.violations", redlock_violation_kind="granted_invalid") == 1

@@ -52,7 +52,7 @@ class _Course:
 
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
-        series: dict[str, list[float | None]] = self._over["acquire"]
+        series = dict(self._over["acquire"].items())
         known = [value for values in series.values() for value in values if value]
         y = logarithmic(known, *Y_RANGE)
         styles = {"p50_s": "c1", "p90_s": "c3", "p99_s": "c2", "max_s": "c5"}

@@ -18,6 +18,7 @@ from bench.experiments.capacity.probe import callers_for, judge_probe, read_slo
 from bench.experiments.capacity.search import Bracket, Seen
 from bench.measure.histogram import Histogram
 from bench.scenario import Delay, Scenario, load
+from tests.bench.whole_run import run_of as whole
 
 SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 SLO = read_slo(["acquire.p99 < 10ms"])
@@ -30,7 +31,7 @@ def run_of(fast: int, slow: int = 0, failed: int = 0) -> dict[str, Any]:
     histogram = Histogram.of(values)
     p99 = histogram.percentile(99)
     result["histograms"]["acquire"] = histogram.encode()
-    result["outcomes"] = {"acquired": fast + slow, "contended": failed}
+    result["outcomes"] = {"acquired": fast + slow, "contended": failed, "split_vote": 0}
     result["latency_s"]["acquire"] |= {"count": fast + slow, "p99": None if p99 is None else p99 / 1e9}
     result["rate"] |= {"offered_per_s": 100.0, "completed_per_s": 100.0, "sustained": True}
     result["generator"] |= {"cpu_ratio": 0.5, "timer_lateness_p99_s": 0.0001, "verdict": "VALID", "reason": None}
@@ -42,7 +43,7 @@ def run_of(fast: int, slow: int = 0, failed: int = 0) -> dict[str, Any]:
 
 
 def seen(result: dict[str, Any], expression: str = "acquire.p99 < 10ms") -> Seen:
-    return judge_probe(100.0, "doubling", result, read_slo([expression])).seen
+    return judge_probe(100.0, "doubling", whole(result), read_slo([expression])).seen
 
 
 def test_one_in_a_hundred_may_be_late() -> None:
@@ -82,11 +83,11 @@ def test_every_expression_must_hold() -> None:
     result = run_of(fast=9_990, failed=10)
     result["outcome_shares"]["acquired"] = 0.999
     both = read_slo(["acquire.p99 < 10ms", "acquire.success >= 99.95%"])
-    assert judge_probe(100.0, "doubling", result, both).seen is Seen.MISSED
+    assert judge_probe(100.0, "doubling", whole(result), both).seen is Seen.MISSED
 
 
 def test_attainment_has_its_interval() -> None:
-    attained = judge_probe(100.0, "doubling", run_of(fast=9_900, slow=100), SLO).figures["attainment"]
+    attained = judge_probe(100.0, "doubling", whole(run_of(fast=9_900, slow=100)), SLO).figures["attainment"]
     assert attained["rate"] == pytest.approx(0.99)
     assert attained["low"] == pytest.approx(0.98786, abs=1e-5)  # Wilson, by hand
     assert attained["high"] == pytest.approx(0.99177, abs=1e-5)
@@ -124,7 +125,7 @@ def test_callers_are_as_many_as_the_rate_needs() -> None:
 
 def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
     findings = Findings(bracket=bracket)
-    findings.probes = [judge_probe(100.0, "doubling", run_of(fast=10_000), SLO) for _ in range(4)]
+    findings.probes = [judge_probe(100.0, "doubling", whole(run_of(fast=10_000)), SLO) for _ in range(4)]
     plan = CapacityPlan(
         (Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60
     )
@@ -140,7 +141,7 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
     findings = Findings(bracket=Bracket(100.0, 105.0, 3, at_least=False))
     result = run_of(fast=10_000)
     result["generator"]["cpu_ratio"] = 0.93
-    findings.probes = [judge_probe(100.0, "confirming", result, SLO)]
+    findings.probes = [judge_probe(100.0, "confirming", whole(result), SLO)]
     plan = CapacityPlan(
         (Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60
     )
@@ -151,7 +152,7 @@ def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
 
 def test_what_did_not_hold_again_is_no_knee() -> None:
     findings = Findings(bracket=Bracket(100.0, 200.0, 3, at_least=False))
-    findings.probes = [judge_probe(rate, "bisecting", run_of(fast=10_000), SLO) for rate in (100.0, 200.0)]
+    findings.probes = [judge_probe(rate, "bisecting", whole(run_of(fast=10_000)), SLO) for rate in (100.0, 200.0)]
     plan = CapacityPlan(
         (Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60
     )

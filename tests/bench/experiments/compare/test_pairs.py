@@ -24,6 +24,7 @@ from bench.scenario import load
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need
+from tests.bench.whole_run import run_of
 
 SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 RATE = find_metric("rate")
@@ -54,11 +55,12 @@ class Stage:
             else:
                 raise EnvironmentNotReadyError("a server died")
         self.ran.append((name, order.scenario.seed))
-        result = copy.deepcopy(SAMPLE) | {"fleet": {"server": None, "instances": []}}
+        result = copy.deepcopy(SAMPLE)
+        result["fleet"]["server"] = None
         result["rate"]["achieved_per_s"] = self.rates.get(name, 100.0) * (1 + number % 2)
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         result["verdict"] = {"status": status, "reasons": []}
-        return SimpleNamespace(result=result)
+        return SimpleNamespace(result=run_of(result))
 
 
 @pytest.fixture

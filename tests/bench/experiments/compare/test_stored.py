@@ -14,6 +14,7 @@ from bench.experiments.compare.sides import is_stored, read_given, shortened
 from bench.experiments.compare.stored import read_series, require_alike, rounds_of
 from bench.gates.metric import find_metric
 from bench.scenario import load
+from tests.bench.whole_run import run_of
 
 SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 Result = dict[str, Any]
@@ -22,8 +23,8 @@ Result = dict[str, Any]
 def result(started: str = "2026-11-21T01:00:00Z", **scenario: Any) -> Result:
     made: Result = copy.deepcopy(SAMPLE)
     made["scenario"] |= {"ttl_ms": 10_000, **scenario}
-    instances = [{"server": "redis", "version": "7.0.15"}]
-    made["fleet"] = {"server": {"sha256": "0" * 64}, "instances": instances}
+    made["fleet"]["instances"] = [{"index": 0, "address": "h:1", "tls": False, "server": "redis", "version": "7.0.15"}]
+    made["fleet"]["server"]["sha256"] = "0" * 64
     return {**made, "started_at": started}
 
 
@@ -96,7 +97,7 @@ def test_a_series_must_be_of_one_thing() -> None:
 
 
 def test_stored_runs_are_values_without_pairs() -> None:
-    rounds = rounds_of([[result(), result()], [result()]])
+    rounds = rounds_of([[run_of(result()), run_of(result())], [run_of(result())]])
     assert not rounds.paired
     assert len(rounds.values(0, find_metric("rate"))) == 2
     assert len(rounds.values(1, find_metric("rate"))) == 1

@@ -20,8 +20,10 @@ from bench.experiments.compare.words import sheet, suite
 from bench.gates.metric import find_metric
 from bench.gates.threshold import read_thresholds
 from bench.measure.result import schema
+from bench.measure.run_result import RunResult
 from bench.report.junit import junit_xml
 from bench.report.sheet import print_sheet, sheet_markdown
+from tests.bench.whole_run import run_of
 
 HERE = Path(__file__).parents[2] / "report"
 SAMPLE = json.loads((HERE / "sample.json").read_text(encoding="utf-8"))
@@ -32,15 +34,15 @@ Result = dict[str, Any]
 
 def compared(tmp_path: Path, factor: float = 1.0, kind: str = "gate", limits: tuple[str, ...] = ()) -> Result:
     """A comparison of eight runs a side, the second side slower by `factor`."""
-    series: list[list[Result]] = [[], []]
+    series: list[list[RunResult]] = [[], []]
     for side, results in enumerate(series):
         for number in range(8):
             result = copy.deepcopy(SAMPLE)
             result["rate"]["achieved_per_s"] *= (1 + number / 500) / (factor if side else 1)
             result["latency_s"]["acquire_all"]["p50"] *= (1 + number / 500) * (factor if side else 1)
-            result["fleet"] = {"server": None, "instances": []}
+            result["fleet"]["server"] = None
             result["started_at"] = "2026-11-21T01:00:00Z"
-            results.append(result)
+            results.append(run_of(result))
     question = Question(kind, ["old.toml", "new.toml"], METRICS, (), 0.1)
     identity = Identity("7f3a90c1", ["lockbench", kind], tmp_path, 1)
     return compare_stored(question, rounds_of(series, read_thresholds(limits)), identity).result

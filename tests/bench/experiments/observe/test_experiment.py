@@ -18,6 +18,7 @@ from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.run.verdict import INTERRUPTED, Done
 from bench.scenario import load
+from tests.bench.whole_run import SAMPLE, run_of
 
 BOARDS = {board.uid: board for board in read_boards()}
 
@@ -135,7 +136,7 @@ class Told:
 
 
 def test_boards_that_show_less_than_the_run_say_so() -> None:
-    finished = Done({"totals": {"acquired": 1200, "contended": 34}}, None, 0)
+    finished = Done(run_of(totals={**SAMPLE["totals"], "acquired": 1200, "contended": 34, "split_vote": 0}), None, 0)
     assert _missed(Told(1234.0), finished, "x", 0.0, 9.0) == ""  # type: ignore[arg-type]
     assert "show 1,000 of its 1,234 acquires" in _missed(Told(1000.0), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]
     assert "show 0 of its 1,234" in _missed(Told(None), finished, "x", 0.0, 9.0)  # type: ignore[arg-type]

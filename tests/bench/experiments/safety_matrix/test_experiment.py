@@ -12,9 +12,9 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.safety_matrix.experiment import all_cases, choose_cases, judge_shown
 from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Finding, Ground, find, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
+from bench.measure.run_result import SafetyReport
 from bench.recipes.registry import RECIPES, WITHDRAWN
 from bench.recipes.schedules.stage import Shown
-from bench.safety.report import SafetyReport
 
 SAFE = SafetyReport("SAFE", None)
 FAULTY = SafetyReport("VIOLATED", "1 × service fault", service_faults=1)

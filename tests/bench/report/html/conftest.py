@@ -1,26 +1,24 @@
 """A whole result from operations made by dice: folded, judged and assembled as a run's is, without servers."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
-from bench.measure.result import assemble
-from bench.measure.section import builtins_of
+from bench.measure.run_result import fields_of
 from bench.run.verdict import judge_run
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
+from tests.bench.whole_run import SAMPLE, run_of
 
 S, MS = 1_000_000_000, 1_000_000
 WINDOW = Window(100 * S, 106 * S)
-SAMPLE = Path(__file__).parents[1] / "sample.json"
 
 
 def operations(count, *, resources=20, seed=1):
@@ -73,35 +71,28 @@ def fault(kind, target, begun_s, ended_s):
 
 
 def result_of(records, *, faults=(), rate=None, window=WINDOW):
-    sample = json.loads(SAMPLE.read_text("utf-8"))
     fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), window), Judge(10_000)
     fold.add(records)
     oracle.add(records, asked_in(records))
     holders = Holders(fold.slices)
     holders.add(records, oracle.violated_resources)
-    values = fold.sections().values
+    safety = structs.replace(oracle.report(), holders=holders.section())
+    measured = fold.sections(safety=safety).values
     replies = [Histogram.of(np.random.default_rng(n).integers(100_000, 900_000, 2_000)) for n in range(5)]
-    values["histograms"] |= {f"reply_{n}": histogram.encode() for n, histogram in enumerate(replies)}
+    histograms = {**measured.histograms, **{f"reply_{n}": reply.encode() for n, reply in enumerate(replies)}}
     instances = [
         {**entry, "commands": 1000, "leaked_keys": 0, "reply_s": {**entry["reply_s"], "count": 2_000, "max": 0.0009}}
-        for entry in sample["instances"]
+        for entry in SAMPLE["instances"]
     ]
-    safety = {**oracle.report().to_json(), "holders": holders.section()}
-    return assemble(
-        {
-            **{key: sample[key] for key in ("id", "seed", "started_at", "interrupted", "fleet")},
-            **values,
-            "command": ["lockbench", "run", "hot key.toml"],
-            "scenario": {**sample["scenario"], "rate_per_s": rate, "hold": {"kind": "exp", "ms": 5.0, "sigma": 0.0}},
-            "duration_s": window.duration_s,
-            "environment": builtins_of(describe_environment()),
-            "instances": instances,
-            "safety": safety,
-            "faults": list(faults),
-            "thresholds": [],
-            "warnings": [],
-            "verdict": judge_run(values, safety, (), ()),
-        }
+    return run_of(
+        fields_of(measured),
+        command=["lockbench", "run", "hot key.toml"],
+        scenario={"rate_per_s": rate, "hold": {"kind": "exp", "ms": 5.0, "sigma": 0.0}},
+        environment=describe_environment(),
+        histograms=histograms,
+        instances=instances,
+        faults=list(faults),
+        verdict=judge_run(measured, ()),
     )
 
 

@@ -1,6 +1,5 @@
 """The page says what the result says, to the digit, needs nothing but itself, and survives any result."""
 
-import copy
 import html
 import json
 import re
@@ -8,6 +7,7 @@ import re
 import pytest
 
 from bench.errors import UsageError
+from bench.measure.section import builtins_of
 from bench.report.figures import count, latency, percent
 from bench.report.html.page import render
 from bench.report.html.pages import page_of, page_of_several, write_report
@@ -72,7 +72,7 @@ def test_every_picture_is_there_and_has_its_data(safe):
 
 
 def test_the_data_of_the_pictures_are_the_figures_of_the_result(safe):
-    data, over = data_of(render(page_of(safe))), safe["over_time"]
+    data, over = data_of(render(page_of(safe))), builtins_of(safe)["over_time"]
     assert [row[1] for row in data["rate"]["rows"]] == over["granted"]
     assert [row[3] for row in data["latency-over-time"]["rows"]] == over["acquire"]["p99_s"]
     assert [row[0] for row in data["outcomes"]["rows"]] == over["start_s"]
@@ -99,7 +99,7 @@ def test_a_violation_is_told_with_its_operations(violated):
 
 
 def test_one_of_something_is_no_plural_and_times_are_as_in_a_scenario(safe):
-    result = copy.deepcopy(safe)
+    result = builtins_of(safe)
     result["scenario"] |= {"users": 1, "resources": 1}
     first = result["instances"][0]
     result["instances"] = [{**first, "reply_s": {**first["reply_s"], "p99": None}}]
@@ -132,7 +132,7 @@ def test_nothing_is_fetched_and_nothing_is_large(safe):
 
 def test_what_a_result_says_cannot_become_markup(safe):
     nasty = "</script><img src=x onerror=alert(1)>"
-    result = copy.deepcopy(safe)
+    result = builtins_of(safe)
     result["warnings"] = [nasty]
     result["instances"][0]["address"] = nasty
     result["scenario"]["recipe"] = nasty
@@ -144,7 +144,7 @@ def test_what_a_result_says_cannot_become_markup(safe):
 
 
 def test_a_result_of_before_there_was_over_time_still_has_a_page(safe):
-    old = copy.deepcopy(safe)
+    old = builtins_of(safe)
     del old["over_time"], old["safety"]["holders"]
     old["histograms"] = {name: text for name, text in old["histograms"].items() if not name.startswith("reply_")}
     assert figures_of(render(page_of(old))) == {"percentiles"}
@@ -158,7 +158,7 @@ def test_a_run_cut_off_as_its_window_began_has_a_page(cut):
 def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
     from bench.measure.histogram import Histogram
 
-    empty = copy.deepcopy(safe)
+    empty = builtins_of(safe)
     nothing = {
         "count": 0,
         "mean": None,

@@ -1,0 +1,377 @@
+"""The result of one run as a type: *what was done, where, what came out, whether it can be trusted*.
+
+Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us microseconds, _ratio 1 = 100 %);
+null means not known, or not applicable. `Measured` is what limits can be set on; it comes first, the rest is about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from bench.errors import UsageError
+from bench.measure.generator import GeneratorHealth
+from bench.measure.latency import Latencies, Latency
+from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
+from bench.measure.over_time import OverTime
+from bench.measure.result import Document, read_result
+from bench.measure.section import Amount, Count, Section, says, typed
+from bench.scenario import Scenario
+from bench.scenario.model import Readable
+
+BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
+Operator = Literal["<", "<=", ">", ">=", "==", "!="]
+Unit = Literal["s", "us", "per_s", "ratio", "count"]
+SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
+
+
+class Rate(Section, frozen=True, kw_only=True):
+    """How much was asked for and how much was done."""
+
+    offered_per_s: Annotated[float | None, says("operations that the schedule asks for; null in closed loop")]
+    achieved_per_s: Annotated[float | None, says("leases granted in the window")]
+    completed_per_s: Annotated[float | None, says("acquires that returned in the window, whatever their outcome")]
+    sustained: Annotated[
+        bool | None,
+        says(
+            "open loop: whether at least 0.99 of the operations due in the window were completed in it; null in closed "
+            "loop. If false, latencies are those of a growing queue"
+        ),
+    ]
+
+
+class Attempts(Latency, frozen=True, kw_only=True):
+    """Rounds per lease: figures are rounds, not seconds, and the samples leases."""
+
+    total: Annotated[Count, says("rounds of all operations in the window, also of those that failed")]
+
+
+class Cost(Section, frozen=True, kw_only=True):
+    """What a lease costs over the whole run: amounts ÷ leases; lost rounds, clean-up and releases are part of it."""
+
+    commands_per_acquire: Annotated[float | None, says("commands sent to all instances")]
+    round_trips_per_acquire: Annotated[float | None, says("rounds (all instances in parallel) and releases")]
+    bytes_per_acquire: Annotated[float | None, says("bytes sent and received, all instances")]
+    client_cpu_us_per_cycle: Annotated[float | None, says("CPU of the load processes")]
+    server_cpu_us_per_cycle: Annotated[float | None, says("CPU of all servers")]
+
+
+class Example(Section, frozen=True, kw_only=True):
+    """One finding of the oracle."""
+
+    kind: Annotated[BrokenRule, says("the rule that was broken")]
+    at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
+    blame: Annotated[str | None, says("unsafe recipe, injected fault or unexplained; null for what violates nothing")]
+    operations: Annotated[
+        tuple[dict[str, int | str], ...],
+        says(
+            "the operations involved, the culprit or the earlier one first: the fields of the record by name (ns of "
+            "CLOCK_MONOTONIC, 0 = did not happen), outcome and release_outcome in words"
+        ),
+    ]
+
+
+class Holder(Section, frozen=True, kw_only=True):
+    """Who held one resource, and when; times in µs from the start of the measured window."""
+
+    resource: Annotated[Count, says("index of the resource")]
+    leases: Annotated[Count, says("how many leases it saw, over the whole run")]
+    held_ratio: Annotated[
+        tuple[Amount, ...],
+        says("time it was held ÷ width, for each slice of over_time; above 1: by several at once"),
+    ]
+    spans_us: Annotated[tuple[tuple[int, int], ...], says("from when to when `rows` has all its leases")]
+    rows: Annotated[
+        tuple[tuple[int, int, int, int, int, int], ...],
+        says(
+            "leases: granted_us, end_us (release sent, or end of validity), valid_until_us, work_end_us, caller, fault "
+            "(1: overlaps another)"
+        ),
+    ]
+
+
+class SafetyReport(Section, frozen=True):
+    """Did the lock hold, over the whole run. `reason` explains every verdict but SAFE."""
+
+    verdict: Annotated[
+        SafetyWord,
+        says(
+            "VIOLATED: a service fault, an invalid grant or a foreign delete was seen. NOT TESTED: fewer than 100 "
+            "tested leases. UNKNOWN: history incomplete, clock stepped, several hosts, or the checker failed"
+        ),
+    ]
+    reason: Annotated[str | None, says("explains VIOLATED and UNKNOWN, or that nothing was tested")]
+    violations: Annotated[Count, says("service_faults, under the name that thresholds use")] = 0
+    service_faults: Annotated[Count, says("leases granted while another lease of the resource was valid")] = 0
+    client_overstays: Annotated[Count, says("clients that worked past their validity while another had the lease")] = 0
+    granted_invalid: Annotated[Count, says("grants accepted at or after their own end")] = 0
+    foreign_deletes: Annotated[Count, says("releases that removed another's lease")] = 0
+    spurious_refusals: Annotated[Count, says("refusals during which nobody can have held a key")] = 0
+    unexplained: Annotated[Count, says("violations that neither an unsafe recipe nor an injected fault explains")] = 0
+    contested_leases: Annotated[
+        Count,
+        says(
+            "leases for whose resource another caller asked while they were valid, be it in a line of its own process"
+        ),
+    ] = 0
+    tested_leases: Annotated[
+        Count,
+        says(
+            "leases held for a time (> 0) in which another attempt's command was sent: the n of the bound; 0 when the "
+            "servers took fewer commands than leases were granted"
+        ),
+    ] = 0
+    upper_bound_95: Annotated[
+        float | None,
+        says(
+            "3 ÷ tested_leases: with no violation seen, the rate is below this with 95 % confidence; null when not SAFE"
+        ),
+    ] = None
+    examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
+    holders: Annotated[
+        tuple[Holder, ...],
+        says(
+            "who held the resources that matter most: those with violations, then those with most leases; at most six, "
+            "and at most about 900 leases one by one"
+        ),
+    ] = ()
+
+
+class Measured(Section, frozen=True, kw_only=True):
+    """What was measured and what the oracle says of it: all that a limit can be set on."""
+
+    duration_s: Amount
+    rate: Rate
+    outcomes: Outcomes
+    outcome_shares: OutcomeShares
+    totals: Outcomes
+    releases: Releases
+    latency_s: Latencies
+    over_time: OverTime
+    attempts: Attempts
+    votes: Votes
+    split_votes: SplitVotes
+    cost: Cost
+    generator: GeneratorHealth
+    safety: SafetyReport
+    histograms: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary(Readable):
+    """One server program and what identifies it in a result."""
+
+    path: Annotated[str, says("as found; Redis acts by the name it is called by")]
+    name: Annotated[str, says("redis or valkey, or a fork's own name")]
+    version: Annotated[str, says("as it says")]
+    sha256: Annotated[str, says("of the file behind any links")] = ""
+    tls: Annotated[bool, says("whether it was built with TLS")] = False
+    release_command: Annotated[str, says("the compare-and-delete its version offers: delex, delifeq, else evalsha")] = (
+        ""
+    )
+    source: Annotated[str, says("how it was found")] = ""
+
+    @property
+    def native_release(self) -> bool:
+        """Whether it compares and deletes without a script."""
+        return self.release_command != "evalsha"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ({self.path})"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLatency(Readable):
+    """How long an append of 100 bytes and its fdatasync take on the disk of the servers."""
+
+    count: Annotated[Count, says("how often it was measured")]
+    p50_s: Annotated[Amount, says("half took no longer")]
+    p99_s: Annotated[float | None, says("99 % took no longer; null below 100 writes")]
+    max_s: Annotated[Amount, says("the longest")]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFacts(Readable):
+    """What one instance is. null: it did not or may not say, and `warnings` tell why."""
+
+    index: Annotated[Count, says("position in the list of targets")]
+    address: Annotated[str, says("host:port or socket path, without secrets")]
+    tls: Annotated[bool, says("whether the connection is encrypted")]
+    unreachable: Annotated[str | None, says("why it does not answer, else null")] = None
+    server: Annotated[str | None, says("redis or valkey")] = None
+    version: Annotated[str | None, says("as it says")] = None
+    run_id: Annotated[str | None, says("differs after each of its starts")] = None
+    process_id: Annotated[int | None, says("of the server")] = None
+    uptime_s: Annotated[int | None, says("since its start")] = None
+    role: Annotated[str | None, says("primary or replica")] = None
+    cluster: Annotated[bool | None, says("whether it is a node of a cluster")] = None
+    fsync: Annotated[str | None, says("none, no, everysec or always")] = None
+    no_fsync_on_rewrite: Annotated[bool | None, says("whether it syncs nothing while it rewrites its AOF")] = None
+    maxmemory_bytes: Annotated[int | None, says("0: no limit")] = None
+    maxmemory_policy: Annotated[str | None, says("what it evicts at the limit")] = None
+    release_command: Annotated[str | None, says("its compare-and-delete: delex, delifeq or evalsha")] = None
+    warnings: Annotated[tuple[str, ...], says("what a reader must know about it")] = ()
+
+
+class FleetFacts(Section, frozen=True, kw_only=True):
+    """The servers: what was started or targeted, and how durable it is."""
+
+    started: Annotated[bool, says("by us; false: named by the user")]
+    server: Annotated[ServerBinary | None, says("the program that was started; null for named targets")]
+    fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
+    fdatasync_s: Annotated[SyncLatency | None, says("what a sync costs on their disk; null for named targets")]
+    instances: Annotated[tuple[InstanceFacts, ...], says("what each instance is")]
+
+
+@dataclass(frozen=True, slots=True)
+class InfoDelta(Readable):
+    """What an instance did between two looks at its INFO."""
+
+    address: Annotated[str, says("host:port or socket path, without secrets")]
+    warning: Annotated[str | None, says("why there are no counters, else null")]
+    elapsed_s: Annotated[float, says("between the two")]
+    cpu_s: Annotated[float | None, says("system and user time, without forked children")] = None
+    children_cpu_s: Annotated[float | None, says("that of forked children (rewrites)")] = None
+    commands_processed: Annotated[int | None, says("all commands")] = None
+    calls: Annotated[dict[str, int], says("commands by name (set, evalsha …), a sub-command as config|get")] = field(
+        default_factory=dict
+    )
+    usec_per_call: Annotated[dict[str, float], says("the server's time for each of them, µs")] = field(
+        default_factory=dict
+    )
+    expired_keys: Annotated[int | None, says("keys that expired")] = None
+    evicted_keys: Annotated[int | None, says("keys that were evicted")] = None
+    input_bytes: Annotated[int | None, says("bytes received")] = None
+    output_bytes: Annotated[int | None, says("bytes sent")] = None
+    aof: Annotated[
+        dict[str, int | str], says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end")
+    ] = field(default_factory=dict)
+
+
+class InstanceReport(Section, frozen=True, kw_only=True):
+    """One instance as all load processes together saw it, beside what it says itself."""
+
+    index: Annotated[Count, says("position in the list of targets")]
+    address: Annotated[str, says("host:port or socket path, without secrets")]
+    state: Annotated[
+        str,
+        says("worst state any load process ended with: voting, abstaining, lagging, refused, down; else unknown"),
+    ]
+    reason: Annotated[str, says('why it does not vote; "" = it does')] = ""
+    run_id: Annotated[str, says("differs after each of its starts")] = ""
+    server: Annotated[str | None, says("what runs there, and its version")] = None
+    release_command: Annotated[str, says("how its keys were deleted")] = ""
+    commands: Annotated[Count, says("commands sent")] = 0
+    bytes_sent: Annotated[Count, says("to it")] = 0
+    bytes_received: Annotated[Count, says("from it")] = 0
+    writes: Annotated[Count, says("system calls that sent")] = 0
+    reads: Annotated[Count, says("system calls that received")] = 0
+    late_replies: Annotated[Count, says("replies that came after their round was decided")] = 0
+    pending: Annotated[Count, says("commands without a reply at the end")] = 0
+    owed_releases: Annotated[Count, says("releases that could not be sent by the end")] = 0
+    reconnects: Annotated[Count, says("connections made after the first")] = 0
+    errors: Annotated[dict[str, int], says("errors by kind")] = msgspec.field(default_factory=dict)
+    reply_s: Annotated[Latency | None, says("reply times of sampled attempts")] = None
+    cpu_us_per_command: Annotated[float | None, says("CPU of the server ÷ commands it processed")] = None
+    info: Annotated[InfoDelta | None, says("what its INFO counters say happened during the run")] = None
+    leaked_keys: Annotated[
+        int | None, says("keys of the run left at its end (then unlinked); null: it could not be checked")
+    ] = None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it voted to the end without an error."""
+        return self.state == "voting" and not self.errors
+
+
+class InjectedFault(Section, frozen=True, kw_only=True):
+    """What became of one fault on one target. Seconds count from the start of the measured window."""
+
+    kind: Annotated[str, says("as in the scenario")]
+    target: Annotated[str, says("instance:i or worker:i")]
+    params: Annotated[dict[str, Any], says("as in the scenario")]
+    phase: Annotated[Literal["fixed", "random"], says("random: begun up to 1 s later, by the seed")]
+    at_s: Annotated[float, says("when it was due, the random phase included")]
+    for_s: Annotated[float | None, says("how long; null: to the end of the window")]
+    begun_s: Annotated[float | None, says("when it began")]
+    ended_s: Annotated[float | None, says("when it was undone")]
+    begun_ns: Annotated[int | None, says("monotonic, before the first step; null: never begun")]
+    in_force_ns: Annotated[int | None, says("monotonic, when it was there; null: never")]
+    ended_ns: Annotated[int | None, says("monotonic, after the last step of its undoing")]
+    skipped: Annotated[str | None, says("why it never began")]
+    failed: Annotated[str | None, says("what went wrong while it began or was undone")]
+    detail: Annotated[dict[str, Any], says("what else the kind tells, such as lost_bytes of a power cut")]
+
+
+class JudgedThreshold(Section, frozen=True, kw_only=True):
+    """One limit that was asked for, its value and its verdict."""
+
+    expression: Annotated[str, says("as written")]
+    metric: Annotated[str, says("its usual name")]
+    path: Annotated[str, says("where the figure stands in this document")]
+    operator: Annotated[Operator, says("value operator limit must hold")]
+    limit: Annotated[float, says("in the unit of the figure")]
+    unit: Annotated[Unit, says("of value, limit and margin")]
+    value: Annotated[float | None, says("what was measured; null: no samples, or infinite")]
+    infinite: Annotated[bool, says("whether the value is infinite, as so many acquires failed")] = False
+    margin: Annotated[float | None, says("how far the value may go until the limit; negative: how far beyond it is")]
+    margin_ratio: Annotated[float | None, says("margin ÷ limit; null when the limit is 0")]
+    status: Annotated[
+        Literal["pass", "fail", "inconclusive"], says("inconclusive: it cannot be answered from this run")
+    ]
+    reason: Annotated[str | None, says("why it is inconclusive, or why the value is infinite, else null")]
+
+
+class RunResult(Document, frozen=True, kw_only=True):
+    """One run: what was done, where, what came out, and whether it can be trusted."""
+
+    kind: Annotated[Literal["run"], says("what kind of result this is")] = "run"
+    seed: Annotated[int, says("every random choice of the load follows from it")]
+    duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
+    scenario: Annotated[Scenario, says("every key of the scenario, resolved; targets without secrets")]
+    fleet: Annotated[FleetFacts, says("the servers")]
+    rate: Annotated[Rate, says("how much was asked for and done")]
+    outcomes: Annotated[Outcomes, says("acquires whose intended start lies in the measured window")]
+    outcome_shares: Annotated[OutcomeShares, says("the same ÷ their sum")]
+    totals: Annotated[Outcomes, says("acquires of the whole run; equal to Locust's table and to telemetry")]
+    releases: Annotated[Releases, says("releases of the whole run")]
+    latency_s: Annotated[Latencies, says("durations of the operations in the window")]
+    over_time: Annotated[OverTime | None, says("the run slice by slice; null in results of before 2026-11-21")] = None
+    attempts: Annotated[Attempts, says("rounds per lease")]
+    votes: Annotated[Votes, says("how the last rounds of the operations in the window ended")]
+    split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
+    cost: Annotated[Cost, says("what a lease costs")]
+    instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
+    generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
+    safety: Annotated[SafetyReport, says("whether the lock held")]
+    faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
+    thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
+    histograms: Annotated[
+        dict[str, str],
+        says(
+            "HDR histograms in V2 compressed encoding, base64; 1 ns to 1 h, three digits: one for each entry of "
+            "latency_s but acquire_all, scheduler_lag, timer_lateness, and reply_<index> for each instance's sampled "
+            "reply times"
+        ),
+    ]
+
+
+RESULT = RunResult
+Figures = Measured | RunResult  # what limits are judged on
+
+
+def read_run(place: Path) -> RunResult:
+    """Return the result of a run in a folder or file. Raises UsageError when there is none, or one of another kind."""
+    result = read_result(place)
+    if not {"scenario", "latency_s", "rate", "safety", "generator"} <= result.keys():
+        raise UsageError(f"{place} is a result of another command; give results of lockbench run")
+    return typed(result, RunResult, str(place))
+
+
+def fields_of(section: Section) -> Mapping[str, Any]:
+    """Return the fields of a section by name, to make another of more fields."""
+    return msgspec.structs.asdict(section)
