@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -33,7 +34,7 @@ from bench.experiments.fsync.result import (
     VisitSeen,
 )  # fmt: skip
 from bench.experiments.fsync.rows import always_costs, rows_of
-from bench.experiments.fsync.visit import Visit
+from bench.experiments.fsync.visit import NothingGrantedError, Visit
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of
 from bench.run.experiment import Experiment, ExperimentOrder, Show
@@ -41,6 +42,9 @@ from bench.run.journal import Journal, open_journal
 from bench.run.verdict import Done
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
+
+FIRST_VISITS = 2  # times the budget, for a cell's first visit: repeats are given up before cells
+MOST_BARREN = 3  # visits without one lock, beyond those with some: then something else is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class _Sitting:
         for size in sorted({(cell.instances, cell.clients) for _, cell in self._visits}, reverse=True):
             require_descriptors(*size)
         self._dropped = 0
+        self._barren: list[str] = []
 
     def measure(self) -> None:
         """Visit what is missing, in the plan's order."""
@@ -130,7 +135,8 @@ class _Sitting:
         for number, (repeat, cell) in enumerate(missing):
             spent_s = time.monotonic() - begun_s
             pace = spent_s / done_s if done_s else 1.0
-            if plan.budget_s and repeat and spent_s + pace * plan.visit_s(cell) > plan.budget_s:
+            limit_s = (plan.budget_s or inf) * (1 if repeat else FIRST_VISITS)
+            if number and spent_s + pace * plan.visit_s(cell) > limit_s:
                 self._dropped = len(missing) - number
                 return
             left_s = pace * (total_s - planned_s)
@@ -151,6 +157,11 @@ class _Sitting:
         with self._servers.serving(cell) as serving:
             try:
                 piece = Visit(self._plan, cell, serving, prefix).measure(repeat)
+            except NothingGrantedError as error:
+                self._barren.append(str(error))
+                if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._visits) - 1):
+                    raise
+                return
             finally:
                 self._servers.sweep([f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)])
         self._journal.add(piece)
@@ -192,6 +203,8 @@ class _Sitting:
         yield from self._servers.warnings
         if self._dropped:
             yield f"the time was up: {self._dropped} of {len(self._visits)} visits left out, so less is repeated"
+        if self._barren:
+            yield f"visits in which no lock was granted, and nothing measured: {len(self._barren)}, {self._barren[0]}"
 
 
 def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:

@@ -33,7 +33,7 @@ CallerShape = tuple[int, int]  # clients and pipeline
 class FsyncPlan(Section, frozen=True, kw_only=True):
     """The matrix and how long each of its loads lasts (s, each after `warmup_s`).
 
-    `budget_s`: of one sitting; no visit but a cell's first begins when it would end later; None = all visits.
+    `budget_s`: of one sitting; no visit begins when it would end later, a cell's first in twice the time; None = all.
     """
 
     cells: tuple[FsyncCell, ...]

@@ -56,6 +56,10 @@ return 1
 """
 
 
+class NothingGrantedError(EnvironmentNotReadyError):
+    """The machine, or a server, did not get one lock done: nothing is known of the cell."""
+
+
 @dataclass(slots=True)
 class Visit:
     """A cell on servers that stand."""
@@ -66,7 +70,7 @@ class Visit:
     key_prefix: str
 
     def measure(self, repeat: int) -> VisitSeen:
-        """All loads of the visit. Raises EnvironmentNotReadyError when the load or a server ends early."""
+        """All loads of the visit. Raises NothingGrantedError; EnvironmentNotReadyError: load or server ended early."""
         cell, servers, plan = self.cell, self.servers, self.plan
         if cell.rewrite != "off" and servers.own:
             fill(servers.urls, self.key_prefix)
@@ -75,7 +79,10 @@ class Visit:
         with Generator(cell, servers.urls, self.key_prefix, plan.seed * 1000 + repeat) as generator:
             most = self._load(generator, Phase(plan.warmup_s, plan.seconds))
             if not most.granted:
-                raise EnvironmentNotReadyError(f"{cell}: no lock was granted in {plan.seconds:g} s")
+                denied = ", ".join(f"{outcome} {count:,}" for outcome, count in most.denied.items() if count)
+                raise NothingGrantedError(
+                    f"{cell}: no lock was granted in {plan.seconds:g} s ({denied or 'no answer'})"
+                )
             for name, share in RATES.items():
                 rate_per_s = share * most.granted / plan.seconds
                 loads[name] = self._load(generator, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
