@@ -22,6 +22,7 @@ from bench.experiments.fsync.figures import _fastest as fastest
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import Option
+from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import find, judge_rows
 from bench.experiments.split_votes.rows import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
@@ -42,11 +43,11 @@ CROSS_CHECK = CrossCheck("agrees")
 OLD_CRASH = read_result(Path(__file__).parents[1] / "histories" / "results" / "crash.json")
 
 
-def row(verdict: str, **more: Any) -> dict[str, Any]:
-    return {
-        "recipe": "redlock", "fault": "votes", "expected": "confirmed", "seen": "?", "reason": None, "verdict": verdict,
-        **more,
-    }  # fmt: skip
+def safety_rows(*verdicts: MatrixWord) -> Verdict:
+    rows = [
+        SafetyRow("?", one, part="claim", recipe="redlock", fault="votes", expected="confirmed") for one in verdicts
+    ]
+    return judge_rows(rows).to_json()
 
 
 def crash(word: RowWord, checked: CrossCheck = CROSS_CHECK) -> Verdict:
@@ -54,7 +55,7 @@ def crash(word: RowWord, checked: CrossCheck = CROSS_CHECK) -> Verdict:
     return judge_crash([], [row], checked).to_json()
 
 
-def noisy_row() -> str:
+def noisy_row() -> MatrixWord:
     """What a claim comes to for which nobody was granted a lease."""
     return find(("confirmed", "refuted"), {}, {"somebody was granted": False}, holds=True).verdict
 
@@ -108,7 +109,7 @@ def bar(low: float, high: float) -> dict[str, Any]:
 CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
 GREEN: dict[str, Callable[[], Verdict]] = {
     "run": run,
-    "safety": lambda: judge_rows([row(AS_EXPECTED)]),
+    "safety": lambda: safety_rows(AS_EXPECTED),
     "crash": lambda: crash(AS_EXPECTED),
     "split-votes": lambda: split_votes(200),
     "fsync": lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250)),
@@ -125,7 +126,7 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: run("VIOLATED", tested=0),
         lambda: run(generator="INVALID"),
     ),
-    "safety": (lambda: judge_rows([]), lambda: judge_rows([row("skipped")]), lambda: judge_rows([row(noisy_row())])),
+    "safety": (safety_rows, lambda: safety_rows("skipped"), lambda: safety_rows(noisy_row())),
     "crash": (
         lambda: judge_crash([], [], CROSS_CHECK).to_json(),
         lambda: crash(AS_EXPECTED, CrossCheck("differs", "?")),

@@ -12,7 +12,7 @@ import pytest
 
 from bench.experiments.safety_matrix import clocks
 from bench.experiments.safety_matrix.experiment import look_at
-from bench.experiments.safety_matrix.row import SKIPPED, Ground, judge_rows
+from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.instance import Instance
 from bench.recipes.registry import find_recipe
@@ -35,11 +35,11 @@ def fleet() -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def ground(fleet: Fleet, tmp_path: Path) -> Ground:
-    return Ground(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="57041")
+def ground(fleet: Fleet, tmp_path: Path) -> RowSetup:
+    return RowSetup(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="57041")
 
 
-def row(schedule: str, recipe: str, ground: Ground) -> tuple[str, int]:
+def row(schedule: str, recipe: str, ground: RowSetup) -> tuple[str, int]:
     """The verdict of a row of the matrix, and what the command would end with if it were the only one."""
     entry = SCHEDULES[schedule]
     finding = look_at(entry, recipe, recipe in entry.shown_by, ground)
@@ -69,13 +69,13 @@ def test_with_the_right_quorum_one_of_them_does_not_even_connect(fleet: Fleet) -
         two_sides(fleet)
 
 
-def test_a_release_without_owner_check_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_owner_check_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row("overslept-holder", "set-nx-lua", ground) == (AS_EXPECTED, 0)
     monkeypatch.setattr(Instance, "delete_own", lambda self, key, _token: self.ask("DEL", key))
     assert row("overslept-holder", "set-nx-lua", ground) == (VIOLATED, 5)
 
 
-def test_an_ignored_drift_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ignored_drift_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "WITHIN", (1.009,))
     monkeypatch.setattr(claims, "drift_ns", lambda _ttl_ms, _factor: 0)
     finding = clocks.validity_drift(replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
@@ -91,19 +91,21 @@ def nobody(*_arguments: object) -> tuple[np.ndarray, np.ndarray]:
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def test_an_oracle_that_sees_no_overlap_is_found_out(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracle_that_sees_no_overlap_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row("both-read-first", "get-set", ground) == (AS_EXPECTED, 0)
     monkeypatch.setattr(rules, "service_faults", nobody)
     assert row("both-read-first", "get-set", ground) == (NOT_SHOWN, 4)
 
 
-def test_an_oracle_that_crashes_shows_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracle_that_crashes_shows_nothing(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "order_leases", lambda *_: 1 / 0)
     assert row("both-read-first", "get-set", ground) == (NOT_SHOWN, 4)
 
 
 @pytest.mark.parametrize("rule, figure", [("foreign_deletes", "foreign_deletes"), ("client_overstays", "overstays")])
-def test_a_figure_comes_from_its_rule(rule: str, figure: str, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_comes_from_its_rule(
+    rule: str, figure: str, ground: RowSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schedule = SCHEDULES["overslept-holder"]
     assert look_at(schedule, "set-nx-fixed", True, ground).figures[figure] == 1
     monkeypatch.setattr(rules, rule, nobody)

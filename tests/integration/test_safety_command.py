@@ -23,8 +23,10 @@ from bench.experiments.safety_matrix import experiment as safety_matrix
 from bench.experiments.safety_matrix import loads as safety_matrix_loads
 from bench.experiments.safety_matrix.experiment import SafetyPlan, look_at, run_safety
 from bench.experiments.safety_matrix.loads import look_at_load
-from bench.experiments.safety_matrix.row import Case, Finding, Ground
-from bench.measure.result import read_result, schema
+from bench.experiments.safety_matrix.result import Finding, SafetyResult
+from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
+from bench.measure.result import read_result
+from bench.measure.section import schema_of
 from bench.recipes.schedules.table import SCHEDULES
 from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import start_fleet
@@ -109,7 +111,7 @@ def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
     result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator(schema("safety")).validate(result)
+    jsonschema.Draft202012Validator(schema_of(SafetyResult, "urn:x")).validate(result)
     assert result["interrupted"]
     assert [row["fault"] for row in result["rows"]] == ["both-read-first", "killed-holder"]
     assert "interrupted after 2 of 3 rows" in result["warnings"][0]
@@ -120,25 +122,27 @@ def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
 def test_a_wish_to_end_that_a_row_swallows_ends_it_after_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def swallow(_ground: Ground) -> Finding:
+    def swallow(_ground: RowSetup) -> Finding:
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         return Finding("–", "as expected")
 
-    cases = [Case("schedule", name, "planted", "nothing", "a row that swallows Ctrl-C", swallow) for name in ("a", "b")]
+    cases = [
+        PlannedRow("schedule", name, "planted", "nothing", "a row that swallows Ctrl-C", swallow) for name in ("a", "b")
+    ]
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: cases)
     done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)
-    assert (done.exit_code, len(done.result["rows"])) == (130, 1)
+    assert (done.exit_code, len(done.result.rows)) == (130, 1)
 
 
 def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "taken").write_text("a file")
-    seen = Case("schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected"))
+    seen = PlannedRow("schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected"))
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [seen])
     done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path / "taken"), lambda _text: None)
-    assert (done.path, done.exit_code, len(done.result["rows"])) == (None, 3, 1)
+    assert (done.path, done.exit_code, len(done.result.rows)) == (None, 3, 1)
     assert "cannot write" in done.unstored
 
 
@@ -148,7 +152,7 @@ def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
     monkeypatch.setattr(safety_matrix_loads, "QUICK_MS", 1500.0)
     often = replace(safety_matrix_loads.PAUSES, pauses=("after-grant:150ms:0.3",))
     with start_fleet(1, "none") as fleet, ThreadPoolExecutor() as threads:
-        ground = Ground(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
+        ground = RowSetup(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
         looks = [threads.submit(look_at_load, often, recipe, ground) for recipe in ("set-nx-fixed", "set-nx-lua")]
         fixed, lua = (look.result() for look in looks)
     assert {fixed.verdict, lua.verdict} <= {"as expected", "not known"}, (fixed, lua)
@@ -175,7 +179,7 @@ CLAIMS = {
 
 def test_claims_come_with_the_figures_they_are_known_for(tmp_path: Path) -> None:
     code, result = looked_at(tmp_path, *(word for name in CLAIMS for word in ("--claim", name)))
-    jsonschema.Draft202012Validator(schema("safety")).validate(result)
+    jsonschema.Draft202012Validator(schema_of(SafetyResult, "urn:x")).validate(result)
     rows = {row["fault"]: row for row in result["rows"]}
     assert rows.keys() == CLAIMS.keys()
     unknown = {name: row["reason"] for name, row in rows.items() if row["verdict"] == "not known"}
@@ -199,7 +203,7 @@ def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
     recipe: str, flawed: bool, verdict: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = partial(look_at, SCHEDULES["overslept-holder"], recipe, flawed)
-    planted = Case("schedule", recipe, "planted", "otherwise", "a wrong expectation", look)
+    planted = PlannedRow("schedule", recipe, "planted", "otherwise", "a wrong expectation", look)
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [planted])
     done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)
     assert done.exit_code == code

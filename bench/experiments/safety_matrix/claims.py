@@ -20,7 +20,8 @@ from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix import clocks, leases, restarts
-from bench.experiments.safety_matrix.row import ELSEWHERE, Case, Finding, Ground, cannot, find
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot, find
 from bench.experiments.split_votes.experiment import run_split_votes
 from bench.experiments.split_votes.plan import ORDERS, Retry, SplitVotesPlan
 from bench.experiments.split_votes.result import SplitVotesResult
@@ -46,12 +47,12 @@ def makers(client: int) -> dict[str, Callable[[], bytes]]:
     }
 
 
-def owner_tokens(ground: Ground) -> Finding:
+def owner_tokens(setup: RowSetup) -> Finding:
     """Collisions over all processes: none of random ones, some of those made of a time."""
-    notes = _made(ground.scratch, QUICK_COUNT if ground.quick else FULL_COUNT)
+    notes = _made(setup.scratch, QUICK_COUNT if setup.quick else FULL_COUNT)
     figures: dict[str, float | None] = {}
     for name in makers(0):
-        tokens = [token for client in range(PROCESSES) for token in _read(ground.scratch, name, client)]
+        tokens = [token for client in range(PROCESSES) for token in _read(setup.scratch, name, client)]
         figures[f"{name}_collisions"] = len(tokens) - len(set(tokens))
         figures[f"{name}_ns"] = round(sum(note[name] for note in notes) / len(notes))
     shown = bool(figures["microseconds_collisions"])
@@ -106,7 +107,7 @@ if __name__ == "__main__":
     main()
 
 
-Look = Callable[[Ground], Finding]
+Look = Callable[[RowSetup], Finding]
 
 CONTENDERS = 5
 LEAST_DEAD_TIMES, CLEARLY = 10, 2.0  # a mean of so many dead times may be off by a part of itself, not by twice
@@ -114,17 +115,17 @@ _POWER = "`lockbench crash` measures it, with power cuts at random moments"
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 
 
-def claim_cases() -> Iterator[Case]:
+def claim_cases() -> Iterator[PlannedRow]:
     """One row per claim."""
     for name, about, look in CLAIMS:
-        yield Case("claim", "redlock", name, "confirmed", about, look)
+        yield PlannedRow("claim", "redlock", name, "confirmed", about, look)
     for name, about, why in NOT_HERE:
-        yield Case("claim", "persistence", name, "confirmed", about, cannot(ELSEWHERE, why))
+        yield PlannedRow("claim", "persistence", name, "confirmed", about, cannot(ELSEWHERE, why))
 
 
-def split_vote_window(ground: Ground) -> Finding:
+def split_vote_window(setup: RowSetup) -> Finding:
     """Votes by pure chance against the closed form; processes released together, by the order they ask in."""
-    result = _split_votes(ground)
+    result = _split_votes(setup)
     calibration = result.calibration[0]
     figures = {"by_chance": calibration.split_rate.rate, "closed_form": calibration.closed_form}
     rates = {row.order: row.nobody_won_rate for row in result.contention}
@@ -136,12 +137,12 @@ def split_vote_window(ground: Ground) -> Finding:
     return _compared(result, figures, "the intervals of the two rates lie apart", holds=holds, refuted=refuted)
 
 
-def retry_delay(ground: Ground) -> Finding:
+def retry_delay(setup: RowSetup) -> Finding:
     """Retry policies side by side, where nobody wins most often: time to a first grant, attempts per grant.
 
     They are judged by the dead time: of the trials that nobody's first attempt won, which alone had a delay.
     """
-    result = _split_votes(ground)
+    result = _split_votes(setup)
     figures: dict[str, float | None] = {}
     dead: dict[str, Latency] = {}
     for row in result.retries:
@@ -169,11 +170,11 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
 
 
-def _split_votes(ground: Ground) -> SplitVotesResult:
+def _split_votes(setup: RowSetup) -> SplitVotesResult:
     """A short `lockbench split-votes`, made once for both claims that ask for it."""
-    known = ground.memory.get("split-votes")
-    if known is None or known.verdict.status == "inconclusive":
-        rounds = 40 if ground.quick else 200
+    known = setup.memory.get("split-votes")
+    if not isinstance(known, SplitVotesResult) or known.verdict.status == "inconclusive":
+        rounds = 40 if setup.quick else 200
         plan = SplitVotesPlan(
             instances=5,
             contenders=(CONTENDERS,),
@@ -183,14 +184,13 @@ def _split_votes(ground: Ground) -> SplitVotesResult:
             retry_contenders=(CONTENDERS,),
             rounds=rounds,
             parallel_retry_rounds=rounds,
-            budget_s=12.0 if ground.quick else 120.0,
-            seed=ground.seed,
+            budget_s=12.0 if setup.quick else 120.0,
+            seed=setup.seed,
         )
-        with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
-            order = ExperimentOrder(plan, ground.run_id, [], Path(folder), ground.server)
-            ground.memory["split-votes"] = run_split_votes(order, lambda _text: None).result
-    result: SplitVotesResult = ground.memory["split-votes"]
-    return result
+        with tempfile.TemporaryDirectory(dir=setup.scratch) as folder:
+            order = ExperimentOrder(plan, setup.run_id, [], Path(folder), setup.server)
+            setup.memory["split-votes"] = known = run_split_votes(order, lambda _text: None).result
+    return known
 
 
 def _compared(

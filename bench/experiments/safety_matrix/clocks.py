@@ -11,7 +11,8 @@ from math import inf
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix.leases import INSTANCES, confirmed, connect
-from bench.experiments.safety_matrix.row import SKIPPED, Finding, Ground, cannot
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot
 from bench.scenario.model import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
@@ -25,23 +26,23 @@ TIMES = 3  # a busy machine lets the next one ask too late to see an overlap
 LEAST_MS = 5.0  # retries come 2 ms apart
 
 
-def validity_drift(ground: Ground) -> Finding:
+def validity_drift(setup: RowSetup) -> Finding:
     """Clocks off by half of the drift factor: no overlap."""
-    return _look(ground, WITHIN)
+    return _look(setup, WITHIN)
 
 
-def clock_drift(ground: Ground) -> Finding:
+def clock_drift(setup: RowSetup) -> Finding:
     """Clocks off by ten times the drift factor: the fast ones let a lease overlap the next."""
-    return _look(ground, BEYOND)
+    return _look(setup, BEYOND)
 
 
-def _look(ground: Ground, rates: tuple[float, ...]) -> Finding:
-    ttl_ms = 1000 if ground.quick else 2000
+def _look(setup: RowSetup, rates: tuple[float, ...]) -> Finding:
+    ttl_ms = 1000 if setup.quick else 2000
     figures: dict[str, float | None] = {}
     needs: dict[str, bool] = {}
     for rate in rates:
         try:
-            overlap_ms, lived_ms = _overlap_ms(rate, ttl_ms, ground)
+            overlap_ms, lived_ms = _overlap_ms(rate, ttl_ms, setup)
         except EnvironmentNotReadyError as error:
             return cannot(SKIPPED, str(error))
         figures[f"overlap_ms_at_rate_{rate:g}"], figures[f"lived_ms_at_rate_{rate:g}"] = overlap_ms, lived_ms
@@ -67,14 +68,14 @@ def came_about(rate: float, ttl_ms: int, lived_ms: float) -> dict[str, bool]:
     }
 
 
-def _overlap_ms(rate: float, ttl_ms: int, ground: Ground) -> tuple[float, float]:
+def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
     """By how much a lease overlapped the next, and how long its key lived, both in ms: the promptest of TIMES.
 
     An overlap is certain, so the longest one counts. Raises BenchError.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
-    server = find_server(ground.server)
+    server = find_server(setup.server)
     overlap_ns, lived_ms = 0, inf
     with (
         Site(needs_of(orders)) as site,

@@ -15,20 +15,19 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench.errors import UsageError
 from bench.experiments.safety_matrix.claims import claim_cases
 from bench.experiments.safety_matrix.loads import load_cases
+from bench.experiments.safety_matrix.result import Finding, SafetyConditions, SafetyFleet, SafetyResult, SafetyRow
 from bench.experiments.safety_matrix.row import (
     ELSEWHERE,
     SKIPPED,
-    Case,
-    Finding,
-    Ground,
+    PlannedRow,
+    RowSetup,
     broken_rules,
     cannot,
     find,
@@ -36,8 +35,6 @@ from bench.experiments.safety_matrix.row import (
     look,
 )
 from bench.measure.expectation import AS_EXPECTED
-from bench.measure.result import SCHEMA_VERSION, Result
-from bench.measure.section import builtins_of
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.recipes.schedules.stage import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
@@ -45,25 +42,25 @@ from bench.run.experiment import Experiment, ExperimentOrder, Show
 from bench.run.verdict import Done
 from bench.scenario.quantity import nearest
 from bench.topology.fleet import start_fleet
-from bench.topology.server import find_server
+from bench.topology.server import ServerBinary, find_server
 
 ROUNDS = 3
 
 
-def schedule_cases() -> Iterator[Case]:
+def schedule_cases() -> Iterator[PlannedRow]:
     """Every recipe with every schedule that says something of it."""
     for schedule in SCHEDULES.values():
         for recipes, flawed in ((schedule.shown_by, True), (schedule.absent_in, False)):
             for recipe in recipes:
                 expected = "the flaw" if flawed else "no flaw"
                 look = partial(look_at, schedule, recipe, flawed)
-                yield Case("schedule", recipe, schedule.name, expected, schedule.looks_for, look)
+                yield PlannedRow("schedule", recipe, schedule.name, expected, schedule.looks_for, look)
 
 
-def look_at(schedule: Schedule, recipe: str, flawed: bool, ground: Ground) -> Finding:
+def look_at(schedule: Schedule, recipe: str, flawed: bool, setup: RowSetup) -> Finding:
     """Play `schedule` with `recipe`, which must show the flaw (`flawed`) or must not."""
-    for _ in range(1 if ground.quick else ROUNDS):
-        shown = play(schedule, recipe, None if schedule.harms else ground.fleet)
+    for _ in range(1 if setup.quick else ROUNDS):
+        shown = play(schedule, recipe, None if schedule.harms else setup.fleet)
         finding = judge_shown(shown, flawed=flawed, safe=find_recipe(recipe).about.safe)
         if finding.verdict != AS_EXPECTED:
             break
@@ -81,7 +78,7 @@ def judge_shown(shown: Shown, *, flawed: bool, safe: bool) -> Finding:
         holds=shown.seen == flawed,
         broken=bool(broken) or (shown.seen and not flawed and all(needs.values())),
         reason=broken,
-        safety=builtins_of(shown.report),
+        safety=shown.report,
     )
 
 
@@ -99,17 +96,17 @@ class SafetyPlan:
     seed: int
 
 
-def all_cases() -> list[Case]:
+def all_cases() -> list[PlannedRow]:
     """Every row there is, deterministic ones first."""
     withdrawn = (_withdrawn(name, why) for name, why in WITHDRAWN.items())
     return [*schedule_cases(), *withdrawn, *load_cases(), *claim_cases()]
 
 
-def _withdrawn(name: str, why: str) -> Case:
-    return Case("schedule", name, "none", "nothing", why, cannot(SKIPPED, why))
+def _withdrawn(name: str, why: str) -> PlannedRow:
+    return PlannedRow("schedule", name, "none", "nothing", why, cannot(SKIPPED, why))
 
 
-def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[Case]:
+def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
     """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
     cases = all_cases()
     require_names("recipe", recipes, (*RECIPES, *WITHDRAWN))
@@ -128,73 +125,61 @@ def require_names(noun: str, wanted: Iterable[str], names: Iterable[str]) -> Non
             raise UsageError(f"there is no {noun} {name!r}{meant}")
 
 
-def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done:
+def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
     """Look at all rows of `order`, showing progress; the result is written by then, if it can be.
 
     Raises BenchError when nothing can be looked at here, KeyboardInterrupt when it was cut before the first row's end.
     """
     plan = order.plan
-    cases = choose_cases(plan.recipes, plan.claims)
+    planned = choose_cases(plan.recipes, plan.claims)
     with Experiment(order) as experiment:
-        rows, server = _rows(cases, order, show, experiment)
+        rows, server = _rows(planned, order, show, experiment)
         experiment.require(rows)
-        result: Result = builtins_of(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "kind": "safety",
-                **experiment.header(seed=plan.seed, interrupted=len(rows) < len(cases)),
-                "fleet": {"started": True, "server": server},
-                "conditions": {
-                    "quick": plan.quick,
-                    "recipes": list(plan.recipes),
-                    "claims": list(plan.claims),
-                    "usable_cores": len(os.sched_getaffinity(0)),
-                },
-                "rows": rows,
-                "counts": dict(Counter(row["verdict"] for row in rows)),
-                "warnings": _warnings(rows, len(cases)),
-                "verdict": judge_rows(rows, len(cases)),
-            }
+        conditions = SafetyConditions(
+            quick=plan.quick,
+            recipes=tuple(plan.recipes),
+            claims=tuple(plan.claims),
+            usable_cores=len(os.sched_getaffinity(0)),
+        )
+        result = SafetyResult(
+            **experiment.header(seed=plan.seed, interrupted=len(rows) < len(planned)),
+            fleet=SafetyFleet(server=server),
+            conditions=conditions,
+            rows=tuple(rows),
+            counts=dict(Counter(row.verdict for row in rows)),
+            warnings=tuple(_warnings(rows, len(planned))),
+            verdict=judge_rows(rows, len(planned)),
         )
         return experiment.store(result)
 
 
 def _rows(
-    cases: Sequence[Case], order: ExperimentOrder[SafetyPlan], show: Show, experiment: Experiment
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Look at the cases, one after the other, until a signal: their rows, and which server it was."""
-    rows: list[dict[str, Any]] = []
+    planned: Sequence[PlannedRow], order: ExperimentOrder[SafetyPlan], show: Show, experiment: Experiment
+) -> tuple[list[SafetyRow], ServerBinary]:
+    """Look at them, one after the other, until a signal: the rows, and which server it was."""
+    rows: list[SafetyRow] = []
+    plan = order.plan
     with (
         start_fleet(INSTANCES, "none", server=find_server(order.server)) as fleet,
         tempfile.TemporaryDirectory(prefix="safety-", dir=fleet.folder) as scratch,
     ):
-        ground = Ground(
-            fleet,
-            order.plan.seed,
-            order.plan.quick,
-            order.server,
-            Path(scratch),
-            order.run_id,
-            is_over=lambda: experiment.is_over,
-            budget_s=QUICK_BUDGET_S if order.plan.quick else BUDGET_S,
-        )
+        setup = RowSetup(
+            fleet, plan.seed, plan.quick, order.server, Path(scratch), order.run_id,
+            is_over=lambda: experiment.is_over, budget_s=QUICK_BUDGET_S if plan.quick else BUDGET_S,
+        )  # fmt: skip
         with experiment.cuttable():  # the row that is cut is no row
-            for number, case in enumerate(cases, 1):
-                rows.append(_look(case, ground, show, f"row {number} of {len(cases)}"))
+            for number, one in enumerate(planned, 1):
+                show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
+                began_s = time.monotonic()
+                rows.append(one.row(look(one, setup), time.monotonic() - began_s))
                 if experiment.is_over:
                     break  # whoever was told has swallowed it
-        return rows, asdict(fleet.server)
+        return rows, fleet.server
 
 
-def _look(case: Case, ground: Ground, show: Show, number: str) -> dict[str, Any]:
-    show(f"{case.part}: {number}, {case.recipe}, {case.fault}")
-    began_s = time.monotonic()
-    return {**case.row(look(case, ground)), "took_s": time.monotonic() - began_s}
-
-
-def _warnings(rows: Sequence[dict[str, Any]], wanted: int) -> list[str]:
+def _warnings(rows: Sequence[SafetyRow], wanted: int) -> list[str]:
     """What was not looked at, and why: never silently."""
     cut = [f"interrupted after {len(rows)} of {wanted} rows: the others were not looked at"]
-    unseen = [row for row in rows if row["verdict"] in (SKIPPED, ELSEWHERE)]
-    told = [f"{row['recipe']}, {row['fault']}: {row['verdict']}: {row['reason']}" for row in unseen]
+    unseen = [row for row in rows if row.verdict in (SKIPPED, ELSEWHERE)]
+    told = [f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}" for row in unseen]
     return [*(cut if len(rows) < wanted else []), *told]

@@ -17,7 +17,8 @@ from typing import Any
 
 from redis import Redis
 
-from bench.experiments.safety_matrix.row import Figures, Finding, Ground, find
+from bench.experiments.safety_matrix.result import Figures, Finding
+from bench.experiments.safety_matrix.row import RowSetup, find
 from bench.measure.expectation import Preconditions
 from bench.recipes.schedules.pace import Pace
 from bench.topology.fleet import Fleet, start_fleet
@@ -59,7 +60,7 @@ def sleep_until(due_ns: int) -> None:
     time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
 
 
-def votes(ground: Ground) -> Finding:
+def votes(setup: RowSetup) -> Finding:
     """All vote tables by count; then TTLs so short that replies, late by chance, come after the validity has ended.
 
     A busy machine grants none of the shortest: then the next longer one is tried.
@@ -77,7 +78,7 @@ def votes(ground: Ground) -> Finding:
         for ttl_ms in _SHORT_TTLS_MS:
             with connect(urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
                 results = [
-                    lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300 if ground.quick else 3000)
+                    lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300 if setup.quick else 3000)
                 ]
             leases = [result for result in results if isinstance(result, Lease)]
             granted += len(leases)
@@ -100,10 +101,10 @@ def came_about(granted: int, late: int) -> dict[str, bool]:
     return {f"at least {_GRANTED} were granted": granted >= _GRANTED, "somebody came too late": late > 0}
 
 
-def release_to_all(ground: Ground) -> Finding:
+def release_to_all(setup: RowSetup) -> Finding:
     """A minority, then a majority stands still; acquire, give back (or give up); it goes on: which votes stay?"""
     orphans = cast = 0
-    rounds = 2 if ground.quick else 10
+    rounds = 2 if setup.quick else 10
     with start_fleet(INSTANCES, "none") as fleet, connect(fleet.urls, instance_timeout_ms=20.0) as lock:
         for number, still in itertools.product(range(rounds), ((2,), (1, 2))):
             late, left = _given_back_over(fleet, still, lock, f"o{number}-{len(still)}")
@@ -127,7 +128,7 @@ def _given_back_over(fleet: Fleet, still: Sequence[int], lock: Redlock, resource
     return _sets(fleet, still) - before, _left(fleet, resource)
 
 
-def extension(_ground: Ground) -> Finding:
+def extension(_setup: RowSetup) -> Finding:
     """A holder oversleeps its lease, then extends: while its keys still live, and when another holds the lock.
 
     With a drift factor of a half a lease ends long before its keys do.
@@ -169,7 +170,7 @@ def extension(_ground: Ground) -> Finding:
     return confirmed(bool(in_time), {"extended_in_time": in_time, **never}, needs, broken=sum(never.values()))
 
 
-def partition(_ground: Ground) -> Finding:
+def partition(_setup: RowSetup) -> Finding:
     """The holder is cut off before it can give back; another waits. Blocked time, in TTLs."""
     ttl_ms = 500
     with (

@@ -8,14 +8,16 @@ do is skipped with the reason. Source: bench.run.run; README's table of recipes,
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, cannot, find
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, cannot, find
 from bench.measure.run_result import RunResult
 from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.registry import find_recipe
@@ -91,12 +93,12 @@ ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
 _OVERSTAYED = ("pauses", "stopped-clients", "flushed-scripts")  # a strain that must be felt, or it proves nothing
 
 
-def load_cases() -> Iterator[Case]:
+def load_cases() -> Iterator[PlannedRow]:
     """The loads, by strain."""
     for strain, recipes in ROWS:
         for recipe in recipes:
             expected = "safe" if find_recipe(recipe).about.safe else "violated"
-            yield Case("load", recipe, strain.name, expected, strain.about, partial(look_at_load, strain, recipe))
+            yield PlannedRow("load", recipe, strain.name, expected, strain.about, partial(look_at_load, strain, recipe))
 
 
 def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -> Scenario:
@@ -129,23 +131,23 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -
     return replace(scenario, faults=faults)
 
 
-def look_at_load(strain: Strain, recipe: str, ground: Ground) -> Finding:
+def look_at_load(strain: Strain, recipe: str, setup: RowSetup) -> Finding:
     """Load `recipe` under `strain`; what this machine cannot do is skipped. Raises KeyboardInterrupt when cut short."""
     swept: dict[str, float | None] = {}
-    tried = ground.memory.setdefault(strain.name, Counter())
-    duration_ms = (QUICK_MS if ground.quick else FULL_MS) * 2 ** tried[recipe]  # too little was tested: longer
-    tried[recipe] += 1
+    row = f"{strain.name} {recipe}"
+    duration_ms = (QUICK_MS if setup.quick else FULL_MS) * 2 ** setup.tries[row]  # too little was tested: longer
+    setup.tries[row] += 1
     for pause in strain.sweep:
-        milder = _load_once(replace(strain, pauses=(pause,)), recipe, duration_ms, ground)
+        milder = _load_once(replace(strain, pauses=(pause,)), recipe, duration_ms, setup)
         swept[f"service_faults_at_{pause.split(':')[1]}"] = milder.figures.get("service_faults")
-    finding = _load_once(strain, recipe, duration_ms, ground)
-    return replace(finding, figures={**finding.figures, **swept})
+    finding = _load_once(strain, recipe, duration_ms, setup)
+    return structs.replace(finding, figures={**finding.figures, **swept})
 
 
-def _load_once(strain: Strain, recipe: str, duration_ms: float, ground: Ground) -> Finding:
-    scenario = scenario_of(strain, recipe, seed=ground.seed, duration_ms=duration_ms)
-    with tempfile.TemporaryDirectory(dir=ground.scratch) as folder:
-        order = Order(scenario, ground.run_id, [], Path(folder), ground.server)
+def _load_once(strain: Strain, recipe: str, duration_ms: float, setup: RowSetup) -> Finding:
+    scenario = scenario_of(strain, recipe, seed=setup.seed, duration_ms=duration_ms)
+    with tempfile.TemporaryDirectory(dir=setup.scratch) as folder:
+        order = Order(scenario, setup.run_id, [], Path(folder), setup.server)
         try:
             with Interrupts() as interrupts:
                 finished = run_scenario(order, interrupts, lambda _progress: None)
@@ -158,32 +160,31 @@ def _load_once(strain: Strain, recipe: str, duration_ms: float, ground: Ground) 
 
 def judge_load(finished: Done[RunResult], strain: Strain, *, safe: bool) -> Finding:
     """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
-    result, safety = finished.result, finished.result["safety"]
-    undone = [f"{fault['kind']}: {fault['skipped']}" for fault in result["faults"] if fault["skipped"]]
-    tested = safety["tested_leases"]
+    result, safety = finished.result, finished.result.safety
+    undone = [f"{fault.kind}: {fault.skipped}" for fault in result.faults if fault.skipped]
     figures = {
-        "service_faults": safety["service_faults"],
-        "client_overstays": safety["client_overstays"],
-        "foreign_deletes": safety["foreign_deletes"],
-        "granted_after_their_end": safety["granted_invalid"],
-        "leases": result["totals"]["acquired"],
-        "tested": tested,
+        "service_faults": safety.service_faults,
+        "client_overstays": safety.client_overstays,
+        "foreign_deletes": safety.foreign_deletes,
+        "granted_after_their_end": safety.granted_invalid,
+        "leases": result.totals.acquired,
+        "tested": safety.tested_leases,
     }
     needs = {
         f"every fault took place{''.join(f' ({one})' for one in undone[:1])}": not undone,
-        f"at least {TESTED_LEAST} leases were tested": tested >= TESTED_LEAST,
-        "the history is whole": safety["verdict"] != "UNKNOWN",
+        f"at least {TESTED_LEAST} leases were tested": safety.tested_leases >= TESTED_LEAST,
+        "the history is whole": safety.verdict != "UNKNOWN",
     }
     if strain.name in _OVERSTAYED:
-        needs["a holder worked past its lease"] = bool(safety["client_overstays"] or safety["service_faults"])
-    violated = safety["verdict"] == "VIOLATED"
-    holds = safety["verdict"] == "SAFE" if safe else bool(safety["service_faults"])
+        needs["a holder worked past its lease"] = bool(safety.client_overstays or safety.service_faults)
+    violated = safety.verdict == "VIOLATED"
+    holds = safety.verdict == "SAFE" if safe else bool(safety.service_faults)
     return find(
         ("safe", "violated") if safe else ("violated", "safe"),
         figures,
         {} if holds and not safe else needs,  # a fault that is seen needs nothing more
         holds=holds,
         broken=safe and violated,
-        reason=safety["reason"],
+        reason=safety.reason,
         safety=safety,
     )

@@ -16,7 +16,8 @@ import time
 from redis import Redis
 
 from bench.experiments.safety_matrix.leases import PREFIX, confirmed, connect, double_grant
-from bench.experiments.safety_matrix.row import Finding, Ground
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import RowSetup
 from bench.recipes.schedules.pace import Pace
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Redlock
@@ -28,9 +29,9 @@ _PATIENCE_NS = 5 * NS_PER_S
 _NOTICED_MS = 250  # what a key's end may be off: far less than the time it was off, or time had stood still
 
 
-def restart_margin(ground: Ground) -> Finding:
+def restart_margin(setup: RowSetup) -> Finding:
     """One of the voters restarts empty: N=3 with a vote to spare and without, N=4 without."""
-    trials = 3 if ground.quick else 20
+    trials = 3 if setup.quick else 20
     figures: dict[str, float | None] = {"trials": trials}
     answered = True
     for instances, margin in ((3, 1), (3, 0), (4, 0)):
@@ -67,7 +68,7 @@ def _left_ms(url: str, resource: str) -> int:
         return int(server.pttl(PREFIX + resource))
 
 
-def clean_shutdown(_ground: Ground) -> Finding:
+def clean_shutdown(_setup: RowSetup) -> Finding:
     """A key with an end, SHUTDOWN (SIGTERM), a while, a start: how far is its end off?"""
     with start_fleet(1, "everysec") as fleet:
         set_ns = monotonic_ns()
@@ -92,7 +93,7 @@ def clean_shutdown(_ground: Ground) -> Finding:
     )
 
 
-def delayed_restart(_ground: Ground) -> Finding:
+def delayed_restart(_setup: RowSetup) -> Finding:
     """One, a majority, all restart without persistence; a client trusts them at once, or has them abstain."""
     figures: dict[str, float | None] = {}
     back_s: list[float] = []

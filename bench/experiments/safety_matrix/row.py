@@ -9,35 +9,37 @@ looked at again before it is `not known`, while there is time for it; a row whos
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Final
 
+from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError
+from bench.experiments.safety_matrix.result import Figures, Finding, MatrixPart, MatrixWord, SafetyRow
 from bench.measure.expectation import NOT_KNOWN, Preconditions, conclude_rows, row_verdict, unmet
 from bench.measure.run_result import SafetyReport
+from bench.measure.verdict import Verdict
 from bench.topology.fleet import Fleet
 from lockcore.errors import LockcoreError
 
-SKIPPED, ELSEWHERE = "skipped", "not measured here"
-PARTS = ("schedule", "load", "claim")
+SKIPPED: Final = "skipped"
+ELSEWHERE: Final = "not measured here"
 AGAIN_SHARE = 0.6  # of the time budget, in which rows may be looked at again
 TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
 
-Figures = Mapping[str, float | None]
-
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class RowSetup:
     """What a case is looked at on. `fleet`: three servers without persistence, not to be harmed.
 
     `quick`: a glance instead of a look; `seed` of every random choice; `server`: the program to start, None = look.
-    `memory`: what several cases share; `is_over`: whether somebody wants it to end. `budget_s`: for all rows, from
-    `began_s` (monotonic) on.
+    `memory`: what several rows share; `tries`: so far, by row; `is_over`: whether somebody wants it to end.
+    `budget_s`: for all rows, from `began_s` (monotonic) on.
     """
 
     fleet: Fleet
@@ -46,7 +48,8 @@ class Ground:
     server: str | None
     scratch: Path
     run_id: str
-    memory: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, object] = field(default_factory=dict)
+    tries: Counter[str] = field(default_factory=Counter)
     is_over: Callable[[], bool] = lambda: False
     budget_s: float = inf
     began_s: float = field(default_factory=time.monotonic)
@@ -57,41 +60,29 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a case came to. `figures`: by name, their units in the names; `reason` where there is more to say.
-
-    `preconditions`: what it rests on, each with whether it came about.
-    """
-
-    seen: str
-    verdict: str
-    figures: Figures = field(default_factory=dict)
-    reason: str | None = None
-    safety: Mapping[str, Any] | None = None
-    preconditions: Preconditions = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
+class PlannedRow:
     """One row to come: `part` of the matrix, the `recipe`, the `fault` it meets, what is `expected`, how to look.
 
     `look` is a finding where there is nothing to look at.
     """
 
-    part: str
+    part: MatrixPart
     recipe: str
     fault: str
     expected: str
     about: str
-    look: Callable[[Ground], Finding] | Finding
+    look: Callable[[RowSetup], Finding] | Finding
 
-    def row(self, finding: Finding) -> dict[str, Any]:
+    def row(self, finding: Finding, took_s: float = 0.0) -> SafetyRow:
         """The row of the result."""
-        named = {name: getattr(self, name) for name in ("part", "recipe", "fault", "expected", "about")}
-        return {**named, **asdict(finding)}
+        return SafetyRow(
+            **structs.asdict(finding),
+            part=self.part, recipe=self.recipe, fault=self.fault, expected=self.expected, about=self.about,
+            took_s=took_s,
+        )  # fmt: skip
 
 
-def cannot(verdict: str, reason: str) -> Finding:
+def cannot(verdict: MatrixWord, reason: str) -> Finding:
     """The finding of a case that was not looked at."""
     return Finding("–", verdict, reason=reason)
 
@@ -115,7 +106,7 @@ def find(
     holds: bool,
     broken: bool = False,
     reason: str | None = None,
-    safety: Mapping[str, Any] | None = None,
+    safety: SafetyReport | None = None,
 ) -> Finding:
     """Return the finding: `seen` names what it is when it is there, and when it is not."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=preconditions)
@@ -125,36 +116,36 @@ def find(
     return Finding(seen[0] if holds and not broken else seen[1], verdict, figures, reason, safety, preconditions)
 
 
-def look(case: Case, ground: Ground) -> Finding:
+def look(case: PlannedRow, setup: RowSetup) -> Finding:
     """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way says nothing."""
     if isinstance(case.look, Finding):
         return case.look
-    spent = f"the {ground.budget_s / 60:g} minutes were over before it was looked at"
+    spent = f"the {setup.budget_s / 60:g} minutes were over before it was looked at"
     finding = Finding(NOT_KNOWN, NOT_KNOWN, reason=f"{spent}: name it alone, with --recipe or --claim")
-    if not ground.has_time():
+    if not setup.has_time():
         return finding
     for _ in range(TRIES):
         try:
-            finding = case.look(ground)
+            finding = case.look(setup)
         except (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError) as error:
             finding = Finding("it went wrong", NOT_KNOWN, reason=f"{type(error).__name__}: {error}")
-        if finding.verdict != NOT_KNOWN or ground.is_over() or not ground.has_time(AGAIN_SHARE):
+        if finding.verdict != NOT_KNOWN or setup.is_over() or not setup.has_time(AGAIN_SHARE):
             break
     return finding
 
 
-def judge_rows(rows: Sequence[Mapping[str, Any]], wanted: int | None = None) -> dict[str, Any]:
-    """The section `verdict` of `rows`, of which `wanted` were to be looked at (None: these).
+def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
+    """The verdict over `rows`, of which `wanted` were to be looked at (None: these).
 
     Half of those that are measured here must have come out as expected: a matrix of skipped rows says little.
     """
     wanted = len(rows) if wanted is None else wanted
-    here = sum(row["verdict"] != ELSEWHERE for row in rows)
+    here = sum(row.verdict != ELSEWHERE for row in rows)
     cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
-    told = [(row["verdict"], _sentence(row)) for row in rows]
-    return conclude_rows(told, least=max(1, here // 2), interrupted=cut).to_json()
+    told = [(row.verdict, _sentence(row)) for row in rows]
+    return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
 
 
-def _sentence(row: Mapping[str, Any]) -> str:
-    more = f" ({row['reason']})" if row["reason"] else ""
-    return f"{row['recipe']}, {row['fault']}: expected {row['expected']}, seen {row['seen']}{more}"
+def _sentence(row: SafetyRow) -> str:
+    more = f" ({row.reason})" if row.reason else ""
+    return f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"

@@ -6,15 +6,12 @@ bench.experiments.safety_matrix.experiment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import ROW_WORDS
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
-
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
 
 _PARTS = {
     "schedule": "deterministic courses of events",
@@ -25,23 +22,23 @@ HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: SafetyResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
         result, place, kind="safety", headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result["rows"]), lines=_lines(result), tables_first=True,
+        parts=_parts(result.rows), lines=_lines(result), tables_first=True,
     )  # fmt: skip
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[Part]:
+def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
     for name, about in _PARTS.items():
-        if cells := tuple(_cells(row) for row in rows if row["part"] == name):
+        if cells := tuple(_cells(row) for row in rows if row.part == name):
             yield Part(
                 name, about, HEAD, cells, frozenset(range(len(HEAD))), below=HEAD.index("figure"), styles=_STYLES
             )
 
 
-def figures_text(figures: Mapping[str, float | None]) -> str:
+def figures_text(figures: Figures) -> str:
     """Figures in words: `chain 5, foreign deletes 1`."""
     return ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in figures.items()) or "–"
 
@@ -52,51 +49,52 @@ def _number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _headline(result: Result) -> str:
-    told = " · ".join(f"{count} {verdict}" for verdict, count in result["counts"].items())
-    rows = len(result["rows"])
-    cut = ", then interrupted" if result["interrupted"] else ""
+def _headline(result: SafetyResult) -> str:
+    told = " · ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
+    rows = len(result.rows)
+    cut = ", then interrupted" if result.interrupted else ""
     return f"{rows} {'row' if rows == 1 else 'rows'}{cut}: {told}"
 
 
-def _conditions(result: Result) -> str:
-    server, conditions = result["fleet"]["server"], result["conditions"]
+def _conditions(result: SafetyResult) -> str:
+    server, conditions = result.fleet.server, result.conditions
     return " · ".join(
         (
-            "quick" if conditions["quick"] else "full",
-            f"{server['name']} {server['version']}, own servers on loopback",
-            f"{conditions['usable_cores']} cores",
-            f"seed {result['seed']}",
-            f"{result['duration_s']:.0f} s",
+            "quick" if conditions.quick else "full",
+            f"{server.name} {server.version}, own servers on loopback",
+            f"{conditions.usable_cores} cores",
+            f"seed {result.seed}",
+            f"{result.duration_s:.0f} s",
         )
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return (row["recipe"], row["fault"], row["expected"], row["seen"], _figure(row), row["verdict"])
+def _cells(row: SafetyRow) -> tuple[str, ...]:
+    return (row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict)
 
 
-def _figure(row: Row) -> str:
+def _figure(row: SafetyRow) -> str:
     """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
-    if row["figures"] and not (row["part"] == "claim" and row["reason"]):
-        return figures_text(row["figures"])
-    return "; ".join(filter(None, (row["figures"] and figures_text(row["figures"]), row["reason"]))) or "–"
+    if row.figures and not (row.part == "claim" and row.reason):
+        return figures_text(row.figures)
+    told = figures_text(row.figures) if row.figures else None
+    return "; ".join(filter(None, (told, row.reason))) or "–"
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str]]:
-    yield from {row["fault"]: row["about"] for row in result["rows"] if row["fault"] != "none"}.items()
+def _lines(result: SafetyResult) -> Iterator[tuple[str, str]]:
+    yield from {row.fault: row.about for row in result.rows if row.fault != "none"}.items()
 
 
-def suite(result: Result) -> Suite:
+def suite(result: SafetyResult) -> Suite:
     """The rows that were looked at, as JUnit cases; the others are counted in a property."""
     cases = [
-        Case(" ".join((row["part"], row["recipe"], row["fault"])), ROW_WORDS[row["verdict"]].status, _case_text(row))
-        for row in result["rows"]
-        if row["verdict"] in ROW_WORDS
+        Case(" ".join((row.part, row.recipe, row.fault)), ROW_WORDS[row.verdict].status, _case_text(row))
+        for row in result.rows
+        if row.verdict in ROW_WORDS
     ]
-    unseen = {"rows not looked at": str(len(result["rows"]) - len(cases))}
-    return Suite("safety", result["started_at"], result["duration_s"], cases, {"id": result["id"], **unseen})
+    unseen = {"rows not looked at": str(len(result.rows) - len(cases))}
+    return Suite("safety", result.started_at, result.duration_s, cases, {"id": result.id, **unseen})
 
 
-def _case_text(row: Row) -> str:
-    return f"expected {row['expected']}, seen {row['seen']}: {row['reason'] or figures_text(row['figures'])}"
+def _case_text(row: SafetyRow) -> str:
+    return f"expected {row.expected}, seen {row.seen}: {row.reason or figures_text(row.figures)}"

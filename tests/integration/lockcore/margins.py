@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from bench.experiments.safety_matrix.leases import PREFIX
-from bench.experiments.safety_matrix.row import SKIPPED, Case, Finding, Ground, look
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, look
 from bench.measure.expectation import NOT_KNOWN
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Redlock
@@ -53,9 +54,9 @@ def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Deni
     return result
 
 
-def known(look_at: Callable[[Ground], Finding], ground: Ground) -> Finding:
+def known(look_at: Callable[[RowSetup], Finding], ground: RowSetup) -> Finding:
     """What a claim of the safety matrix shows; a skipped test where its preconditions did not come about here."""
-    finding = look(Case("claim", "redlock", "here", "confirmed", "", look_at), ground)
+    finding = look(PlannedRow("claim", "redlock", "here", "confirmed", "", look_at), ground)
     if finding.verdict in (NOT_KNOWN, SKIPPED):
         pytest.skip(f"not known here: {finding.reason}")
     return finding

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.safety_matrix.leases import PREFIX, connect, double_grant, extension, release_to_all, votes
-from bench.experiments.safety_matrix.row import Finding, Ground
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import RowSetup
 from bench.recipes.schedules.stage import SHORT_MS, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
 from bench.scenario.model import Fault
@@ -41,8 +42,8 @@ def three() -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def ground(three: Fleet, tmp_path: Path) -> Ground:
-    return Ground(three, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
+def ground(three: Fleet, tmp_path: Path) -> RowSetup:
+    return RowSetup(three, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
 
 
 def played(schedule: str, fleet: Fleet) -> Shown:
@@ -90,7 +91,7 @@ def test_1_an_overlap_would_be_counted() -> None:
 # -- 2, 3 ------------------------------------------------------------------------------------------------------------
 
 
-def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant(ground: Ground) -> None:
+def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant(ground: RowSetup) -> None:
     figures = figures_of(known(votes, ground))
     assert figures["too_late"], "replies came late enough to try it"
     assert figures["granted_after_their_end"] == figures["granted_below_quorum"] == 0
@@ -186,7 +187,7 @@ def test_7_a_power_cut_that_is_waited_for_loses_nothing_whatever_was_synced(fsyn
 # -- 8 to 11 ---------------------------------------------------------------------------------------------------------
 
 
-def test_8_an_extension_is_never_foreign_nor_after_the_end_nor_by_a_minority(ground: Ground) -> None:
+def test_8_an_extension_is_never_foreign_nor_after_the_end_nor_by_a_minority(ground: RowSetup) -> None:
     figures = figures_of(known(extension, ground))
     assert figures.pop("extended_in_time") == 1
     assert set(figures.values()) == {0}
@@ -217,7 +218,7 @@ def test_10_a_minority_down_works_and_a_majority_down_fails_fast(instances: int,
         assert min(took_s) < 0.5, "nobody waits for what is known to be down"
 
 
-def test_11_late_commands_leave_no_vote_after_the_release(ground: Ground) -> None:
+def test_11_late_commands_leave_no_vote_after_the_release(ground: RowSetup) -> None:
     figures = figures_of(known(release_to_all, ground))
     assert figures["late_votes"], "SETs were executed after their acquire was over"
     assert figures["orphan_votes"] == 0

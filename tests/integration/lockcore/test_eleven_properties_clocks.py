@@ -13,7 +13,7 @@ import pytest
 
 from bench.experiments.safety_matrix.clocks import clock_drift, validity_drift
 from bench.experiments.safety_matrix.leases import connect, double_grant
-from bench.experiments.safety_matrix.row import Ground
+from bench.experiments.safety_matrix.row import RowSetup
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site
@@ -79,12 +79,12 @@ def test_5_a_jump_back_blocks_for_longer_and_nothing_worse() -> None:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
+def ground(tmp_path: Path) -> Iterator[RowSetup]:
     with start_fleet(1, "none") as fleet:
-        yield Ground(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
+        yield RowSetup(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
 
 
-def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does(ground: Ground) -> None:
+def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does(ground: RowSetup) -> None:
     within, beyond = known(validity_drift, ground), known(clock_drift, ground)
     overlaps = {name: value for name, value in within.figures.items() if name.startswith("overlap")}
     assert set(overlaps.values()) == {0}

@@ -10,7 +10,8 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.safety_matrix.experiment import all_cases, choose_cases, judge_shown
-from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, Case, Finding, Ground, find, judge_rows, look
+from bench.experiments.safety_matrix.result import Finding, MatrixWord, SafetyRow
+from bench.experiments.safety_matrix.row import ELSEWHERE, SKIPPED, PlannedRow, RowSetup, find, judge_rows, look
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.measure.run_result import SafetyReport
 from bench.recipes.registry import RECIPES, WITHDRAWN
@@ -20,8 +21,8 @@ SAFE = SafetyReport("SAFE", None)
 FAULTY = SafetyReport("VIOLATED", "1 × service fault", service_faults=1)
 
 
-def row(verdict: str) -> dict[str, str | None]:
-    return {"recipe": "a", "fault": "b", "expected": "c", "seen": "d", "verdict": verdict, "reason": None}
+def row(verdict: MatrixWord) -> SafetyRow:
+    return SafetyRow("d", verdict, part="load", recipe="a", fault="b", expected="c")
 
 
 def test_every_recipe_stands_in_the_matrix_the_withdrawn_one_too() -> None:
@@ -78,14 +79,14 @@ def test_what_a_schedule_says_of_a_recipe(
         ([], 4),
     ],
 )
-def test_the_exit_code_of_the_rows(verdicts: list[str], code: int) -> None:
-    assert judge_rows([row(verdict) for verdict in verdicts])["exit_code"] == code
+def test_the_exit_code_of_the_rows(verdicts: list[MatrixWord], code: int) -> None:
+    assert judge_rows([row(verdict) for verdict in verdicts]).exit_code == code
 
 
 def test_a_matrix_that_was_cut_short_is_never_as_expected() -> None:
     verdict = judge_rows([row(AS_EXPECTED)], wanted=2)
-    assert (verdict["word"], verdict["exit_code"]) == ("INTERRUPTED", 130)
-    assert judge_rows([row(VIOLATED)], wanted=2)["word"] == "VIOLATED"
+    assert (verdict.word, verdict.exit_code) == ("INTERRUPTED", 130)
+    assert judge_rows([row(VIOLATED)], wanted=2).word == "VIOLATED"
 
 
 def test_without_its_precondition_a_row_is_neither_confirmed_nor_refuted() -> None:
@@ -111,20 +112,20 @@ def test_a_known_flaw_is_seen_though_nobody_was_granted_and_absent_only_if_someb
     assert judge_shown(Shown(True, {}, SAFE, {}, nobody), flawed=False, safe=True).verdict == NOT_KNOWN
 
 
-def case_of(*findings: Finding | Exception) -> Case:
+def case_of(*findings: Finding | Exception) -> PlannedRow:
     coming = iter(findings)
 
-    def next_look(_ground: Ground) -> Finding:
+    def next_look(_ground: RowSetup) -> Finding:
         finding = next(coming)
         if isinstance(finding, Exception):
             raise finding
         return finding
 
-    return Case("claim", "redlock", "planted", "confirmed", "a planted row", next_look)
+    return PlannedRow("claim", "redlock", "planted", "confirmed", "a planted row", next_look)
 
 
-def ground(tmp_path: Path, *, is_over: bool = False) -> Ground:
-    return Ground(None, 1, True, None, tmp_path, "abcd", is_over=lambda: is_over)  # type: ignore[arg-type]
+def ground(tmp_path: Path, *, is_over: bool = False) -> RowSetup:
+    return RowSetup(None, 1, True, None, tmp_path, "abcd", is_over=lambda: is_over)  # type: ignore[arg-type]
 
 
 UNKNOWN = Finding("not known", NOT_KNOWN)
@@ -174,4 +175,4 @@ def test_what_is_known_beforehand_takes_no_time(tmp_path: Path) -> None:
 
 
 def test_a_reason_names_row_expectation_and_what_was_seen() -> None:
-    assert judge_rows([row(NOT_SHOWN)])["reasons"] == ["a, b: expected c, seen d"]
+    assert list(judge_rows([row(NOT_SHOWN)]).reasons) == ["a, b: expected c, seen d"]

@@ -22,14 +22,16 @@ from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATE
 from bench.recipes.registry import find_recipe
 from bench.run.verdict import Done
 from bench.topology.faults.kinds import read_faults
+from tests.doubles.attributes import attributes
 
 
-def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Done:
+def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int) -> Done[Any]:
     names = ("service_faults", "client_overstays", "foreign_deletes", "granted_invalid")
     counts = {"tested_leases": 150, **counts}
     safety: dict[str, Any] = {"verdict": verdict, "reason": None, **dict.fromkeys(names, 0), **counts}
     faults = [{"kind": "stop", "skipped": skipped}]
-    return Done({"safety": safety, "faults": faults, "totals": {"acquired": 100}}, Path("here"), 0)
+    result = attributes({"safety": safety, "faults": faults, "totals": {"acquired": 100}})
+    return Done(result, Path("here"), 0)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
         (finished("VIOLATED", foreign_deletes=1), PAUSES, True, VIOLATED),
     ],
 )
-def test_what_a_load_says_of_a_recipe(ended: Done, strain: Strain, safe: bool, verdict: str) -> None:
+def test_what_a_load_says_of_a_recipe(ended: Done[Any], strain: Strain, safe: bool, verdict: str) -> None:
     assert judge_load(ended, strain, safe=safe).verdict == verdict
 
 

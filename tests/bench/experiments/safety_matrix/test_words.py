@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from bench.cli.commands import execute
+from bench.experiments.safety_matrix.result import SafetyResult
 from bench.experiments.safety_matrix.words import figures_text, sheet, suite
+from bench.measure.result import read_result
+from bench.measure.section import typed
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
 
+OLD = Path(__file__).parents[3] / "histories" / "results" / "safety.json"
 ROW = {
     "part": "schedule",
     "recipe": "set-nx-fixed",
@@ -21,20 +27,11 @@ ROW = {
 }
 
 
-def result(*rows: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "rows": list(rows),
-        "counts": {"not shown": len(rows)},
-        "verdict": {"status": "inconclusive", "reasons": ["set-nx-fixed, overslept-holder: …"]},
-        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
-        "conditions": {"quick": True, "usable_cores": 2},
-        "seed": 1,
-        "duration_s": 18.2,
-        "warnings": ["read-write: skipped: withdrawn"],
-        "interrupted": False,
-        "id": "7f3a90c1",
-        "started_at": "2026-11-21T01:02:03Z",
-    }
+def result(*rows: dict[str, Any], interrupted: bool = False) -> SafetyResult:
+    old = {**read_result(OLD), "duration_s": 18.2, "warnings": ["read-write: skipped: withdrawn"], "rows": rows}
+    told = {"status": "inconclusive", "reasons": ["set-nx-fixed, overslept-holder: …"]}
+    own = {"counts": {"not shown": len(rows)}, "interrupted": interrupted, "verdict": told}
+    return typed({**old, **own}, SafetyResult)
 
 
 def printed(width: int, *rows: dict[str, Any]) -> list[str]:
@@ -80,5 +77,13 @@ def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
 
 
 def test_an_interrupted_matrix_says_so_in_its_first_line() -> None:
-    first = sheet_text(sheet({**result(ROW), "interrupted": True}, "here"), 80).splitlines()[0]
+    first = sheet_text(sheet(result(ROW, interrupted=True), "here"), 80).splitlines()[0]
     assert first.startswith("NOT AS EXPECTED   1 row, then interrupted: ")
+
+
+def test_a_result_of_an_earlier_release_is_told_whole(tmp_path: Path) -> None:
+    text = tmp_path / "old.md"
+    assert execute(["report", str(OLD), "--html", str(tmp_path / "p.html"), "--markdown", str(text), "--quiet"]) == 0
+    told = text.read_text("utf-8")
+    assert told.startswith("## AS EXPECTED: 18 rows: 17 as expected · 1 not measured here")
+    assert "| redlock | stale-write | no flaw | no flaw |" in told

@@ -1,0 +1,82 @@
+"""What `lockbench safety` stores: *rows of the matrix, each with what it rests on → a typed result*.
+
+Source: bench.measure.section; bench.experiments.safety_matrix.row, which says what the verdicts mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import field
+
+from bench.measure.expectation import RowWord
+from bench.measure.result import Document
+from bench.measure.run_result import SafetyReport
+from bench.measure.section import Amount, Count, Section, says
+from bench.topology.server import ServerBinary
+
+MatrixPart = Literal["schedule", "load", "claim"]
+MatrixWord = RowWord | Literal["skipped", "not measured here"]
+Figures = Mapping[str, int | float | None]
+
+
+class Finding(Section, frozen=True):
+    """What a row came to."""
+
+    seen: Annotated[str, says("what came out, in the words of expected")]
+    verdict: Annotated[
+        MatrixWord,
+        says("not shown: an expected flaw stayed away; not known: a precondition did not come about; violated: broken"),
+    ]
+    figures: Annotated[Figures, says("by name, units in the names; null: it never happened")] = field(
+        default_factory=dict
+    )
+    reason: Annotated[str | None, says("what there is to say besides: why it was skipped, what went wrong")] = None
+    safety: Annotated[
+        SafetyReport | None,
+        says("what the oracle says of all operations, as in a run's result; null where it was not asked"),
+    ] = None
+    preconditions: Annotated[Mapping[str, bool], says("what the row rests on, each with whether it came about")] = (
+        field(default_factory=dict)
+    )
+
+
+class SafetyRow(Finding, frozen=True, kw_only=True):
+    """One row of the matrix."""
+
+    part: Annotated[MatrixPart, says("deterministic course of events, short load, or a claim about Redlock")]
+    recipe: Annotated[str, says("the lock that was looked at; persistence for claims about servers")]
+    fault: Annotated[str, says("the schedule, the strain of a load, or the claim")]
+    expected: Annotated[str, says("the flaw, no flaw, violated, safe or confirmed")]
+    about: Annotated[str, says("what the row looks for, in words")] = ""
+    took_s: Annotated[Amount, says("how long the look took")] = 0.0
+
+
+class SafetyConditions(Section, frozen=True, kw_only=True):
+    """What was asked for, and where."""
+
+    quick: Annotated[bool, says("a glance: each schedule once, short loads")]
+    recipes: Annotated[tuple[str, ...], says("only these; empty = all, unless claims were named")] = ()
+    claims: Annotated[tuple[str, ...], says("only these; empty = all, unless recipes were named")] = ()
+    usable_cores: Annotated[Count, says("cores that load and servers shared")]
+
+
+class SafetyFleet(Section, frozen=True, kw_only=True):
+    """The servers."""
+
+    started: Annotated[Literal[True], says("they were started for it")] = True
+    server: Annotated[ServerBinary, says("the program")]
+
+
+class SafetyResult(Document, frozen=True, kw_only=True):
+    """Each recipe under the faults that are known to break it, and the claims about Redlock. null: not applicable."""
+
+    kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"
+    fleet: Annotated[SafetyFleet, says("the servers")]
+    conditions: Annotated[SafetyConditions, says("what was asked for, and where")]
+    rows: Annotated[tuple[SafetyRow, ...], says("the rows that were looked at, in order")]
+    counts: Annotated[dict[str, int], says("rows by verdict")]
+
+
+RESULT = SafetyResult
