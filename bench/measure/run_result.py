@@ -60,6 +60,28 @@ class Cost(Section, frozen=True, kw_only=True):
     server_cpu_us_per_cycle: Annotated[float | None, says("CPU of all servers")]
 
 
+class OperationFacts(Section, frozen=True, kw_only=True):
+    """One recorded operation. Times: ns of CLOCK_MONOTONIC, 0 = did not happen."""
+
+    intended_ns: Annotated[int, says("when the schedule wanted the acquire to start (closed loop: start_ns)")] = 0
+    start_ns: Annotated[int, says("when the caller really called acquire")]
+    attempt_ns: Annotated[int, says("before the first command of the last attempt that was sent")] = 0
+    granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
+    valid_until_ns: Annotated[int, says("end of the lease on our clock")] = 0
+    work_end_ns: Annotated[int, says("end of the protected work")] = 0
+    release_sent_ns: Annotated[int, says("before the release was sent")] = 0
+    release_replied_ns: Annotated[int, says("when release returned")] = 0
+    ended_ns: Annotated[int, says("when acquire returned, whatever its outcome")]
+    resource: Annotated[int, says("index of the resource")]
+    caller: Annotated[int, says("index of the user over all workers")]
+    outcome: Annotated[str, says("of the acquire")]
+    votes: Annotated[int, says("granted, refused, errored, silent, absent, undecided: a byte each, lowest first")] = 0
+    attempts: Annotated[int, says("rounds; those that were split votes × 2^32")] = 0
+    owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
+    sequence: Annotated[int, says("its place in the history of its worker, from 1")]
+    release_outcome: Annotated[str, says("of the release; none: there was none")] = "none"
+
+
 class Example(Section, frozen=True, kw_only=True):
     """One finding of the oracle."""
 
@@ -67,11 +89,7 @@ class Example(Section, frozen=True, kw_only=True):
     at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
     blame: Annotated[str | None, says("unsafe recipe, injected fault or unexplained; null for what violates nothing")]
     operations: Annotated[
-        tuple[dict[str, int | str], ...],
-        says(
-            "the operations involved, the culprit or the earlier one first: the fields of the record by name (ns of "
-            "CLOCK_MONOTONIC, 0 = did not happen), outcome and release_outcome in words"
-        ),
+        tuple[OperationFacts, ...], says("the operations involved, the culprit or the earlier one first")
     ]
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench.measure.run_result import JudgedThreshold
+
 MISSING, INFINITE = "–", "∞"
 
 
@@ -87,7 +89,7 @@ def in_unit(value: float | None, unit: str) -> str:
     return f"{value:.2f}" if value != int(value) and value < 10 else count(value)
 
 
-def threshold_text(entry: Mapping[str, Any]) -> str:
+def threshold_text(entry: Mapping[str, Any] | JudgedThreshold) -> str:
     """Return what was measured, the limit and the margin, or why there is no answer."""
     value, limit = (in_unit(entry[name], entry["unit"]) for name in ("value", "limit"))
     if entry.get("infinite"):
@@ -100,7 +102,7 @@ def threshold_text(entry: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def _margin(entry: Mapping[str, Any]) -> str:
+def _margin(entry: Mapping[str, Any] | JudgedThreshold) -> str:
     margin, ratio = entry["margin"], entry["margin_ratio"]
     sign = "-" if margin < 0 else "+" if margin else ""
     return sign + (in_unit(abs(margin), entry["unit"]) if ratio is None else percent(abs(ratio)))

@@ -6,15 +6,25 @@ Rules
 - The first line says what share of acquires succeeded unless all did, and its percentiles are over all acquires: "∞"
   where so many failed, "≤" where the generator's own delay is part of them. Of an invalid run it shows no figure.
 
-Source: result.json (bench/measure/result.schema.json).
+Source: bench.measure.run_result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from bench.gates.threshold import sentence
+from bench.measure.generator import IN_DOUBT, GeneratorHealth
+from bench.measure.latency import AllAcquires, Latencies, Latency
+from bench.measure.run_result import (
+    Cost,
+    InjectedFault,
+    InstanceReport,
+    JudgedThreshold,
+    RunResult,
+    SafetyReport,
+    fields_of,
+)
 from bench.measure.verdict import word_of
 from bench.report.figures import (
     INFINITE,
@@ -29,10 +39,8 @@ from bench.report.figures import (
 )
 from bench.report.junit import Case, Suite
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet, sheet_of
-from bench.scenario.model import Delay, Skew
+from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
-
-Result = Mapping[str, Any]
 
 PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
 _HEAD = (  # as wide as figures ever are: the tables of two runs below each other stay in line
@@ -52,7 +60,7 @@ MOST_FAULTS = 3  # of a kind, by their times
 MOST_INSTANCES = 9  # with more, only those with trouble get a line of their own
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: RunResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
         result, place, kind="run", headline=_headline(result), conditions=_conditions(result),
@@ -60,148 +68,154 @@ def sheet(result: Result, place: str = "") -> Sheet:
     )  # fmt: skip
 
 
-def suite(result: Result) -> Suite:
+def suite(result: RunResult) -> Suite:
     """The run as JUnit cases: its verdict, and every threshold."""
-    verdict, scenario = result["verdict"], result["scenario"]
+    verdict, scenario = result.verdict, result.scenario
     # a limit that does not hold is its own case; the run itself only fails for what spoils it as a whole
-    own, tested = _status_without_thresholds(result), result["safety"]["tested_leases"]
-    reasons = "; ".join(verdict["reasons"]) or f"valid; {word_of('run', verdict).text}, by {tested:,} tested leases"
+    own, tested = _status_without_thresholds(result), result.safety.tested_leases
+    reasons = "; ".join(verdict.reasons) or f"valid; {word_of('run', verdict).text}, by {tested:,} tested leases"
     cases = [Case("the run", own, reasons)]
-    cases += [Case(entry["expression"], entry["status"], threshold_text(entry)) for entry in result["thresholds"]]
-    properties = {"id": result["id"], "recipe": scenario["recipe"], "instances": str(scenario["instances"])}
-    return Suite("run", result["started_at"], result["duration_s"], cases, properties)
+    cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
+    properties = {"id": result.id, "recipe": scenario.recipe, "instances": str(scenario.instances)}
+    return Suite("run", result.started_at, result.duration_s, cases, properties)
 
 
-def _status_without_thresholds(result: Result) -> str:
+def _status_without_thresholds(result: RunResult) -> str:
     """The run's status, pass if nothing but its thresholds made it fail or inconclusive."""
-    verdict, said = result["verdict"], set(map(sentence, result["thresholds"]))
-    if verdict["status"] not in ("fail", "inconclusive"):
-        return str(verdict["status"])
-    return "pass" if set(verdict["reasons"]) <= said else "inconclusive"
+    verdict, said = result.verdict, set(map(sentence, result.thresholds))
+    if verdict.status not in ("fail", "inconclusive"):
+        return verdict.status
+    return "pass" if set(verdict.reasons) <= said else "inconclusive"
 
 
-def _headline(result: Result) -> str:
-    rate, got = result["rate"], result["outcome_shares"]["acquired"]
-    if result["verdict"]["status"] == "invalid" or result["generator"]["verdict"] == "INVALID":
-        return f"no figure of this run counts, over {count(result['duration_s'])} s"
-    leases, seconds = f"{count(rate['achieved_per_s'])} leases/s", f"over {count(result['duration_s'])} s"
+def _headline(result: RunResult) -> str:
+    rate, got = result.rate, result.outcome_shares.acquired
+    if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
+        return f"no figure of this run counts, over {count(result.duration_s)} s"
+    leases, seconds = f"{count(rate.achieved_per_s)} leases/s", f"over {count(result.duration_s)} s"
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
     what = "" if success else "acquire "
-    if rate["sustained"] is False:  # a percentile beside a rate that was not reached would be misread
-        leases += f" of {count(rate['offered_per_s'])}/s offered: not sustained {seconds}"
+    if rate.sustained is False:  # a percentile beside a rate that was not reached would be misread
+        leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
         return "   ".join([leases, *success])
     p50, p99 = (_acquire(result, name) for name in ("p50", "p99"))
     return "   ".join([f"{leases} {seconds}", *success, f"{what}p50 {p50}", f"p99 {p99}"])
 
 
-def _acquire(result: Result, name: str) -> str:
+def _acquire(result: RunResult, name: str) -> str:
     """A percentile over all acquires."""
-    section = result["latency_s"].get("acquire_all") or result["latency_s"]["acquire"]
-    if name in (section.get("infinite") or ()):
+    section = result.latency_s.acquire_all
+    if name in section.infinite:
         return INFINITE
-    late = section[name] is not None and result["generator"]["verdict"] in ("LATE", "UNKNOWN")
-    return ("≤ " if late else "") + latency(section[name])
+    value = getattr(section, name)
+    late = value is not None and result.generator.verdict in IN_DOUBT
+    return ("≤ " if late else "") + latency(value)
 
 
-def _conditions(result: Result) -> str:
-    scenario = result["scenario"]
-    rate, users = scenario["rate_per_s"], counted(scenario["users"], "user")
-    skew, hold = skew_text(Skew(**scenario["skew"])), delay_text(Delay(**scenario["hold"])).removeprefix("fixed:")
-    loop = (
-        f"open loop {count(rate)}/s" + (" fixed" if scenario["arrivals"] == "fixed" else "") if rate else "closed loop"
-    )
+def _conditions(result: RunResult) -> str:
+    scenario = result.scenario
+    rate, users = scenario.rate_per_s, counted(scenario.users, "user")
+    skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
+    loop = f"open loop {count(rate)}/s" + (" fixed" if scenario.arrivals == "fixed" else "") if rate else "closed loop"
     parts = [
-        *([f"cut short, was to take {duration_text(scenario['duration_ms'])}"] if _is_cut(result) else []),
-        scenario["recipe"],
+        *([f"cut short, was to take {duration_text(scenario.duration_ms)}"] if _is_cut(result) else []),
+        scenario.recipe,
         loop,
-        f"{users} in {scenario['processes']} processes" if scenario["processes"] > 1 else users,
-        counted(scenario["resources"], "resource") + (f" {skew}" if skew != "uniform" else ""),
+        f"{users} in {scenario.processes} processes" if scenario.processes > 1 else users,
+        counted(scenario.resources, "resource") + (f" {skew}" if skew != "uniform" else ""),
         *([f"hold {hold}"] if hold != "0" else []),
-        *(["unreachable retried"] if scenario["retry"].get("unreachable") else []),
+        *(["unreachable retried"] if scenario.retry.unreachable else []),
     ]
     return " · ".join(parts)
 
 
-def _is_cut(result: Result) -> bool:
+def _is_cut(result: RunResult) -> bool:
     """Whether it ended before its time: by Ctrl-C, or because the load broke."""
-    return bool(result["interrupted"]) or result["duration_s"] * 1000 < result["scenario"]["duration_ms"] - 1
+    return result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1
 
 
-def _latencies(result: Result) -> Part:
+def _latencies(result: RunResult) -> Part:
     rows = tuple(_rows(result))
     strong = next((number for number, row in enumerate(rows) if row[0] == "acquire"), None)
     return Part("", "", _HEAD, rows, frozenset({0, _NOTE}), aside=_NOTE, strong=strong)
 
 
-def _rows(result: Result) -> Iterator[tuple[str, ...]]:
-    sections = result["latency_s"]
+def _rows(result: RunResult) -> Iterator[tuple[str, ...]]:
+    sections = result.latency_s
     hidden = {
         "acquire_service": _same(sections),
-        "hold": not result["scenario"]["hold"]["ms"],
-        "acquire_all": "p99" not in (sections.get("acquire_all", {}).get("infinite") or ()),
+        "hold": not result.scenario.hold.ms,
+        "acquire_all": "p99" not in sections.acquire_all.infinite,
     }
     for name, shown, note in _ROWS:
-        section = sections.get(name)
-        if not section or not section["count"] or hidden.get(name):
+        section: Latency | AllAcquires = getattr(sections, name)
+        if not section.count or hidden.get(name):
             continue
-        endless = section.get("infinite", ())
-        figures = (INFINITE if key in endless else milliseconds(section[key]) for key in PERCENTILES)
-        yield (shown, *figures, count(section["count"]), f" {note}" if note else "")
+        endless = section.infinite if isinstance(section, AllAcquires) else ()
+        figures = (INFINITE if key in endless else milliseconds(getattr(section, key)) for key in PERCENTILES)
+        yield (shown, *figures, count(section.count), f" {note}" if note else "")
 
 
-def _same(sections: Mapping[str, Mapping[str, Any]]) -> bool:
+def _same(sections: Latencies) -> bool:
     """Whether service time tells nothing new (closed loop: the intended start is the actual one)."""
-    both = [[milliseconds(sections[name][key]) for key in PERCENTILES] for name in ("acquire", "acquire_service")]
-    return both[0] == both[1]
+    shown, service = (
+        [milliseconds(getattr(section, key)) for key in PERCENTILES]
+        for section in (sections.acquire, sections.acquire_service)
+    )
+    return shown == service
 
 
-def _lines(result: Result) -> Iterator[Sentence]:
-    yield from _thresholds(result["thresholds"])
+def _lines(result: RunResult) -> Iterator[Sentence]:
+    yield from _thresholds(result.thresholds)
     yield _outcomes(result)
     yield _attempts(result)
-    yield from _cost(result["cost"])
-    yield _safety(result["safety"])
-    yield from _faults(result["faults"])
-    yield _generator(result["generator"])
-    yield from _instances(result["instances"], result["scenario"])
+    yield from _cost(result.cost)
+    yield _safety(result.safety)
+    yield from _faults(result.faults)
+    yield _generator(result.generator)
+    yield from _instances(result.instances, result.scenario)
 
 
-def _thresholds(entries: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
-    width = max((len(entry["expression"]) for entry in entries), default=0)
+def _thresholds(entries: Sequence[JudgedThreshold]) -> Iterator[Sentence]:
+    width = max((len(entry.expression) for entry in entries), default=0)
     styles = {"pass": GOOD, "fail": BAD}
     for entry in entries:
-        text = f"{entry['status'].upper()}  {entry['expression']:<{width}}  {threshold_text(entry)}"
-        yield Sentence("threshold", text, styles.get(entry["status"], DOUBTFUL))
+        text = f"{entry.status.upper()}  {entry.expression:<{width}}  {threshold_text(entry)}"
+        yield Sentence("threshold", text, styles.get(entry.status, DOUBTFUL))
 
 
-def _outcomes(result: Result) -> Sentence:
-    shares = result["outcome_shares"]
-    retried = result["scenario"]["retry"].get("unreachable")
+def _outcomes(result: RunResult) -> Sentence:
+    retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
-    parts = [f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares.items() if ratio]
+    parts = [
+        f"{_words(name)} {percent(ratio)}{how.get(name, '')}"
+        for name, ratio in fields_of(result.outcome_shares).items()
+        if ratio
+    ]
     return Sentence(
         "outcomes", " · ".join(parts) or "nothing was recorded in the measured window", "" if parts else BAD
     )
 
 
-def _attempts(result: Result) -> Sentence:
-    margins, votes = result["votes"]["margin"], result["votes"]
+def _attempts(result: RunResult) -> Sentence:
+    margins, votes = result.votes.margin, result.votes
     whole = sum(margins.values())
     shown = ", ".join(f"{margin}: {share(margins[margin], whole)}" for margin in sorted(margins, key=int, reverse=True))
-    lost = [f"{kind} {count(votes[kind])}" for kind in ("errored", "silent", "absent") if votes[kind]]
-    mean = result["attempts"]["mean"]
+    kinds = {"errored": votes.errored, "silent": votes.silent, "absent": votes.absent}
+    lost = [f"{kind} {count(number)}" for kind, number in kinds.items() if number]
+    mean = result.attempts.mean
     parts = [f"{mean:.2f} per lease" if mean is not None else "none", f"vote margin {shown}" if shown else "", *lost]
     return Sentence("attempts", " · ".join(part for part in parts if part), DOUBTFUL if lost else "")
 
 
-def _cost(cost: Mapping[str, Any]) -> Iterator[Sentence]:
-    units = (
-        ("commands_per_acquire", 1, "{} commands"),
-        ("round_trips_per_acquire", 2, "{} round trips"),
-        ("client_cpu_us_per_cycle", 1, "CPU µs client {}"),
-        ("server_cpu_us_per_cycle", 1, "servers {}"),
+def _cost(cost: Cost) -> Iterator[Sentence]:
+    amounts = (
+        (cost.commands_per_acquire, 1, "{} commands"),
+        (cost.round_trips_per_acquire, 2, "{} round trips"),
+        (cost.client_cpu_us_per_cycle, 1, "CPU µs client {}"),
+        (cost.server_cpu_us_per_cycle, 1, "servers {}"),
     )
-    parts = [text.format(_cost_figure(cost[key], digits)) for key, digits, text in units if cost.get(key) is not None]
+    parts = [text.format(_cost_figure(amount, digits)) for amount, digits, text in amounts if amount is not None]
     if parts:
         yield Sentence("per lease", " · ".join(parts))
 
@@ -210,39 +224,39 @@ def _cost_figure(value: float, digits: int) -> str:
     return count(value) if value >= 100 else f"{value:.{digits if value < 10 else 1}f}"
 
 
-def _safety(safety: Mapping[str, Any]) -> Sentence:
-    leases, verdict, reason = count(safety["tested_leases"]), safety["verdict"], safety["reason"]
+def _safety(safety: SafetyReport) -> Sentence:
+    leases, verdict, reason = count(safety.tested_leases), safety.verdict, safety.reason
     overstays = _overstays(safety)
     if verdict == "VIOLATED":
         return Sentence("safety", f"violated in {leases} tested leases: {reason}{_blamed(safety)}{overstays}", BAD)
     if verdict != "SAFE":
         return Sentence("safety", f"{verdict.lower()}: {reason}{overstays}", DOUBTFUL)
-    sure = f"(95 % sure: < 1 in {inverse(safety['upper_bound_95'])})"
+    sure = f"(95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
     return Sentence("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
 
 
-def _overstays(safety: Mapping[str, Any]) -> str:
-    number = safety["client_overstays"]
+def _overstays(safety: SafetyReport) -> str:
+    number = safety.client_overstays
     return f" · {count(number)} client overstays (work outlived its lease)" if number else ""
 
 
-def _blamed(safety: Mapping[str, Any]) -> str:
+def _blamed(safety: SafetyReport) -> str:
     """What the violations are put down to: the number is exact for those that nothing explains."""
-    causes = dict.fromkeys(example["blame"] for example in safety["examples"] if example["blame"])
-    unexplained = safety["unexplained"]
+    causes = dict.fromkeys(example.blame for example in safety.examples if example.blame)
+    unexplained = safety.unexplained
     told = [cause for cause in causes if cause != "unexplained"]
     told += [f"{count(unexplained)} unexplained"] if unexplained else []
     return f" · cause: {', '.join(told)}" if told else ""
 
 
-def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
+def _faults(faults: Sequence[InjectedFault]) -> Iterator[Sentence]:
     """When each was there; those that never began stand among the warnings."""
     begun: dict[str, list[str]] = {}
     for fault in faults:
-        if fault["begun_s"] is not None:
-            end = "" if fault["ended_s"] is None else f"–{fault['ended_s']:.2f}"
-            target = str(fault["target"]).replace("instance:", "#").replace(":", " ")
-            begun.setdefault(fault["kind"], []).append(f"{target} {fault['begun_s']:.2f}{end} s")
+        if fault.begun_s is not None:
+            end = "" if fault.ended_s is None else f"–{fault.ended_s:.2f}"
+            target = str(fault.target).replace("instance:", "#").replace(":", " ")
+            begun.setdefault(fault.kind, []).append(f"{target} {fault.begun_s:.2f}{end} s")
     kinds = [
         f"{kind} {', '.join(times[:MOST_FAULTS])}"
         + (f" and {len(times) - MOST_FAULTS} more" * (len(times) > MOST_FAULTS))
@@ -252,39 +266,36 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
         yield Sentence("faults", " · ".join(kinds))
 
 
-def _generator(generator: Mapping[str, Any]) -> Sentence:
-    verdict = str(generator["verdict"]).lower()
-    parts = [f"CPU {percent(generator['cpu_ratio'], 0)}", f"lag p99 {latency(generator['scheduler_lag_p99_s'])}"]
-    if generator["littles_law_ratio"] is not None:
-        parts.append(f"Little {generator['littles_law_ratio']:.2f}")
-    parts += [f"{count(generator[key])} {_words(key)}" for key in ("late_starts", "queued_starts") if generator[key]]
+def _generator(generator: GeneratorHealth) -> Sentence:
+    verdict = str(generator.verdict).lower()
+    parts = [f"CPU {percent(generator.cpu_ratio, 0)}", f"lag p99 {latency(generator.scheduler_lag_p99_s)}"]
+    if generator.littles_law_ratio is not None:
+        parts.append(f"Little {generator.littles_law_ratio:.2f}")
+    delayed = {"late starts": generator.late_starts, "queued starts": generator.queued_starts}
+    parts += [f"{count(number)} {what}" for what, number in delayed.items() if number]
     word = "not known to be in time" if verdict == "unknown" else verdict
     return Sentence("generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL)
 
 
-def _instances(instances: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any]) -> Iterator[Sentence]:
-    servers = {str(instance["server"]) for instance in instances if instance["server"]}
-    well = all(_is_well(instance) for instance in instances)
-    about = [*(sorted(servers) or ["unknown"]), "own targets" if scenario["targets"] else f"fsync {scenario['fsync']}"]
+def _instances(instances: Sequence[InstanceReport], scenario: Scenario) -> Iterator[Sentence]:
+    servers = {str(instance.server) for instance in instances if instance.server}
+    well = all(instance.is_well for instance in instances)
+    about = [*(sorted(servers) or ["unknown"]), "own targets" if scenario.targets else f"fsync {scenario.fsync}"]
     yield Sentence("instances", f"{len(instances)} × {', '.join(about)}{', all voting' if well else ''}")
     for instance in instances:
-        if len(instances) <= MOST_INSTANCES or not _is_well(instance):
-            yield Sentence("", _instance(instance), "" if _is_well(instance) else DOUBTFUL)
+        if len(instances) <= MOST_INSTANCES or not instance.is_well:
+            yield Sentence("", _instance(instance), "" if instance.is_well else DOUBTFUL)
 
 
-def _is_well(instance: Mapping[str, Any]) -> bool:
-    return instance["state"] == "voting" and not instance["errors"]
-
-
-def _instance(instance: Mapping[str, Any]) -> str:
-    reply = instance.get("reply_s") or {}
-    parts = [] if instance["state"] == "voting" else [_words(instance["state"])]
-    if reply.get("p50") is not None:
-        parts.append(f"reply p50 {latency(reply['p50'])} p99 {latency(reply.get('p99'))}")
-    if instance.get("cpu_us_per_command") is not None:
-        parts.append(f"CPU {instance['cpu_us_per_command']:.1f} µs/cmd")
-    parts += [f"{_words(kind)} {count(number)}" for kind, number in instance["errors"].items()]
-    return f"#{instance['index']} {instance['address']}  {' · '.join(parts)}"
+def _instance(instance: InstanceReport) -> str:
+    reply = instance.reply_s
+    parts = [] if instance.state == "voting" else [_words(instance.state)]
+    if reply is not None and reply.p50 is not None:
+        parts.append(f"reply p50 {latency(reply.p50)} p99 {latency(reply.p99)}")
+    if instance.cpu_us_per_command is not None:
+        parts.append(f"CPU {instance.cpu_us_per_command:.1f} µs/cmd")
+    parts += [f"{_words(kind)} {count(number)}" for kind, number in instance.errors.items()]
+    return f"#{instance.index} {instance.address}  {' · '.join(parts)}"
 
 
 def _words(name: str) -> str:

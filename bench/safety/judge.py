@@ -8,12 +8,13 @@ Source: the rules in `rules.py`, the verdict in `report.py`.
 """
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, Records
-from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
+from bench.measure.run_result import BrokenRule, Example, OperationFacts, SafetyReport, SafetyWord
 from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
 from bench.safety import rules
@@ -69,7 +70,7 @@ class Judge:
     def violated_resources(self) -> frozenset[int]:
         """The resources of the examples of violations so far."""
         found = (incident for incident in self._examples if incident.kind in VIOLATIONS)
-        return frozenset(int(operation["resource"]) for incident in found for operation in incident.operations)
+        return frozenset(operation.resource for incident in found for operation in incident.operations)
 
     def report(self, torn: int = 0, missing_segments: int = 0) -> SafetyReport:
         """The verdict over all parts; `torn` and `missing_segments` as in `History`."""
@@ -137,13 +138,12 @@ def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = N
     return oracle.report(history.torn, history.missing_segments)
 
 
-def describe(record: np.void) -> dict[str, int | str]:
+def describe(record: np.void) -> OperationFacts:
     """A record by field names, its outcomes in words."""
-    fields: dict[str, int | str] = {name: int(record[name]) for name in RECORD_FIELDS}
-    code = int(record["outcome"])
-    fields["outcome"] = OUTCOMES[code & 0xFF]
-    fields["release_outcome"] = OUTCOMES[(code >> 8) & 0xFF]
-    return fields
+    fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
+    code = fields["outcome"]
+    words = {"outcome": OUTCOMES[code & 0xFF], "release_outcome": OUTCOMES[(code >> 8) & 0xFF]}
+    return OperationFacts(**{**fields, **words})
 
 
 def _asked(records: Records, lost: Integers) -> tuple[Integers, Integers]:

@@ -12,7 +12,7 @@ from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
 
 SAMPLE: dict[str, Any] = json.loads((Path(__file__).parent / "report" / "sample.json").read_text(encoding="utf-8"))
-_MAPS = ("margin", "histograms", "errors", "packages")  # keys of their own
+_WHOLE = ("margin", "histograms", "errors", "packages", "verdict")  # replaced, not filled up
 
 
 def run_of(*parts: Mapping[str, Any], **sections: Any) -> RunResult:
@@ -25,7 +25,7 @@ def run_of(*parts: Mapping[str, Any], **sections: Any) -> RunResult:
 
 def _put(document: dict[str, Any], part: Mapping[str, Any]) -> None:
     for key, value in part.items():
-        if isinstance(value, dict) and isinstance(document.get(key), dict) and key not in _MAPS:
+        if isinstance(value, dict) and isinstance(document.get(key), dict) and key not in _WHOLE:
             _put(document[key], value)
         elif key == "instances" and isinstance(value, list) and document.get(key):
             document[key] = [_over(copy.deepcopy(document[key][0]), row) for row in value]

@@ -6,18 +6,18 @@ Rules: nothing is left out; what is not known is an en dash. Source: bench.repor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
 
 from bench.report.figures import MISSING
-from bench.scenario.model import Delay, Skew
+from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
 
 
-def scenario_facts(scenario: Mapping[str, Any]) -> dict[str, str]:
+def scenario_facts(scenario: Scenario) -> dict[str, str]:
     """Return every key of a resolved scenario in words; times to wait and skew as a scenario file has them."""
-    said = {name: fact_text(value) for name, value in scenario.items()}
-    said |= {name: delay_text(Delay(**scenario[name])) for name in ("hold", "think") if name in said}
-    return said | ({"skew": skew_text(Skew(**scenario["skew"]))} if "skew" in said else {})
+    said = {name: fact_text(value) for name, value in asdict(scenario).items()}
+    written = {"hold": delay_text(scenario.hold), "think": delay_text(scenario.think), "skew": skew_text(scenario.skew)}
+    return said | written
 
 
 def fact_text(value: object) -> str:

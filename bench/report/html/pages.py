@@ -25,7 +25,7 @@ def page_of(result: Result, place: str = "") -> Page:
     """Return the page of one result, stored at `place`."""
     kind = kind_of(result)
     if kind == "run":
-        return run_page(result, place)
+        return run_page(of_its_kind(result), place)
     figures = room_of(kind, "figures")
     return sheet_page(told(result, place), result, kind, figures.figures(of_its_kind(result)) if figures else ())
 
@@ -35,7 +35,7 @@ def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:
     for result, name in zip(results, names, strict=True):
         if kind_of(result) != "run":
             raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
-    return several_page(results, names)
+    return several_page([of_its_kind(result) for result in results], names)
 
 
 def write_report(result: Result, stored: Path) -> Path:

@@ -42,7 +42,7 @@ def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
     result = judged(
         "acquire.p99 < 5s", "acquire.p99 < 1us", status="fail", reasons=("acquire.p99 < 1us does not hold",)
     )
-    suite = read(junit_xml(suite_of(result)))
+    suite = read(junit_xml(suite_of(run_of(result))))
     assert [case.get("name") for case in suite.iter("testcase")] == ["the run", "acquire.p99 < 5s", "acquire.p99 < 1us"]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     failure = suite.find("testcase/failure")
@@ -52,7 +52,7 @@ def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
 
 @pytest.mark.parametrize("status", ["inconclusive", "invalid", "violated"])
 def test_what_is_not_a_pass_is_an_error(status: str) -> None:
-    suite = read(junit_xml(suite_of(judged(status=status, reasons=("it was so",)))))
+    suite = read(junit_xml(suite_of(run_of(judged(status=status, reasons=("it was so",))))))
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
 
 
@@ -61,7 +61,7 @@ def test_an_open_threshold_is_its_own_error_not_the_runs() -> None:
     open_one = {"status": "inconclusive", "reason": "there are no samples", "value": None, "margin": None}
     result["thresholds"] = [structs.replace(result["thresholds"][0], **open_one)]
     result["verdict"] = {"status": "inconclusive", "reasons": ["acquire_failed.p99 < 5s: there are no samples"]}
-    suite = read(junit_xml(suite_of(result)))
+    suite = read(junit_xml(suite_of(run_of(result))))
     assert [len(case) for case in suite.iter("testcase")] == [0, 1]
 
 
@@ -73,7 +73,7 @@ def test_nothing_in_a_text_breaks_the_document() -> None:
 
 def test_the_terminal_shows_value_limit_and_margin() -> None:
     result = judged("acquire.p99 < 5s", "rate >= 9000000/s", "safety.violations == 0")
-    lines = [line for line in sheet_text(sheet(result), 110).splitlines() if line.startswith("threshold")]
+    lines = [line for line in sheet_text(sheet(run_of(result)), 110).splitlines() if line.startswith("threshold")]
     assert lines[0].split()[1:5] == ["PASS", "acquire.p99", "<", "5s"]
     assert "limit 5.00 s · margin +" in lines[0]
     assert lines[1].split()[1] == "FAIL"

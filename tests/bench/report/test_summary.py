@@ -86,7 +86,7 @@ CASES: dict[str, Callable[[Result], None]] = {
 
 
 def text_of(result: Result, width: int) -> str:
-    return sheet_text(sheet(result, PLACE), width)
+    return sheet_text(sheet(run_of(result), PLACE), width)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -109,7 +109,8 @@ def test_it_fits_one_screen(result: Result, case: str, width: int) -> None:
 def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result) -> None:
     disk = SyncLatency(200, 0.000499, 0.009, 0.011)
     servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk, Site())
-    del result["latency_s"]["acquire_failed"], result["latency_s"]["acquire_all"]  # nobody gave up
+    result["latency_s"]["acquire_failed"]["count"] = 0  # nobody gave up
+    result["latency_s"]["acquire_all"] |= {"failed": 0, "infinite": []}
     result["outcome_shares"] |= {"acquired": 1.0}
     result["warnings"] = servers.warnings()
     assert len(result["warnings"]) == 1
@@ -209,7 +210,7 @@ def test_latencies_that_the_generator_is_part_of_are_upper_bounds(result: Result
 def test_a_run_in_which_nothing_happened_says_so(result: Result) -> None:
     result["outcome_shares"] = dict.fromkeys(result["outcome_shares"])
     for name, section in result["latency_s"].items():
-        result["latency_s"][name] = dict.fromkeys(section) | {"count": 0}
+        result["latency_s"][name] = dict.fromkeys(section) | {"count": 0, "failed": 0, "infinite": []}
     result["attempts"]["mean"], result["votes"]["margin"] = None, {}
     result["rate"] |= {"achieved_per_s": None}
     text = text_of(result, 80)
@@ -225,7 +226,7 @@ def test_no_secret_of_a_target_reaches_the_summary(result: Result) -> None:
 
 def test_markdown_says_the_same_and_its_tables_hold(result: Result) -> None:
     result["warnings"] = ["a | b"]
-    summary = sheet(result, PLACE)
+    summary = sheet(run_of(result), PLACE)
     text = sheet_markdown(summary)
     assert text.startswith("## SAFE: 11,482 leases/s")
     tables = [line for line in text.splitlines() if line.startswith("|")]
@@ -237,15 +238,18 @@ def test_markdown_says_the_same_and_its_tables_hold(result: Result) -> None:
 
 def test_a_violation_comes_with_its_cause(result: Result) -> None:
     CASES["violated"](result)
-    result["safety"]["examples"] = [{"blame": "injected fault"}, {"blame": None}, {"blame": "unexplained"}]
+    found = {"kind": "service_fault", "at_ns": 1, "operations": []}
+    result["safety"]["examples"] = [found | {"blame": blame} for blame in ("injected fault", None, "unexplained")]
     result["safety"]["unexplained"] = 2
     assert " · cause: injected fault, 2 unexplained" in " ".join(text_of(result, 400).split())
 
 
 def test_faults_that_were_there_are_told_with_their_times(result: Result) -> None:
-    begun = {"kind": "stop", "target": "instance:1", "begun_s": 1.0, "ended_s": 1.254}
-    never = {"kind": "drop", "target": "instance:0", "begun_s": None, "ended_s": None}
-    worker = {"kind": "kill", "target": "worker:0", "begun_s": 2.0, "ended_s": None}
+    about = dict.fromkeys(("for_s", "begun_ns", "in_force_ns", "ended_ns", "skipped", "failed"))
+    about |= {"params": {}, "phase": "fixed", "at_s": 1.0, "detail": {}}
+    begun = about | {"kind": "stop", "target": "instance:1", "begun_s": 1.0, "ended_s": 1.254}
+    never = about | {"kind": "drop", "target": "instance:0", "begun_s": None, "ended_s": None}
+    worker = about | {"kind": "kill", "target": "worker:0", "begun_s": 2.0, "ended_s": None}
     result["faults"] = [begun, never, worker, *(begun | {"target": f"instance:{index}"} for index in (2, 3, 4))]
     text = text_of(result, 400)
     assert "faults     stop #1 1.00–1.25 s, #2 1.00–1.25 s, #3 1.00–1.25 s and 1 more · kill worker 0 2.00 s" in text

@@ -5,43 +5,42 @@ Rules: every point is a figure of the result; a slice without samples is a gap. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
+from bench.measure.over_time import OverTime
+from bench.measure.run_result import RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
 from bench.report.html.faults import fault_at, fault_bands, warmup_band
 from bench.report.html.figure import Cell, Column, Data, Figure, Key
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
 from bench.report.html.scale import Scale, duration_tick, exact, linear, logarithmic, number_tick, ratio_tick
 
-Result = Mapping[str, Any]
 OUTCOMES = {
     "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
 }  # fmt: skip
 TIME = "s since the measured window began"
 
 
-def has_course(result: Result) -> bool:
-    """Whether there is anything over time: not in results of old, nor in a run cut off as its window began."""
-    over = result.get("over_time") or {}
-    return bool(over.get("start_s") and over["slice_s"])
+def course_of(result: RunResult) -> OverTime | None:
+    """What there is over time: nothing in results of old, nor in a run cut off as its window began."""
+    over = result.over_time
+    return over if over and over.start_s and over.slice_s else None
 
 
-def course_figures(result: Result) -> list[Figure]:
+def course_figures(result: RunResult) -> list[Figure]:
     """The figures over time; none for a result that has no course."""
-    if not has_course(result):
+    if (over := course_of(result)) is None:
         return []
-    course = _Course(result)
+    course = _Course(result, over)
     return [course.latency(), course.rate(), course.outcomes(), course.votes()]
 
 
 class _Course:
     """What all figures of a run over time share."""
 
-    def __init__(self, result: Result) -> None:
-        self._result, self._over = result, result["over_time"]
-        self._starts: Sequence[float] = self._over["start_s"]
-        self._width: float = self._over["slice_s"]
+    def __init__(self, result: RunResult, over: OverTime) -> None:
+        self._result, self._over = result, over
+        self._starts, self._width = over.start_s, over.slice_s
         self._end = self._starts[-1] + self._width
         self._edges = [*self._starts, self._end]
         self._middles = [start + self._width / 2 for start in self._starts]
@@ -52,7 +51,8 @@ class _Course:
 
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
-        series = dict(self._over["acquire"].items())
+        acquire = self._over.acquire
+        series = {"p50_s": acquire.p50_s, "p90_s": acquire.p90_s, "p99_s": acquire.p99_s, "max_s": acquire.max_s}
         known = [value for values in series.values() for value in values if value]
         y = logarithmic(known, *Y_RANGE)
         styles = {"p50_s": "c1", "p90_s": "c3", "p99_s": "c2", "max_s": "c5"}
@@ -79,11 +79,9 @@ class _Course:
         )
 
     def _slowest(self) -> str:
-        whole = self._result["latency_s"]["acquire"]["max"]
+        whole = self._result.latency_s.acquire.max
         most = [
-            (v, at)
-            for v, at in zip(self._over["acquire"]["max_s"], self._starts, strict=True)
-            if v is not None and at >= 0
+            (v, at) for v, at in zip(self._over.acquire.max_s, self._starts, strict=True) if v is not None and at >= 0
         ]
         if whole is None or not most:
             return "No lease was acquired in the measured window"
@@ -94,20 +92,20 @@ class _Course:
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
-        rate, offered = self._result["rate"], self._result["rate"]["offered_per_s"]
-        begun = [sum(numbers) for numbers in zip(*self._over["outcomes"].values(), strict=True)]
-        granted = [number / self._width for number in self._over["granted"]]
+        rate, offered = self._result.rate, self._result.rate.offered_per_s
+        begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
+        granted = [number / self._width for number in self._over.granted]
         marks: list[Mark] = [Line(self._middles, granted, "c1")]
         keys = [Key("c1", "leases granted")]
-        title = f"{count(rate['achieved_per_s'])} leases/s in closed loop"
+        title = f"{count(rate.achieved_per_s)} leases/s in closed loop"
         highest = [*granted, offered or 0]
         if offered:
             due = [number / self._width for number in begun]
             marks = [Line([0.0, self._end], [offered, offered], "c2"), Line(self._middles, due, "c3"), *marks]
             keys += [Key("c3", "acquires due"), Key("c2", "offered")]
             highest += due
-            held = "sustained" if rate["sustained"] else "not sustained"
-            title = f"{count(rate['achieved_per_s'])} leases/s of {count(offered)}/s offered: {held}"
+            held = "sustained" if rate.sustained else "not sustained"
+            title = f"{count(rate.achieved_per_s)} leases/s of {count(offered)}/s offered: {held}"
         columns = [Column("granted", "count", "leases granted"), Column("due", "count", "acquires due")]
         axes = self._axes(linear(highest, *Y_RANGE), "per second", number_tick)
         about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
@@ -119,14 +117,14 @@ class _Course:
             marks=marks,
             keys=tuple(keys),
             columns=columns,
-            series=[self._over["granted"], begun],
+            series=[self._over.granted, begun],
         )
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
-        shares = {k: v for k, v in self._result["outcome_shares"].items() if v}
+        shares = {k: v for k, v in fields_of(self._result.outcome_shares).items() if v}
         said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items())
-        counts: dict[str, list[int]] = self._over["outcomes"]
+        counts = self._over.outcomes
         happened = [name for name in OUTCOMES if any(counts.get(name, ()))]
         title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
@@ -146,15 +144,15 @@ class _Course:
 
     def votes(self) -> Figure:
         """Vote margins as shares, and split votes."""
-        margins: dict[str, list[int]] = dict(sorted(self._over["margin"].items(), key=lambda item: -int(item[0])))
-        whole = self._result["votes"]["margin"]
+        margins = dict(sorted(self._over.margin.items(), key=lambda item: -int(item[0])))
+        whole = self._result.votes.margin
         total = sum(whole.values())
         said = ", ".join(
             f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int, reverse=True)
         )
-        split = self._result["split_votes"]
-        ratio = percent(split["ratio"]) if split["ratio"] else MISSING
-        rounds = f"{count(split['count'])} split votes" + (f" ({ratio} of the rounds)" if split["count"] else "")
+        split = self._result.split_votes
+        ratio = percent(split.ratio) if split.ratio else MISSING
+        rounds = f"{count(split.count)} split votes" + (f" ({ratio} of the rounds)" if split.count else "")
         title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
         styles = [("good", "c1", "c3", "c4", "c5")[min(place, 4)] for place in range(len(margins))]
         styles = ["bad" if int(margin) < 0 else style for margin, style in zip(margins, styles, strict=True)]
@@ -165,14 +163,14 @@ class _Course:
             *(Column(f"margin_{m}", "count", f"margin {m}") for m in margins),
             Column("split_votes", "count", "split votes"),
         ]
-        series = [*margins.values(), self._over["split_votes"]]
+        series = [*margins.values(), self._over.split_votes]
         return self._figure(
             "votes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns, series=series
         )
 
     # -- how they are drawn -------------------------------------------------------------------------------------------
 
-    def _axes(self, y: Scale, y_name: str, y_label: Any) -> Axes:
+    def _axes(self, y: Scale, y_name: str, y_label: Callable[[float], str]) -> Axes:
         return Axes(self._x, y, TIME, y_name, lambda value: f"{value:g}", y_label)
 
     def _shares(self) -> Axes:

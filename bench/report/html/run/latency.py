@@ -6,18 +6,19 @@ Rules: a curve is solid as far as ten samples lie beyond a point, faint up to th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
+from bench.measure.latency import Latency
+from bench.measure.run_result import RunResult
 from bench.report.figures import count, latency
 from bench.report.html.figure import Column, Data, Figure, Key
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, plot
 from bench.report.html.scale import Scale, duration_tick, logarithmic, percentile_text, percentiles
 
-Result = Mapping[str, Any]
 Curve = list[tuple[float, float]]  # (1 ÷ (1 − share), seconds)
 CURVES = (
     ("acquire", "c1", "acquire"), ("release", "c2", "release"), ("handoff", "c4", "hand-off"),
@@ -26,45 +27,48 @@ CURVES = (
 _POINTS_PER_DECADE = 24
 
 
-def percentile_figure(result: Result) -> Figure | None:
+def percentile_figure(result: RunResult) -> Figure | None:
     """All latencies of a run as percentile curves; None when nothing was measured."""
     shown = [(name, style, text) for name, style, text in CURVES if _is_shown(result, name)]
     if not shown:
         return None
-    curves = {name: curve_of(result["histograms"][name], result["latency_s"][name]["max"]) for name, _, _ in shown}
-    most = max(result["latency_s"][name]["count"] for name in curves)
+    curves = {name: curve_of(result.histograms[name], latency_of(result, name).max) for name, _, _ in shown}
+    most = max(latency_of(result, name).count for name in curves)
     x = percentiles(most, *X_RANGE)
     axes = curve_axes(x, [y for curve in curves.values() for _, y in curve], *Y_RANGE)
     marks = [
-        mark
-        for name, style, _ in shown
-        for mark in curve_lines(curves[name], result["latency_s"][name]["count"], style)
+        mark for name, style, _ in shown for mark in curve_lines(curves[name], latency_of(result, name).count, style)
     ]
     about = "Latency by percentile, log scale; faint where fewer than ten samples lie beyond a point"
     title = _finding(result)
     columns = (Column("share", "text", "percentile"), *(Column(f"{name}_s", "s", text) for name, _, text in shown))
     rows, cursor = curve_rows([curves[name] for name, _, _ in shown], x)
-    keys = tuple(Key(style, f"{text} ({count(result['latency_s'][name]['count'])})") for name, style, text in shown)
+    keys = tuple(Key(style, f"{text} ({count(latency_of(result, name).count)})") for name, style, text in shown)
     picture = plot(axes, marks, name=title, about=about)
     return Figure("percentiles", title, about, picture, Data(columns, rows, cursor), keys)
 
 
-def _is_shown(result: Result, name: str) -> bool:
-    if name == "hold" and not result["scenario"]["hold"]["ms"]:
+def latency_of(result: RunResult, name: str) -> Latency:
+    """Return one of the `LATENCIES`."""
+    return cast("Latency", getattr(result.latency_s, name))
+
+
+def _is_shown(result: RunResult, name: str) -> bool:
+    if name == "hold" and not result.scenario.hold.ms:
         return False
-    return bool(result["latency_s"][name]["count"]) and name in result["histograms"]
+    return bool(latency_of(result, name).count) and name in result.histograms
 
 
-def _finding(result: Result) -> str:
-    acquire = result["latency_s"]["acquire"]
+def _finding(result: RunResult) -> str:
+    acquire = result.latency_s.acquire
     parts = [
-        f"{text} {latency(acquire[key])}"
-        for key, text in (("p50", "half took at most"), ("p99", "99 %"))
-        if acquire[key] is not None
+        f"{text} {latency(value)}"
+        for value, text in ((acquire.p50, "half took at most"), (acquire.p99, "99 %"))
+        if value is not None
     ]
-    slowest = f"the slowest {latency(acquire['max'])}"
-    queue = "Latencies of a growing queue: " if result["rate"]["sustained"] is False else "Of the acquires, "
-    return queue + ", ".join([*parts, slowest]) if acquire["count"] else "No lease was acquired"
+    slowest = f"the slowest {latency(acquire.max)}"
+    queue = "Latencies of a growing queue: " if result.rate.sustained is False else "Of the acquires, "
+    return queue + ", ".join([*parts, slowest]) if acquire.count else "No lease was acquired"
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:

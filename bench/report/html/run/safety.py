@@ -6,15 +6,15 @@ page draws it (page.js: holders); without a script the tables below say the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from bench.measure.run_result import RunResult
+from bench.measure.section import builtins_of
 from bench.report.figures import count, inverse
 from bench.report.html.faults import fault_bands
 from bench.report.html.figure import Column, Data, Figure, Key, Table
-from bench.report.html.run.course import has_course
+from bench.report.html.run.course import course_of
 
-Result = Mapping[str, Any]
 _COLUMNS = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
 _TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
 _KINDS = {
@@ -24,33 +24,33 @@ _KINDS = {
 }  # fmt: skip
 
 
-def safety_finding(result: Result) -> str:
+def safety_finding(result: RunResult) -> str:
     """The verdict of the oracle in one line."""
-    safety = result["safety"]
-    tested = f"{count(safety['tested_leases'])} tested leases"
-    if safety["verdict"] == "VIOLATED":
-        return f"VIOLATED: {safety['reason']}, in {tested}"
-    if safety["verdict"] != "SAFE":
-        return f"{safety['verdict']}: {safety['reason']}"
-    return f"0 violations in {tested} (95 % sure: < 1 in {inverse(safety['upper_bound_95'])})"
+    safety = result.safety
+    tested = f"{count(safety.tested_leases)} tested leases"
+    if safety.verdict == "VIOLATED":
+        return f"VIOLATED: {safety.reason}, in {tested}"
+    if safety.verdict != "SAFE":
+        return f"{safety.verdict}: {safety.reason}"
+    return f"0 violations in {tested} (95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
 
 
-def holders_figure(result: Result) -> Figure | None:
+def holders_figure(result: RunResult) -> Figure | None:
     """Holders per resource over time; None when the result has none."""
-    holders = result["safety"].get("holders") or []
-    if not has_course(result) or not any(entry["rows"] for entry in holders):
+    holders, over = result.safety.holders, course_of(result)
+    if over is None or not any(entry.rows for entry in holders):
         return None
-    over, starts = result["over_time"], result["over_time"]["start_s"]
-    end = starts[-1] + over["slice_s"]
+    starts = over.start_s
+    end = starts[-1] + over.slice_s
     drawn = {
         "start_s": starts[0],
         "end_s": end,
-        "slice_s": over["slice_s"],
+        "slice_s": over.slice_s,
         "bands": [[band.start, band.stop, band.text] for band in fault_bands(result, end)],
-        "lanes": [{**entry, "name": f"resource {entry['resource']}"} for entry in holders],
-        "marks": _marks(result),
+        "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
+        "marks": _marks(result, over.origin_ns),
     }
-    rows = [[entry["resource"], *row] for entry in holders for row in entry["rows"]]
+    rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = (Column("resource", "count"), *(Column(name, "count") for name in _COLUMNS))
     about = (
         "Each bar is a lease, from its grant to its release or the end of its validity. "
@@ -64,31 +64,31 @@ def holders_figure(result: Result) -> Figure | None:
     return Figure("holders", safety_finding(result), about, "", Data(columns, rows), keys, True, extra=drawn)
 
 
-def _marks(result: Result) -> list[dict[str, Any]]:
+def _marks(result: RunResult, origin: int) -> list[dict[str, Any]]:
     """The findings, as places to go to: resource, from, to, in seconds of the window."""
-    origin, marks = result["over_time"]["origin_ns"], []
-    for example in result["safety"]["examples"]:
-        operations = example["operations"]
-        times = [op[name] for op in operations for name in _TIMES if op.get(name)]
+    marks = []
+    for example in result.safety.examples:
+        operations = example.operations
+        times = [at for op in operations for name in _TIMES if (at := getattr(op, name))]
         span = [(min(times) - origin) / 1e9, (max(times) - origin) / 1e9]
-        at_s = (example["at_ns"] - origin) / 1e9
-        text = f"{_KINDS.get(example['kind'], example['kind'])} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
-        marks.append({"resource": operations[0]["resource"], "span_s": span, "text": text})
+        at_s = (example.at_ns - origin) / 1e9
+        text = f"{_KINDS.get(example.kind, example.kind)} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
+        marks.append({"resource": operations[0].resource, "span_s": span, "text": text})
     return marks
 
 
-def examples_table(result: Result) -> Table | None:
+def examples_table(result: RunResult) -> Table | None:
     """The operations of every finding, times in ms from the first of them."""
     rows: list[tuple[str, ...]] = []
-    for number, example in enumerate(result["safety"]["examples"], 1):
-        operations = example["operations"]
-        first = min(op["start_ns"] for op in operations)
+    for number, example in enumerate(result.safety.examples, 1):
+        operations = example.operations
+        first = min(op.start_ns for op in operations)
         for place, op in enumerate(operations):
-            what = f"{number}. {_KINDS.get(example['kind'], example['kind'])}" if not place else ""
-            blame = (example["blame"] or "no violation") if not place else ""
-            times = (f"{(op[name] - first) / 1e6:,.3f}" if op.get(name) else "–" for name in _TIMES)
-            ended = f"{op['outcome']}, {op.get('release_outcome', 'none')}".replace("_", " ")
-            rows.append((what, blame, f"caller {op['caller']}, resource {op['resource']}", ended, *times))
+            what = f"{number}. {_KINDS.get(example.kind, example.kind)}" if not place else ""
+            blame = (example.blame or "no violation") if not place else ""
+            times = (f"{(at - first) / 1e6:,.3f}" if (at := getattr(op, name)) else "–" for name in _TIMES)
+            ended = f"{op.outcome}, {op.release_outcome}".replace("_", " ")
+            rows.append((what, blame, f"caller {op.caller}, resource {op.resource}", ended, *times))
     if not rows:
         return None
     head = (

@@ -169,7 +169,7 @@ def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
         "p9999": None,
         "max": None,
     }
-    empty["latency_s"] = dict.fromkeys(empty["latency_s"], nothing)
+    empty["latency_s"] = dict.fromkeys(empty["latency_s"], nothing | {"failed": 0, "infinite": []})
     empty["histograms"] = dict.fromkeys(empty["histograms"], Histogram().encode())
     empty["outcomes"] = dict.fromkeys(empty["outcomes"], 0)
     empty["outcome_shares"] = dict.fromkeys(empty["outcomes"])
