@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.topology.fleet import start_fleet
+from bench.topology.fleet import Fleet, start_fleet
 from tests.doubles.collector import Collector, attributes_of, number_of
 from tests.integration.locust_runs import free_port, until
 
@@ -24,32 +24,38 @@ def exporting(collector: Collector) -> int:
     return sum("redlock.acquire.outcomes" in metrics for metrics in list(collector.received.instances.values()))
 
 
+def plain_locust(fleet: Fleet, collector: Collector, folder: Path) -> tuple[int, str]:
+    """Plain `locust` in two processes, ended when both have exported: its exit code and what it said on stderr."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+    env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "LOCKBENCH_TARGETS": " ".join(fleet.urls)}
+    port, users = str(free_port()), str(USERS)
+    words = ["-f", str(ROOT / "bench/workloads/locustfile.py"), "--headless", "-u", users, "-r", users, "--think"]
+    words += [
+        "fixed:10ms",
+        "--exit-code-on-error",
+        "0",
+        "--only-summary",
+        "--json-file",
+        "table",
+        "--processes",
+        "2",
+    ]
+    words += ["--master-port", port, "--master-bind-port", port]
+    with subprocess.Popen(
+        [sys.executable, "-m", "locust", *words], env=env, cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as run:
+        try:  # a run time counts from the order to spawn: on a busy machine it is over before anybody has begun
+            until(lambda: exporting(collector) == 2, "both workers' exports", 60)
+        finally:
+            run.terminate()
+            _, said = run.communicate(timeout=60)
+    return run.returncode, said
+
+
 def test_workers_of_plain_locust_export_what_its_table_counts(tmp_path: Path) -> None:
     with start_fleet(3, "none") as fleet, Collector() as collector:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "OTEL_METRIC_EXPORT_INTERVAL": "500"}
-        env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "LOCKBENCH_TARGETS": " ".join(fleet.urls)}
-        port, users = str(free_port()), str(USERS)
-        words = ["-f", str(ROOT / "bench/workloads/locustfile.py"), "--headless", "-u", users, "-r", users, "--think"]
-        words += [
-            "fixed:10ms",
-            "--exit-code-on-error",
-            "0",
-            "--only-summary",
-            "--json-file",
-            "table",
-            "--processes",
-            "2",
-        ]
-        words += ["--master-port", port, "--master-bind-port", port]
-        with subprocess.Popen(
-            [sys.executable, "-m", "locust", *words], env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        ) as run:
-            try:  # a run time counts from the order to spawn: on a busy machine it is over before anybody has begun
-                until(lambda: exporting(collector) == 2, "both workers' exports", 60)
-            finally:
-                run.terminate()
-                _, said = run.communicate(timeout=60)
-    assert run.returncode == 0, said
+        code, said = plain_locust(fleet, collector, tmp_path)
+    assert code == 0, said
     if "failed to send heartbeat" in said:
         pytest.skip(
             "not known here: Locust gave a worker up that did not run for three seconds, and its counts with it"
