@@ -1,8 +1,6 @@
-"""Changes that undo themselves: *a command, or a setting of somebody else's servers → the change; later as it was*.
+"""A setting of somebody else's servers, borrowed: *servers, a name → the change; later everything as it was*.
 
 Rules
-- A leashed command undoes its change at the end of its standard input, a pipe that only this process holds: by
-  `release()` and by any death of ours, `kill -9` included. In a session of its own, Ctrl-C does not reach it.
 - The value each server had is read first, and handed to a process of its own that puts it back when its standard input
   ends: by our leaving, by Ctrl-C, by any death of ours.
 - What was put back is looked at; a server that could not be asked is named, with the value to set by hand.
@@ -14,7 +12,6 @@ Source: CONFIG GET and CONFIG SET; pipe(7).
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,60 +20,8 @@ from contextlib import suppress
 import redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology.child import Leash
 from bench.topology.target import Target, parse_targets
-
-_END_S = 5.0
-
-
-class Leash:
-    """One such command, holding its change. Made only once the change is there."""
-
-    def __init__(self, command: Sequence[str], *, ready: str, say: str = "") -> None:
-        """Start `command`, send it the text `say`, and wait for a line that starts with `ready`.
-
-        Raises EnvironmentNotReadyError, with what it said instead, when it ends or says anything else first.
-        """
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                text=True,
-            )
-        except OSError as error:
-            raise EnvironmentNotReadyError(f"{command[0]} cannot be run: {error.strerror}") from error
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(say)
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline().strip()
-        except OSError:
-            answer = ""
-        except BaseException:
-            self.release()
-            raise
-        if not answer.startswith(ready):
-            self.release()
-            raise EnvironmentNotReadyError(f"{command[0]} failed: {answer or 'it ended without a word'}")
-
-    def release(self) -> None:
-        """Let go and wait until the command has undone its change and ended. More than once is fine."""
-        process = self._process
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None and not pipe.closed:
-                try:
-                    pipe.close()
-                except OSError:  # it ended before it read everything
-                    continue
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
 
 TIMEOUT_S = 2.0
 _TRIES, _REST_S = 3, 0.2
@@ -91,8 +36,7 @@ class BorrowedSetting:
         self._targets, self._name = parse_targets(urls), name
         self.before = {target.address: _get(target, name) for target in self._targets}
         order = json.dumps({"urls": list(urls), "name": name, "values": list(self.before.values())})
-        command = [sys.executable, "-m", "bench.topology.borrowed_setting"]
-        self._leash = Leash(command, ready=_READY, say=order + "\n")
+        self._leash = Leash("bench.topology.borrowed_setting", ready=_READY, say=order + "\n")
 
     def set(self, value: str) -> None:
         """Set it on all servers. Raises EnvironmentNotReadyError naming the one that refuses."""

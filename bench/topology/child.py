@@ -39,6 +39,7 @@ from bench.errors import EnvironmentNotReadyError
 
 Message = TypeVar("Message")
 END_S = 2.0
+PARENT_VARIABLE = "LOCKBENCH_PARENT"  # the process that started this one
 _UNDO_S = 5.0
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
@@ -54,6 +55,7 @@ class Child:
         words = [sys.executable, "-m", command] if isinstance(command, str) else list(command)
         self.name, self._heard = name, b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is gone
+        environ = {**(os.environ if environ is None else environ), PARENT_VARIABLE: str(os.getpid())}
         try:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ, cwd=folder,
@@ -94,7 +96,7 @@ class Child:
 
     def tell(self, message: object) -> None:
         """Send a message, as `orders` reads it. Raises EnvironmentNotReadyError."""
-        self.write(msgspec.json.encode(message).decode() + "\n")
+        self.write(_line(message))
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
         """Return what it `say`s next. Raises EnvironmentNotReadyError when that is no `kind`, late, or its end."""
@@ -117,12 +119,16 @@ class Child:
         said = [f"it said: {line}" for line in self.last_words()[-1:]]
         return EnvironmentNotReadyError(f"{self.name} ended early ({(said or [how])[0]})")
 
-    def finish(self, patience_s: float = END_S) -> None:
-        """Close its stdin and wait for its end; it is killed when that does not come. More than once is fine."""
+    def leave(self) -> None:
+        """Close its stdin, as the end of this process would."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with suppress(OSError):
             self.process.stdin.close()
+
+    def finish(self, patience_s: float = END_S) -> None:
+        """Leave it and wait for its end; it is killed when that does not come. More than once is fine."""
+        assert self.process.stdout is not None
+        self.leave()
         try:
             self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -175,11 +181,16 @@ class Leash:
         self._child.close()
 
 
+def _line(message: object) -> str:
+    return msgspec.json.encode(message, enc_hook=str).decode() + "\n"  # a Path
+
+
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Have this process ended when its parent `parent_pid` ends; at once if it has."""
+def die_with_parent(parent_pid: int | None = None) -> None:
+    """Have this process ended when its parent ends; at once if it has. `parent_pid`: None = whoever started it."""
+    parent_pid = parent_pid or int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -187,15 +198,12 @@ def die_with_parent(parent_pid: int) -> None:
 
 def orders(kind: type[Message]) -> Iterator[Message]:
     """Yield the messages on stdin until its end. This process ends with its parent from now on."""
-    die_with_parent(os.getppid())
-    hangup = select.poll()
-    hangup.register(sys.stdin, 0)
-    if not hangup.poll(0):  # else the parent had gone before its end could be asked for
-        for line in sys.stdin:
-            yield msgspec.json.decode(line, type=kind)
+    die_with_parent()
+    for line in sys.stdin:
+        yield msgspec.json.decode(line, type=kind, dec_hook=lambda part, value: part(value))  # a Path
 
 
 def say(message: Any) -> None:
     """Answer the parent."""
-    sys.stdout.write(msgspec.json.encode(message).decode() + "\n")
+    sys.stdout.write(_line(message))
     sys.stdout.flush()

@@ -7,50 +7,51 @@ Source: bench.workloads.export_process.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
-import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.errors import BenchError
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
+from bench.topology.child import Child
 from bench.workloads.plan import Plan
 
 END_S = 10.0
+FINISH = "finish"
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOrder:
+    """What the exporter is told: whose `folder` it reads, as worker number `worker` of its host, and what that runs."""
+
+    folder: Path
+    worker: int
+    targets: tuple[str, ...]
+    run: Run
 
 
 class ExportBeside:
     """The process. Made by `export_beside`; `finish` when the worker's files are complete."""
 
-    def __init__(self, folder: Path, order: dict[str, object]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.workloads.export_process", str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-            cwd=Path(__file__).parents[2],
-        )  # fmt: skip
-        self._write(json.dumps(order))
+    def __init__(self, order: ExportOrder) -> None:
+        self._child = Child("the exporter", "bench.workloads.export_process")
+        self._tell(order)
 
     def finish(self) -> None:
         """The worker has ended: wait until the rest is exported, and log what there is to say."""
-        self._write("finish")
-        try:
-            _, said = self._process.communicate(timeout=END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            _, said = self._process.communicate()
-        for line in said.decode(errors="replace").splitlines():
+        self._tell(FINISH)
+        self._child.finish(END_S)
+        for line in self._child.last_words():
             logger.warning(line)
+        self._child.close()
 
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, and says why when it is asked
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+    def _tell(self, message: object) -> None:
+        with suppress(BenchError):  # it has ended, and says why when it is asked
+            self._child.tell(message)
 
 
 def export_beside(plan: Plan, index: int, folder: Path) -> ExportBeside | None:
@@ -68,4 +69,4 @@ def export_beside(plan: Plan, index: int, folder: Path) -> ExportBeside | None:
         rate_per_s=scenario.rate_per_s,
         instance_timeout_ms=scenario.instance_timeout_ms,
     )
-    return ExportBeside(folder, {"worker": index, "targets": plan.targets, "run": asdict(run)})
+    return ExportBeside(ExportOrder(folder, index, tuple(plan.targets), run))

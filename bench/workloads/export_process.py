@@ -1,44 +1,41 @@
-"""An exporter in a process of its own: *a worker's folder, what it runs on stdin → OTLP, until stdin says so*.
+"""An exporter in a process of its own: *a worker's folder, what it runs → OTLP, until told to finish*.
 
-Rules: the first line is the order (JSON; it holds URLs with their passwords, so it comes by pipe); the line `finish`
-exports the rest, and an end of file without it, the worker's death, ends at once. What there is to say goes to stderr,
-one line each. Source: export.py.
+Rules: `finish` exports the rest; the worker's death ends it at once. What there is to say goes to stderr, one line
+each. Source: export.py, which tells it; bench.topology.child.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from bench.errors import BenchError
 from bench.telemetry.exporter import Sources, open_exporter
 from bench.telemetry.run import Run, address_of, policy_of
 from bench.telemetry.settings import TelemetrySettings, settings_of
+from bench.topology.child import orders
 from bench.topology.info_watch import InfoWatch
 from bench.topology.probe import inspect
+from bench.workloads.export import FINISH, ExportOrder
 
 
-def main(folder: Path) -> int:
+def main() -> int:
     """Export until told to end. Returns an exit code."""
-    order = json.loads(sys.stdin.readline() or "{}")
+    order, settings = next(orders(ExportOrder), None), settings_of(os.environ)
+    if order is None or settings is None:
+        return 0
     try:
-        settings = settings_of(os.environ)
-        if not order or settings is None:
-            return 0
-        watch = InfoWatch(order["targets"])
+        watch = InfoWatch(order.targets)
         sources = Sources(infos=lambda: watch.infos)
-        exporter = open_exporter(_own_port(settings, order["worker"]), _run(order), folder, sources)
+        exporter = open_exporter(_own_port(settings, order.worker), _run(order), order.folder, sources)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
-    if order["worker"] == 0:  # one of them is enough to ask the servers
+    if order.worker == 0:  # one of them is enough to ask the servers
         watch.start()
-    if sys.stdin.readline().strip() == "finish":
+    if next(orders(str), None) == FINISH:
         watch.stop()
         sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     else:
@@ -46,14 +43,12 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _run(order: dict[str, Any]) -> Run:
-    run = order["run"]
-    facts = inspect(order["targets"], allow_missing=True)
+def _run(order: ExportOrder) -> Run:
+    facts = inspect(order.targets, allow_missing=True)
     addresses = [address_of(fact.address) for fact in facts]
     policy = policy_of(fact.fsync for fact in facts)
-    return Run(
-        **{**run, "addresses": addresses, "fsync": policy, "instance": f"{run['id']}-{order['worker']}-{os.getppid()}"}
-    )
+    instance = f"{order.run.id}-{order.worker}-{os.getppid()}"
+    return replace(order.run, addresses=addresses, fsync=policy, instance=instance)
 
 
 def _own_port(settings: TelemetrySettings, worker: int) -> TelemetrySettings:
@@ -65,4 +60,4 @@ def _own_port(settings: TelemetrySettings, worker: int) -> TelemetrySettings:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main())

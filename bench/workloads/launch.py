@@ -4,18 +4,16 @@ Rules
 - Imports neither Locust nor gevent: `import locust` patches the whole process that does it.
 - Locust and its workers form one process group and end with us however we end: each asks the kernel for a signal at
   its parent's death (start this in a thread that lives as long as the run: the main one). Whoever is left is killed.
-- The kernel's signal is tied to the *thread* that made the process, and cleared by a fork, so each process asks for
-  itself; asking late is caught by comparing the parent. SIGTERM lets Locust give its locks back.
+- The signal is SIGTERM (bench.topology.child), which lets Locust give its locks back.
 - Quiet and private: no web UI, no files but in the plan's folder, the master's port on loopback only, no LOCUST_
   variable of the caller's environment.
 
-Source: Locust's command line; the run's folder protocol; prctl(2); proc(5), state Z.
+Source: Locust's command line; the run's folder protocol; proc(5), state Z.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -29,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
+from bench.topology.child import PARENT_VARIABLE
 from bench.workloads.plan import FAILURE_FILE, PLAN_VARIABLE, Plan
 
 
@@ -38,17 +37,6 @@ def is_alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-PARENT_VARIABLE = "LOCKBENCH_PARENT"
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have this process ended when its parent `parent_pid` ends; at once if it has."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 LOG_FILE, TABLE_FILE = "locust.log", "locust.json"

@@ -21,8 +21,8 @@ if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that i
     sys.path.append(str(Path(__file__).parents[2]))
 
 from bench.errors import BenchError
+from bench.topology.child import PARENT_VARIABLE, die_with_parent
 from bench.workloads.conductor import Conductor
-from bench.workloads.launch import PARENT_VARIABLE, die_with_parent
 from bench.workloads.member import Member, interrupt_main_only
 from bench.workloads.note import note_failure
 from bench.workloads.plan import add_options, plan_of, take_plan
@@ -37,7 +37,7 @@ show_fractions()
 take_plan()
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))  # it tries to connect for minutes
 if os.environ.get(PARENT_VARIABLE):
-    die_with_parent(int(os.environ[PARENT_VARIABLE]))
+    die_with_parent()
 
 
 def _add_options(parser: Any) -> None:

@@ -15,7 +15,7 @@ import gevent
 
 from bench.measure.begun import Begun
 from bench.measure.record import Recorder
-from bench.workloads.launch import die_with_parent
+from bench.topology.child import die_with_parent
 from bench.workloads.operation import Gear, PackedVotes, operation
 from lockcore import Lease, Redlock
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,13 +17,13 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare.exact import ExactCosts, judge_exact, skipped
 from bench.experiments.compare.pairs import PairsOrder, Side
 from bench.recipes.registry import find_recipe
+from bench.topology.child import Child
 from bench.topology.counting_relay import CountingRelay, Counts
 from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 WARM_CYCLES, CYCLES = 2, 7
 LEAST_TTL_MS = 10_000
-END_S = 10.0
 
 
 def count_exactly(order: PairsOrder) -> dict[str, Any]:
@@ -50,29 +49,19 @@ def costs_of(side: Side, server: str | None) -> ExactCosts:
             "targets": [f"redis://127.0.0.1:{port}" for port in relay.ports],
             "ttl_ms": max(scenario.ttl_ms, LEAST_TTL_MS),
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.experiments.compare.cycles_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=side.environ(),
-            cwd=os.sep,  # what lies in the current folder would be imported before the side's own packages
-            text=True,
-        )
-        try:
-            return _counted(process, json.dumps(order), relay)
-        finally:
-            process.kill()
-            process.communicate()
+        folder = Path(os.sep)  # what lies in the current folder would be imported before the side's own packages
+        module = "bench.experiments.compare.cycles_process"
+        with Child("the process that takes the locks", module, environ=side.environ(), folder=folder) as child:
+            return _counted(child, json.dumps(order), relay)
 
 
-def _counted(process: subprocess.Popen[str], order: str, relay: CountingRelay) -> ExactCosts:
-    _ask(process, order, "ready")
+def _counted(child: Child, order: str, relay: CountingRelay) -> ExactCosts:
+    _ask(child, order, "ready")
     at_start = relay.settled()
     seen: list[Counts] = []
     for _ in range(WARM_CYCLES + CYCLES):
         before = relay.settled()
-        _ask(process, "cycle", "done")
+        _ask(child, "cycle", "done")
         seen.append(relay.settled().since(before))
     cycles = seen[WARM_CYCLES:]
     return ExactCosts(
@@ -85,15 +74,12 @@ def _counted(process: subprocess.Popen[str], order: str, relay: CountingRelay) -
     )
 
 
-def _ask(process: subprocess.Popen[str], line: str, wanted: str) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
+def _ask(child: Child, line: str, wanted: str) -> None:
+    """Plain words, no messages: the process may be that of another revision."""
     try:
-        process.stdin.write(line + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline().strip()
-    except OSError:
-        answer = ""
-    if answer != wanted:
-        said = answer.removeprefix("refused ") or "the process that takes the locks ended"
-        raise EnvironmentNotReadyError(f"the costs of a cycle could not be counted: {said}")
+        child.write(line + "\n")
+        said = child.read_line()
+    except EnvironmentNotReadyError as error:
+        said = str(error)
+    if said != wanted:
+        raise EnvironmentNotReadyError(f"the costs of a cycle could not be counted: {said.removeprefix('refused ')}")

@@ -7,18 +7,15 @@ their own. Source: the Redis documentation, "Distributed Locks with Redis".
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix import clocks, leases, restarts
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot, find
@@ -27,6 +24,7 @@ from bench.experiments.split_votes.plan import ORDERS, Retry, SplitVotesPlan
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.measure.latency import Latency
 from bench.run.experiment import ExperimentOrder
+from bench.topology.child import Child, orders, say
 
 PROCESSES = 4
 QUICK_COUNT, FULL_COUNT = 20_000, 200_000
@@ -34,8 +32,16 @@ GUESSABLE = (
     "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and client id are known to anybody: "
     "harmless among friends, as a token is no password"
 )
-_ROOT = Path(__file__).parents[3]
 _PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOrder:
+    """What one client is told: so many tokens of each kind, into this folder."""
+
+    folder: Path
+    count: int
+    client: int
 
 
 def makers(client: int) -> dict[str, Callable[[], bytes]]:
@@ -69,22 +75,14 @@ def owner_tokens(setup: RowSetup) -> Finding:
     )
 
 
-def _made(folder: Path, count: int) -> list[dict[str, Any]]:
-    """Have all processes make `count` tokens of each kind; what each says of its speed."""
-    command = [sys.executable, "-m", __name__, str(folder), str(count)]
-    processes = [
-        subprocess.Popen([*command, str(client)], cwd=_ROOT, stdout=subprocess.PIPE, text=True)
-        for client in range(PROCESSES)
-    ]
-    try:
-        said = [process.communicate(timeout=_PATIENCE_S)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    if not all(said):
-        raise EnvironmentNotReadyError("a process that makes owner tokens ended early")
-    return [json.loads(text) for text in said]
+def _made(folder: Path, count: int) -> list[dict[str, float]]:
+    """Have all processes make `count` tokens of each kind at once; what each says of its speed."""
+    with ExitStack() as stack:
+        name = "a process that makes owner tokens"
+        clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
+        for number, client in enumerate(clients):
+            client.tell(TokenOrder(folder, count, number))
+        return [client.hear(dict[str, float], _PATIENCE_S) for client in clients]
 
 
 def _read(folder: Path, name: str, client: int) -> list[str]:
@@ -92,15 +90,16 @@ def _read(folder: Path, name: str, client: int) -> list[str]:
 
 
 def main() -> None:
-    """Make tokens as one client and say on stdout how long one took, ns by kind."""
-    folder, count, client = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    took_ns = {}
-    for name, make in makers(client).items():
-        began_ns = time.perf_counter_ns()
-        tokens = [make() for _ in range(count)]
-        took_ns[name] = (time.perf_counter_ns() - began_ns) / count
-        (folder / f"{name}-{client}.txt").write_text("\n".join(token.hex() for token in tokens), "ascii")
-    sys.stdout.write(json.dumps(took_ns))
+    """Make tokens as one client and say how long one took, ns by kind."""
+    for order in orders(TokenOrder):
+        took_ns = {}
+        for name, make in makers(order.client).items():
+            began_ns = time.perf_counter_ns()
+            tokens = [make() for _ in range(order.count)]
+            took_ns[name] = (time.perf_counter_ns() - began_ns) / order.count
+            path = order.folder / f"{name}-{order.client}.txt"
+            path.write_text("\n".join(token.hex() for token in tokens), "ascii")
+        say(took_ns)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,13 @@ nothing was pending any more (never too early).
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 import gevent
-import msgspec
 from msgspec.structs import replace
 
 from bench.experiments.split_votes.judge import Attempt, CastVote
@@ -30,7 +28,7 @@ from bench.experiments.split_votes.starting_gate import STOP, StartingGate
 from bench.recipes.instance import DEFINITE, Instance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
-from bench.workloads.launch import die_with_parent
+from bench.topology.child import orders, say
 from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Settings, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
@@ -287,17 +285,16 @@ def _sleep_until(due_ns: int) -> None:
         pass
 
 
-def main(lines: Iterable[str | bytes] = sys.stdin) -> None:
-    """Enrol by the first line of stdin, say so, then answer every further line, a Block, with the attempts made."""
-    enrolment = msgspec.json.decode(next(iter(lines)), type=Enrolment)
-    die_with_parent(enrolment.parent_pid)
-    gate = StartingGate(Path(enrolment.gate), enrolment.seats)
-    contender = Contender(enrolment, gate)
-    print("[]", flush=True)  # noqa: T201 - the parent reads it
+def main() -> None:
+    """Enrol, say so, then answer every block with the attempts made."""
+    enrolment = next(orders(Enrolment), None)
+    if enrolment is None:
+        return
+    contender = Contender(enrolment, StartingGate(Path(enrolment.gate), enrolment.seats))
+    say("enrolled")
     try:
-        for line in lines:
-            made = contender.run(msgspec.json.decode(line, type=Block))
-            print(msgspec.json.encode(made).decode(), flush=True)  # noqa: T201
+        for block in orders(Block):
+            say(contender.run(block))
     finally:
         contender.close()
 

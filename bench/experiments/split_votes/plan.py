@@ -88,7 +88,6 @@ class Enrolment(Struct, frozen=True):
     seats: int
     seat: int
     seed: int
-    parent_pid: int
 
 
 class Block(Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import BenchError
-from bench.topology.borrowed_setting import Leash
+from bench.topology.child import Leash
 from bench.topology.faults.injection import FaultOrder, Injection
 from bench.topology.faults.params import NS_PER_MS, Param, choice, duration
 from bench.topology.faults.site import Need, Site

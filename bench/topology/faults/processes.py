@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.borrowed_setting import Leash
+from bench.topology.child import Leash
 from bench.topology.faults.injection import Delayed, FaultOrder, Injection, Moment
 from bench.topology.faults.params import Param, choice, duration
 from bench.topology.faults.site import Site

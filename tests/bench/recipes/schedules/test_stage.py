@@ -177,7 +177,8 @@ def test_a_victim_stands_with_the_lock_in_its_hand_and_dies_without_a_word(stage
 def test_a_victim_ends_with_whoever_started_it(stage: Stage) -> None:
     victim = Victim("set-nx-lua", stage.urls, stage.settings, SHORT_MS, "after-grant")
     victim.leave()
-    assert victim.ended
+    assert victim.process.wait(30) == 0
+    victim.close()
 
 
 def test_a_victim_that_cannot_come_to_its_point_says_so(stage: Stage) -> None:
