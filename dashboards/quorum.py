@@ -85,7 +85,7 @@ _VOTES = row(
 
 _by_instance = [quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99)]
 _median = quantile(0.5, _REPLY, INSTANCE).expr
-_TIMED = "By instance; of about a thousand acquires a second, and of at least one in 64."
+_TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
 _skew = Query(f"max({_median}) / min({_median})", "x", "slowest ÷ fastest")
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _INSTANCES = row(
