@@ -5,7 +5,8 @@ Rules
   is given up: the run is never stopped by it. The reader never hands out half a row. Files are named
   `<kind>-<process>-<pid>.bin` and lie in the run's folder.
 - An observed cycle costs the load 1.6 times a plain one, so few of many are observed: about `PER_SECOND` acquires a
-  second, all of them at low rates, never fewer than one in `MOST`; until the rate is known `AT_ONCE`, then one in `MOST`.
+  second, all of them at low rates, never fewer than one in `MOST`. Before the rate is known `AT_ONCE` are, then one in
+  `MOST`.
 - A row holds no resource, only its checksum: with the time when the round began enough to find the operation in the
   history.
 - Callers that wait for a hot resource try again hundreds of times a second: of those attempts a sample is enough. What
