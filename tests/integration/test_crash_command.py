@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.run.journal import JOURNAL_NAME, read_journal
 
@@ -70,11 +71,9 @@ def test_a_matrix_that_was_ended_goes_on_where_it_stopped(tmp_path: Path, number
     assert cuts_in(folder) == 6
 
 
-def test_another_plan_does_not_go_on_in_the_same_folder(tmp_path: Path) -> None:
+def test_another_plan_does_not_go_on_in_the_same_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / JOURNAL_NAME).write_text('{"plan": {"experiment": "crash", "seed": 1}}\n')
-    ended = subprocess.run(
-        command("--quick", "--out", str(tmp_path)), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 2
-    assert "was begun differently" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert execute([*command("--quick", "--out", str(tmp_path))[3:]]) == 2
+    err = capsys.readouterr().err
+    assert "was begun differently" in err
+    assert err.count("\n") == 1

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import redis
 
+from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync import cell_servers as fsync_ground
 from bench.experiments.fsync.cell_servers import CellServers, OwnServers, has_waitaof
@@ -67,7 +68,7 @@ def pieces(folder: Path) -> int:
 # -- a matrix ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     order = ["--policy", "everysec,always", "--instances", "1", "--latency", "2ms", *ONE]
     first = lockbench(*order, "--out", str(folder), cwd=tmp_path)
@@ -80,9 +81,8 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path) -> None:
     kept = (folder / JOURNAL_NAME).read_text("utf-8")
     assert not (folder / "result.json").exists()
 
-    other = lockbench(*order, "--resume", str(folder), "--seed", "2", cwd=tmp_path)
-    assert "seed 1 there, 2 here" in other.communicate(timeout=WAIT_S)[1]
-    assert other.returncode == 2
+    assert execute(["fsync", *order, "--resume", str(folder), "--seed", "2"]) == 2
+    assert "seed 1 there, 2 here" in capsys.readouterr().err
     assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
 
     rest = lockbench("--resume", str(folder), "--json", "--quiet", cwd=tmp_path)
@@ -134,10 +134,12 @@ def aimed_at(fleet: Fleet) -> list[str]:
     return [word for url in fleet.urls for word in ("--target", url)]
 
 
-def test_without_permission_nothing_is_touched(theirs: Fleet, tmp_path: Path) -> None:
-    refused = lockbench(*aimed_at(theirs), *ONE, cwd=tmp_path)
-    _, err = refused.communicate(timeout=WAIT_S)
-    assert refused.returncode == 2
+def test_without_permission_nothing_is_touched(
+    theirs: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["fsync", *aimed_at(theirs), *ONE]) == 2
+    err = capsys.readouterr().err
     assert "--allow-config" in err
     assert err.count("\n") == 1
     assert policies(theirs) == ["no", "no"]
