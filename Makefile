@@ -82,11 +82,11 @@ schemas: .venv/.dev
 	$(PY) -m bench.report.schemas
 
 bench: .venv/.run
-	$(PY) -m bench.experiments.contest.bench_command $(ARGS)
+	$(PY) -m bench.experiments.contest.command bench $(ARGS)
 
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
 peers: .venv/.run
-	$(PY) -m bench.experiments.contest.peers_command --readme bench/experiments/contest/README.md $(ARGS)
+	$(PY) -m bench.experiments.contest.command peers --readme bench/experiments/contest/README.md $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -15,7 +15,7 @@ from msgspec import structs
 from bench.experiments.capacity.judge import agreed, judge_capacity, outrun
 from bench.experiments.capacity.search import Bracket, Seen
 from bench.experiments.compare.verdict import judge_comparison
-from bench.experiments.contest.peers import judge_peers
+from bench.experiments.contest.judge import judge_peers
 from bench.experiments.crash.experiment import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
 from bench.experiments.fsync.figures import _fastest as fastest
@@ -102,8 +102,9 @@ def run(safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generat
     return judge_run(run_of(sections, safety=judged), ())
 
 
-def bar(low: float, high: float) -> dict[str, Any]:
-    return {"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True}
+def peers(*ends: tuple[float, float]) -> Verdict:
+    bars = [{"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True} for low, high in ends]
+    return judge_peers(attributes(bars)).to_json()
 
 
 CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
@@ -116,7 +117,7 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "capacity": lambda: capacity(CLEAN),
     "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
     "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
-    "peers": lambda: judge_peers([bar(1.1, 1.3)]),
+    "peers": lambda: peers((1.1, 1.3)),
 }
 NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a contradiction, noise
     "run": (
@@ -162,9 +163,9 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: comparison("gate", ("pass", "inconclusive"), "pass", "pass"),
     ),
     "peers": (
-        lambda: judge_peers([]),
-        lambda: judge_peers([bar(1.1, 1.3), bar(0.5, 0.6)]),
-        lambda: judge_peers([bar(0.9, 1.3)]),
+        peers,
+        lambda: peers((1.1, 1.3), (0.5, 0.6)),
+        lambda: peers((0.9, 1.3)),
     ),
 }
 

@@ -10,37 +10,20 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bench.measure.result import schema
+from bench.experiments.contest.result import PeersResult
+from bench.measure.section import schema_of
 
 pytestmark = pytest.mark.integration
 
 
 def run_peers(out: Path, *options: str) -> dict[str, object]:
-    command = [
-        sys.executable,
-        "-m",
-        "bench.experiments.contest.peers_command",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.2",
-        "--hot-seconds",
-        "0.5",
-    ]
-    command += [
-        "--only",
-        "lockcore gevent",
-        "--out",
-        str(out),
-        "--cache",
-        str(out.parent / "cache"),
-        "--json",
-        *options,
-    ]
+    command = [sys.executable, "-m", "bench.experiments.contest.command", "peers", "--rounds", "1", "--seconds", "0.2"]
+    command += ["--hot-seconds", "0.5", "--only", "lockcore gevent", "--cache", str(out.parent / "cache")]
+    command += ["--out", str(out), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode in (0, 4), done.stderr  # a part measures none of the bars
     result: dict[str, object] = json.loads(done.stdout)
-    jsonschema.validate(result, schema("peers"))
+    jsonschema.validate(result, schema_of(PeersResult, "urn:x"))
     assert result == json.loads((out / "result.json").read_text(encoding="utf-8"))
     return result
 

@@ -9,90 +9,81 @@ machine does. Source: README, "How fast".
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from statistics import median
+from typing import Literal, Self
+
+import msgspec
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.contest.installed import ours
+from bench.experiments.contest.result import OverRounds, Speed, SpeedConditions, SpeedResult, SpeedRow, TelemetryCost
+from bench.experiments.contest.turn import TurnLoad, contest, two_cores
 from bench.measure.environment import describe_environment
-from bench.measure.section import builtins_of
+from bench.measure.section import Section
+from bench.run.experiment import Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 
-
-class Sink:
-    """A context manager; `endpoint` is what OTEL_EXPORTER_OTLP_ENDPOINT takes. `taken`: requests so far."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def endpoint(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        sink = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                """Nothing to say."""
-
-            def do_POST(self) -> None:
-                """Read, forget, thank."""
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                sink.taken += 1
-                self.send_response(200)
-                self.send_header("Content-Type", "application/x-protobuf")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-        return Handler
-
-
 INSTANCES = 5
-CORES = 2
 CALLERS = 200
 TELEMETRY_BAR_US = 1.5  # what telemetry may add to the load's CPU per cycle
 
 
+class _Collector(BaseHTTPRequestHandler):
+    server: Sink
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+    def do_POST(self) -> None:
+        """Read, forget, thank."""
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.taken += 1
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class Sink(ThreadingHTTPServer):
+    """A context manager; `endpoint` is what OTEL_EXPORTER_OTLP_ENDPOINT takes. `taken`: requests so far."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Collector)
+        self.taken, self.endpoint = 0, f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row: a contestant, the server kind it runs on, and the row its ratio is taken against.
-
-    `bar`: the ratio it must reach, None for none. `locust`: the events mode when it is a whole `lockbench run`.
-    `telemetry`: that run exports metrics and traces to a collector on the same cores. `waiting`: callers besides who
-    stand in line for one held resource all the time, and should cost nothing.
-    """
+    """One row: see SpeedRow. What telemetry's run exports goes to a collector on the same cores; who waits in line
+    should cost nothing."""
 
     label: str
     contestant: str
-    server: str  # "plain": Redis with scripts; "native": a server with compare-and-delete
+    server: Literal["plain", "native"]
     ceiling: str
     callers: int = CALLERS
     merge: bool = False
     bar: float | None = None
-    locust: str | None = None
+    locust: Literal["fast", "stock"] | None = None
     telemetry: bool = False
     waiting: int = 0
 
@@ -101,132 +92,122 @@ WATCHED, UNWATCHED = "Locust, with telemetry", "Locust, fast events"
 PLAIN, NATIVE = "replay", "replay, native release"
 ENTRIES = (
     Entry(PLAIN, "replay", "plain", PLAIN),
-    Entry("lockcore gevent", "gevent", "plain", PLAIN, bar=0.70),
-    Entry("lockcore asyncio + uvloop", "uvloop", "plain", PLAIN, bar=0.70),
-    Entry("lockcore asyncio", "asyncio", "plain", PLAIN),
-    Entry("lockcore threads, 64", "threads", "plain", PLAIN, callers=64),
+    Entry("lockcore gevent", "lockcore gevent", "plain", PLAIN, bar=0.70),
+    Entry("lockcore asyncio + uvloop", "lockcore uvloop", "plain", PLAIN, bar=0.70),
+    Entry("lockcore asyncio", "lockcore asyncio", "plain", PLAIN),
+    Entry("lockcore threads, 64", "lockcore threads", "plain", PLAIN, callers=64),
     Entry(UNWATCHED, "", "plain", PLAIN, bar=0.65, locust="fast"),
     Entry(WATCHED, "", "plain", PLAIN, locust="fast", telemetry=True),
     Entry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
-    Entry("gevent, 10 in line", "gevent", "plain", PLAIN, waiting=10),
-    Entry("gevent, 5,000 in line", "gevent", "plain", PLAIN, waiting=5_000),
-    Entry("lockcore gevent, merged", "gevent", "plain", PLAIN, merge=True),
+    Entry("gevent, 10 in line", "lockcore gevent", "plain", PLAIN, waiting=10),
+    Entry("gevent, 5,000 in line", "lockcore gevent", "plain", PLAIN, waiting=5_000),
+    Entry("lockcore gevent, merged", "lockcore gevent", "plain", PLAIN, merge=True),
     Entry(NATIVE, "replay", "native", PLAIN),
-    Entry("lockcore gevent, native", "gevent", "native", PLAIN),
-    Entry("redis-py, one by one", "redis-py", "plain", PLAIN, callers=1),
+    Entry("lockcore gevent, native", "lockcore gevent", "native", PLAIN),
+    Entry("redis-py, one by one", "redis-py by hand", "plain", PLAIN, callers=1),
     Entry("raw sockets, 1 caller", "raw", "plain", PLAIN, callers=1),
-    Entry("lockcore gevent, 1 caller", "gevent", "plain", PLAIN, callers=1),
+    Entry("lockcore gevent, 1 caller", "lockcore gevent", "plain", PLAIN, callers=1),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CeilingRow:
-    """An entry's rounds. `ratios`, `wall_ratios`: to its ceiling, one per round."""
-
-    entry: Entry
-    rounds: Sequence[dict[str, float | None]]
-    ratios: Sequence[float]
-    wall_ratios: Sequence[float]
-
-    def median(self, name: str) -> float | None:
-        """Median over rounds of one figure; None where it has none."""
-        values = [figures[name] for figures in self.rounds]
-        return None if None in values else statistics.median(values)  # type: ignore[type-var]
+def over_rounds(values: Sequence[float]) -> OverRounds:
+    """Median and range of one figure."""
+    return OverRounds(median=median(values), low=min(values), high=max(values))
 
 
-def cpu_ratio(ceiling: dict[str, Any], figures: dict[str, Any]) -> float:
-    """(Client + server CPU per cycle of the ceiling) ÷ (the same of a contestant)."""
-    return float((ceiling["client_us"] + ceiling["server_us"]) / (figures["client_us"] + figures["server_us"]))
-
-
-def rows_of(rounds: Sequence[dict[str, dict[str, Any]]], entries: Sequence[Entry]) -> list[CeilingRow]:
-    """One row per entry from figures by label, one dict per round."""
+def rows_of(rounds: Sequence[Mapping[str, Speed]], entries: Sequence[Entry]) -> tuple[SpeedRow, ...]:
+    """One row per entry from figures by label, one mapping per round; ratios are taken inside a round."""
     rows = []
     for entry in entries:
-        own = [figures[entry.label] for figures in rounds]
-        ceilings = [figures[entry.ceiling] for figures in rounds]
-        ratios = [cpu_ratio(ceiling, figures) for ceiling, figures in zip(ceilings, own, strict=True)]
-        wall = [
-            figures["cycles_per_s"] / ceiling["cycles_per_s"] for ceiling, figures in zip(ceilings, own, strict=True)
-        ]
-        rows.append(CeilingRow(entry, own, ratios, wall))
-    return rows
+        pairs = [(figures[entry.ceiling], figures[entry.label]) for figures in rounds]
+        own = tuple(figures for _, figures in pairs)
+        rows.append(
+            SpeedRow(
+                **asdict(entry),
+                cycles_per_s=_median([one.cycles_per_s for one in own]),
+                client_us=_median([one.client_us for one in own]),
+                server_us=_median([one.server_us for one in own]),
+                p50_us=_median([one.p50_us for one in own]),
+                ratio=over_rounds([ceiling.cpu_us / one.cpu_us for ceiling, one in pairs]),
+                wall_ratio=over_rounds([(one.cycles_per_s or 0) / (top.cycles_per_s or 1) for top, one in pairs]),
+                rounds=own,
+            )
+        )
+    return tuple(rows)
 
 
-def telemetry_us(rounds: Sequence[dict[str, dict[str, Any]]]) -> dict[str, float] | None:
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if len(known) == len(values) else None
+
+
+def telemetry_us(rounds: Sequence[Mapping[str, Speed]]) -> TelemetryCost | None:
     """What telemetry adds to the load's CPU per cycle (µs), taken inside each round; None where it was not run."""
     if not rounds or WATCHED not in rounds[0]:
         return None
-    added = [figures[WATCHED]["client_us"] - figures[UNWATCHED]["client_us"] for figures in rounds]
-    return {"median": statistics.median(added), "low": min(added), "high": max(added), "bar": TELEMETRY_BAR_US}
+    pairs = [(figures[WATCHED].client_us, figures[UNWATCHED].client_us) for figures in rounds]
+    added = over_rounds([(watched or 0.0) - (unwatched or 0.0) for watched, unwatched in pairs])
+    return TelemetryCost(median=added.median, low=added.low, high=added.high, bar=TELEMETRY_BAR_US)
 
 
-def _contest(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
+def _speed(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
     if entry.locust:
         return _locust(entry, fleet, seconds)
-    order = {
-        "name": entry.contestant,
-        "urls": fleet.urls,
-        "pids": [instance.pid for instance in fleet.instances],
-        "seconds": seconds,
-        "callers": entry.callers,
-        "merge": entry.merge,
-        "waiting": entry.waiting,
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.experiments.contest.contestant_process"],
-        input=json.dumps(order).encode(),
-        capture_output=True,
-        timeout=60 + 10 * seconds,
-        check=False,
-    )
-    return _answer(entry, done)
+    load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge, waiting=entry.waiting)
+    figures = contest(ours(entry.contestant), fleet, load, seconds)
+    if not figures.cycles_per_s:
+        raise EnvironmentNotReadyError(
+            f"{entry.label} gave no figures; it said: {', '.join(figures.errors) or 'nothing'}"
+        )
+    return Speed(
+        cycles_per_s=figures.cycles_per_s, client_us=figures.client_us, server_us=figures.server_us,
+        p50_us=figures.p50_us,
+    )  # fmt: skip
 
 
-def _locust(entry: Entry, fleet: Fleet, seconds: float) -> dict[str, Any]:
+class _Cost(Section, frozen=True):
+    client_cpu_us_per_cycle: float
+    server_cpu_us_per_cycle: float
+
+
+class _Rate(Section, frozen=True):
+    achieved_per_s: float
+
+
+class _Quantiles(Section, frozen=True):
+    p50: float
+
+
+class _RunFigures(Section, frozen=True):
+    cost: _Cost
+    rate: _Rate
+    latency_s: dict[str, object]
+
+
+def _locust(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
     """A whole `lockbench run`, as a user would: its own cost figures are the answer."""
-    with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, Sink() as sink:
         command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
         for url in fleet.urls:
             command += ["--target", url]
         command += ["--users", str(entry.callers), "--resources", str(entry.callers), "--skew", "own", "--warmup", "1s"]
         command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust or "fast"]
-        with Sink() as sink:
-            environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
-            if entry.telemetry:
-                environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
-            done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
-        result = _answer(entry, done)
-        if entry.telemetry and not sink.taken:
-            raise EnvironmentNotReadyError(f"{entry.label} exported nothing; install the extra `telemetry`")
-    cost = result["cost"]
-    return {
-        "cycles_per_s": result["rate"]["achieved_per_s"],
-        "client_us": cost["client_cpu_us_per_cycle"],
-        "server_us": cost["server_cpu_us_per_cycle"],
-        "p50_us": result["latency_s"]["acquire"]["p50"] * 1e6,
-    }
-
-
-def _answer(entry: Entry, done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+        if entry.telemetry:
+            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
+        done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
     try:
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
+        run = msgspec.json.decode(done.stdout, type=_RunFigures)
+        acquire = msgspec.convert(run.latency_s["acquire"], _Quantiles)
+    except msgspec.MsgspecError:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
         raise EnvironmentNotReadyError(f"{entry.label} gave no figures; it said: {last}") from None
-    return answer
-
-
-@contextmanager
-def two_cores() -> Iterator[int]:
-    """This process and all it starts on two cores, as the published figures were measured. Yields how many it got."""
-    before = os.sched_getaffinity(0)
-    chosen = set(sorted(before)[:CORES])
-    os.sched_setaffinity(0, chosen)
-    try:
-        yield len(chosen)
-    finally:
-        os.sched_setaffinity(0, before)
+    if entry.telemetry and not sink.taken:
+        raise EnvironmentNotReadyError(f"{entry.label} exported nothing; install the extra `telemetry`")
+    return Speed(
+        cycles_per_s=run.rate.achieved_per_s, client_us=run.cost.client_cpu_us_per_cycle,
+        server_us=run.cost.server_cpu_us_per_cycle, p50_us=acquire.p50 * 1e6,
+    )  # fmt: skip
 
 
 def _servers() -> dict[str, ServerBinary]:
@@ -241,45 +222,31 @@ def _servers() -> dict[str, ServerBinary]:
     return servers
 
 
-def measure(rounds: int, seconds: float, seed: int, say: Any) -> dict[str, Any]:
-    """Run all contestants `rounds` times, `seconds` each. Returns the JSON-ready result; `say` gets progress lines."""
+def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
+    """Run all contestants `rounds` times, `seconds` each. Raises EnvironmentNotReadyError."""
     servers = _servers()
     entries = [entry for entry in ENTRIES if entry.server in servers]
     if "plain" not in servers:  # then the native server's replay is the ceiling of everything there is
         entries = [Entry(PLAIN, "replay", "native", PLAIN), *(e for e in entries if e.label != NATIVE)]
-    order = random.Random(seed)
-    results: list[dict[str, dict[str, Any]]] = []
-    with ExitStack() as stack:
-        cores = stack.enter_context(two_cores())
+    dice = random.Random(seed)
+    results: list[dict[str, Speed]] = []
+    with two_cores() as cores, ExitStack() as stack:
         fleets = {
             kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
         }
         for number in range(1, rounds + 1):
             figures = {}
-            for entry in order.sample(entries, len(entries)):
-                say(f"round {number} of {rounds}: {entry.label}")
-                figures[entry.label] = _contest(entry, fleets[entry.server], seconds)
+            for entry in dice.sample(entries, len(entries)):
+                show(f"round {number} of {rounds}: {entry.label}")
+                figures[entry.label] = _speed(entry, fleets[entry.server], seconds)
             results.append(figures)
-    rows = rows_of(results, entries)
-    return {
-        "schema_version": 1,
-        "command": "speed",
-        "conditions": {
-            "instances": INSTANCES,
-            "cores": cores,
-            "rounds": rounds,
-            "seconds": seconds,
-            "seed": seed,
-            "servers": {kind: f"{server.name} {server.version}" for kind, server in servers.items()},
-        },
-        "environment": builtins_of(describe_environment()),
-        "telemetry_us": telemetry_us(results),
-        "rows": [_row_json(row) for row in rows],
-    }
-
-
-def _row_json(row: CeilingRow) -> dict[str, Any]:
-    figures = {name: row.median(name) for name in ("cycles_per_s", "client_us", "server_us", "p50_us")}
-    ratio = {"median": statistics.median(row.ratios), "low": min(row.ratios), "high": max(row.ratios)}
-    wall = {"median": statistics.median(row.wall_ratios), "low": min(row.wall_ratios), "high": max(row.wall_ratios)}
-    return {**asdict(row.entry), **figures, "ratio": ratio, "wall_ratio": wall, "rounds": list(row.rounds)}
+    conditions = SpeedConditions(
+        instances=INSTANCES, cores=cores, rounds=rounds, seconds=seconds, seed=seed,
+        servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
+    )  # fmt: skip
+    return SpeedResult(
+        conditions=conditions,
+        environment=describe_environment(),
+        telemetry_us=telemetry_us(results),
+        rows=rows_of(results, entries),
+    )

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.experiments.contest.result import Kind
+
 ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
 INSTALL_S = 600.0
@@ -27,7 +29,7 @@ class Peer:
     is installed; `instances`: the N it can lock on."""
 
     name: str
-    kind: str
+    kind: Kind
     home: str = ""
     packages: tuple[str, ...] = ()
     instances: tuple[int, ...] = EVERY_N
@@ -92,6 +94,11 @@ def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> l
 def chosen(wanted: Sequence[str]) -> Iterator[Peer]:
     """The peers whose name contains one of `wanted`; all, if none is named."""
     return (peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted))
+
+
+def ours(name: str) -> Contestant:
+    """A contestant of our own environment, by its driver's name."""
+    return _contestant(Peer(name, "lockcore"), Path())
 
 
 def _missing_here(peer: Peer) -> str:

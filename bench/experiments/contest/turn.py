@@ -1,7 +1,8 @@
 """One contestant's turn: *a contestant, servers, a load → its figures*, also with a server stopped in the middle.
 
 Rules: a process of its own, killed when it does not end; what it does not answer becomes an error among the figures.
-Commands are counted by the servers, only those that a client sends. Source: bench.experiments.contest.clients.order.
+Commands are counted by the servers, only those that a client sends. Contestants take turns on the same two cores.
+Source: clients/order.py; Jain, Chiu and Hawe, DEC-TR-301 (1984).
 """
 
 from __future__ import annotations
@@ -11,55 +12,69 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from bench.experiments.contest.clients.order import BIN_S, Order, middle_us
-from bench.experiments.contest.fairness import jains_index
+import msgspec
+
+from bench.experiments.contest.clients.order import BIN_S, Answer, ClientOrder, middle_us
 from bench.experiments.contest.installed import Contestant
+from bench.experiments.contest.result import StopFigures, TurnFigures
 from bench.topology.fleet import Fleet
 from bench.topology.probe import delta, info_snapshot
 from bench.topology.target import parse_targets
 
 TTL_MS, WAIT_MS = 10_000, 10_000
+WARMUP_S = 0.3  # at least
 PATIENCE_S = 45.0  # beyond the load's time
 SENT_BY_CLIENTS = ("set", "setnx", "eval", "evalsha", "delifeq", "delex", "blpop", "fcall")
 BEFORE_S, STOPPED_S, AFTER_S = 3.0, 5.0, 4.0
 EDGE_S = 0.5  # around a change that belongs to neither side
 SETTLE_S = 1.5
-
-Figures = dict[str, Any]
+CORES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """`own`: a resource per caller; else one for all, held for `hold_s`."""
+class TurnLoad:
+    """`own`: a resource per caller; else one for all, held for `hold_s`. `merge`, `waiting`: see ClientOrder."""
 
     instances: int
     callers: int
     own: bool
-    seconds: float
     hold_s: float = 0.0
+    merge: bool = False
+    waiting: int = 0
 
 
-def contest(contestant: Contestant, fleet: Fleet, load: Load) -> Figures:
-    """The figures of one turn: rates, latencies in µs, CPU per cycle in µs, failures."""
-    before = info_snapshot(fleet.urls[: load.instances])
-    with _running(contestant, _order(contestant, fleet, load, warmup_s=0.3)) as process:
-        answer = _answer(process, load.seconds)
-    counts = [delta(*pair) for pair in zip(before, info_snapshot(fleet.urls[: load.instances]), strict=True)]
-    sent = sum(sum(change.calls.get(name, 0) for name in SENT_BY_CLIENTS) for change in counts)
+@contextmanager
+def two_cores() -> Iterator[int]:
+    """This process and all it starts on two cores, as the published figures were measured. Yields how many it got."""
+    before = os.sched_getaffinity(0)
+    chosen = set(sorted(before)[:CORES])
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield len(chosen)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float) -> TurnFigures:
+    """The figures of one turn."""
+    urls = fleet.urls[: load.instances]
+    before = info_snapshot(urls)
+    warmup_s = max(WARMUP_S, seconds / 10)
+    with _running(contestant, _order(contestant, fleet, load, seconds, warmup_s)) as process:
+        answer = _answer(process, seconds + warmup_s)
+    counts = [delta(*pair) for pair in zip(before, info_snapshot(urls), strict=True)]
     _forget(fleet)
-    return figures_of(answer, sent)
+    return figures_of(answer, sum(change.calls.get(name, 0) for change in counts for name in SENT_BY_CLIENTS))
 
 
-def contest_stopped(contestant: Contestant, fleet: Fleet, load: Load) -> Figures:
+def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> StopFigures:
     """The rates before, while and after the first of the instances stands still (SIGSTOP), and the keys left then."""
     whole_s = BEFORE_S + STOPPED_S + AFTER_S
-    load = Load(load.instances, load.callers, load.own, whole_s)
-    with _running(contestant, _order(contestant, fleet, load, warmup_s=0.0)) as process:
+    with _running(contestant, _order(contestant, fleet, load, whole_s, 0.0)) as process:
         complaints, process.stderr = process.stderr, None
         assert complaints is not None
         for line in complaints:
@@ -75,20 +90,19 @@ def contest_stopped(contestant: Contestant, fleet: Fleet, load: Load) -> Figures
         answer = _answer(process, whole_s)
     time.sleep(SETTLE_S)
     left = sum(_forget(fleet))
-    bins = {int(number): int(count) for number, count in answer["bins"].items()}
-    before = rate_between(bins, EDGE_S, BEFORE_S)
-    stopped = rate_between(bins, BEFORE_S + EDGE_S, BEFORE_S + STOPPED_S)
-    after = rate_between(bins, BEFORE_S + STOPPED_S + EDGE_S, whole_s)
-    return {
-        "before_per_s": before,
-        "stopped_per_s": stopped,
-        "after_per_s": after,
-        "kept_ratio": stopped / ((before + after) / 2) if before + after else None,
-        "keys_left": left,
-        "cycles": answer["all_cycles"],
-        "gave_up": answer["gave_up"],
-        "errors": answer["errors"],
-    }
+    before = rate_between(answer.bins, EDGE_S, BEFORE_S)
+    stopped = rate_between(answer.bins, BEFORE_S + EDGE_S, BEFORE_S + STOPPED_S)
+    after = rate_between(answer.bins, BEFORE_S + STOPPED_S + EDGE_S, whole_s)
+    return StopFigures(
+        before_per_s=before,
+        stopped_per_s=stopped,
+        after_per_s=after,
+        kept_ratio=stopped / ((before + after) / 2) if before + after else None,
+        keys_left=left,
+        cycles=answer.all_cycles,
+        gave_up=answer.gave_up,
+        errors=answer.errors,
+    )
 
 
 def rate_between(bins: Mapping[int, int], from_s: float, until_s: float) -> float:
@@ -97,52 +111,60 @@ def rate_between(bins: Mapping[int, int], from_s: float, until_s: float) -> floa
     return sum(bins.get(number, 0) for number in range(first, last)) / ((last - first) * BIN_S)
 
 
-def figures_of(answer: Mapping[str, Any], sent: int) -> Figures:
-    """From a driver's tally and the `sent` commands that the servers counted."""
-    cycles, times, failed = answer["cycles"], answer["acquires"], answer["failed"]
-    return {
-        "cycles_per_s": cycles / answer["seconds"],
-        "p50_us": _percentile(times, failed, 0.50),
-        "p99_us": _percentile(times, failed, 0.99),
-        "failed": failed,
-        "client_us": answer["client_us"] / cycles if cycles else None,
-        "server_us": answer["server_us"] / cycles if cycles else None,
-        "jain": jains_index(answer["leases_by_caller"]),
-        "commands_per_lease": sent / answer["all_cycles"] if answer["all_cycles"] else None,
-        "gave_up": answer["gave_up"],
-        "leases": answer["all_cycles"],
-        "errors": answer["errors"],
-    }
+def figures_of(answer: Answer, sent: int) -> TurnFigures:
+    """From a driver's answer and the `sent` commands that the servers counted."""
+    cycles, leases = answer.cycles, answer.all_cycles
+    return TurnFigures(
+        cycles_per_s=cycles / answer.seconds,
+        p50_us=_percentile(answer, 0.50),
+        p99_us=_percentile(answer, 0.99),
+        failed=answer.failed,
+        client_us=answer.client_us / cycles if cycles else None,
+        server_us=answer.server_us / cycles if cycles else None,
+        jain=jains_index(answer.leases_by_caller),
+        commands_per_lease=sent / leases if leases else None,
+        gave_up=answer.gave_up,
+        leases=leases,
+        errors=answer.errors,
+    )
 
 
-def _percentile(times: Mapping[str, int], failed: int, share: float) -> float | None:
+def jains_index(amounts: Sequence[float]) -> float | None:
+    """(Σx)² ÷ (n · Σx²): 1 when all got the same, 1/n when one got all; None when nobody got anything."""
+    squares = sum(amount * amount for amount in amounts)
+    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
+
+
+def _percentile(answer: Answer, share: float) -> float | None:
     """Of all that were begun; an acquire that was never granted took for ever, so that None may be among them."""
-    left = int((sum(times.values()) + failed) * share)
-    for bucket, count in sorted((int(name), count) for name, count in times.items()):
+    left = int((sum(answer.acquires.values()) + answer.failed) * share)
+    for bucket, count in sorted(answer.acquires.items()):
         left -= count
         if left < 0:
             return middle_us(bucket)
     return None
 
 
-def _order(contestant: Contestant, fleet: Fleet, load: Load, *, warmup_s: float) -> Order:
+def _order(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float, warmup_s: float) -> ClientOrder:
     instances = fleet.instances[: load.instances]
-    return Order(
+    return ClientOrder(
         name=contestant.peer.name,
         urls=[instance.url for instance in instances],
         pids=[instance.pid for instance in instances],
-        seconds=load.seconds,
+        seconds=seconds,
         warmup_s=warmup_s,
         callers=load.callers,
         own=load.own,
         hold_s=load.hold_s,
         ttl_ms=TTL_MS,
-        wait_ms=WAIT_MS,
+        wait_ms=max(WAIT_MS, int(3000 * seconds)) if load.waiting else WAIT_MS,
+        merge=load.merge,
+        waiting=load.waiting,
     )
 
 
 @contextmanager
-def _running(contestant: Contestant, order: Order) -> Iterator[subprocess.Popen[bytes]]:
+def _running(contestant: Contestant, order: ClientOrder) -> Iterator[subprocess.Popen[bytes]]:
     """The contestant's process, told what to do; killed at the end, whatever happened."""
     process = subprocess.Popen(
         contestant.command,
@@ -163,30 +185,16 @@ def _running(contestant: Contestant, order: Order) -> Iterator[subprocess.Popen[
         process.wait()
 
 
-def _answer(process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """What it wrote; an empty tally with the error's name when that is none."""
+def _answer(process: subprocess.Popen[bytes], seconds: float) -> Answer:
+    """What it wrote; an empty answer with the error's name when that is none."""
     try:
         out, complaint = process.communicate(timeout=seconds + PATIENCE_S)
-        answer: dict[str, Any] = json.loads(out)
+        return msgspec.json.decode(out, type=Answer)
     except subprocess.TimeoutExpired:
-        return _nothing(seconds, "did not end")
-    except ValueError:
+        return Answer(seconds, errors={"did not end": 1})
+    except msgspec.MsgspecError:
         lines = (complaint or b"").decode(errors="replace").strip().splitlines()
-        return _nothing(seconds, (lines or ["no answer"])[-1][:120])
-    return answer
-
-
-def _nothing(seconds: float, error: str) -> dict[str, Any]:
-    empty = {"cycles": 0, "leases_by_caller": [], "bins": {}, "gave_up": 0, "all_cycles": 0}
-    return {
-        **empty,
-        "acquires": {},
-        "failed": 0,
-        "seconds": seconds,
-        "errors": {error: 1},
-        "client_us": 0.0,
-        "server_us": 0.0,
-    }
+        return Answer(seconds, errors={(lines or ["no answer"])[-1][:120]: 1})
 
 
 def _forget(fleet: Fleet) -> list[int]:

@@ -1,4 +1,4 @@
-"""What `make peers` says: *its result → one sheet, and the table that stands in README*.
+"""What `make peers` and `make bench` say: *their results → one sheet, the table that stands in README; one screen*.
 
 Rules: bars first, then a table per section; nothing is computed here; a contestant that is absent is named with its
 reason. Source: bench.experiments.contest.peers.
@@ -6,17 +6,18 @@ reason. Source: bench.experiments.contest.peers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
+
+from bench.experiments.contest.result import Bar, PeersResult, SpeedResult, SpeedRow, StopRow, TelemetryCost, TurnRow
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.junit import Case, Suite
 from bench.report.readme import put_between_marks
 from bench.report.sheet import Part, Sheet, part_markdown, sheet_of
-
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
 
 IN_README = 5  # instances; the other tables stand in the result
 _CYCLES = (
@@ -27,45 +28,45 @@ _HOT = ("hot key, N={}", "leases\n/s", "wait p50\nms", "p99\nms", "Jain", "comma
 _STOPPED = ("one of 3 stopped", "before\n/s", "stopped\n/s", "after\n/s", "kept", "keys\nleft", "errors")
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: PeersResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place`."""
-    missed = [bar for bar in result["bars"] if not bar["reached"]]
-    reached = len(result["bars"]) - len(missed)
+    missed = [bar for bar in result.bars if not bar.reached]
+    reached = len(result.bars) - len(missed)
     return sheet_of(
-        result, place, kind="peers", headline=f"{reached} of {len(result['bars'])} bars reached",
+        result, place, kind="peers", headline=f"{reached} of {len(result.bars)} bars reached",
         conditions=conditions(result), parts=_parts(result), lines=_lines(result),
     )  # fmt: skip
 
 
-def suite(result: Result) -> Suite:
+def suite(result: PeersResult) -> Suite:
     """One JUnit case per bar."""
-    cases = [Case(bar["name"], "pass" if bar["reached"] else "fail", _bar(bar)) for bar in result["bars"]]
-    return Suite("peers", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
+    cases = [Case(bar.name, "pass" if bar.reached else "fail", _bar(bar)) for bar in result.bars]
+    return Suite("peers", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
-def conditions(result: Result) -> str:
+def conditions(result: PeersResult) -> str:
     """Under which conditions everything in `result` was measured."""
-    about, environment = result["conditions"], result["environment"]
-    server = about["server"]
+    about, environment = result.conditions, result.environment
+    server = about.server
     return " · ".join(
         (
-            result["started_at"][:10],
-            f"{about['rounds']} rounds of {about['seconds']:g} s (hot key {about['hot_seconds']:g} s), medians",
-            f"{environment['cpu_model']}, {about['cores']} of {environment['cores']} cores for clients and servers",
-            f"{server['name']} {server['version']} in memory",
-            environment["python"],
-            *(["cut short"] if result["interrupted"] else []),
+            result.started_at[:10],
+            f"{about.rounds} rounds of {about.seconds:g} s (hot key {about.hot_seconds:g} s), medians",
+            f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for clients and servers",
+            f"{server.name} {server.version} in memory",
+            environment.python,
+            *(["cut short"] if result.interrupted else []),
         )
     )
 
 
-def readme_section(result: Result) -> str:
+def readme_section(result: PeersResult) -> str:
     """The tables for five instances and the bars, as Markdown."""
-    five = {**result, "cycles": _of_five(result["cycles"]), "hot": _of_five(result["hot"])}
+    five = replace(result, cycles=_of_five(result.cycles), hot=_of_five(result.hot))
     tables = [part_markdown(part) for part in _parts(five)]
-    bars = "\n".join(f"- {'reached' if bar['reached'] else '**missed**'}: {_bar(bar)}" for bar in result["bars"])
-    absent = "".join(f"\nNot there: {one['name']} ({one['reason']})." for one in result["absent"])
-    versions = sorted({package for one in result["contestants"] for package in one["packages"]})
+    bars = "\n".join(f"- {'reached' if bar.reached else '**missed**'}: {_bar(bar)}" for bar in result.bars)
+    absent = "".join(f"\nNot there: {one.name} ({one.reason})." for one in result.absent)
+    versions = sorted({package for one in result.contestants for package in one.packages})
     return "\n\n".join(
         (
             *tables,
@@ -75,86 +76,86 @@ def readme_section(result: Result) -> str:
     )
 
 
-def _of_five(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["instances"] == IN_README]
+def _of_five(rows: Sequence[TurnRow]) -> tuple[TurnRow, ...]:
+    return tuple(row for row in rows if row.instances == IN_README)
 
 
-def write_readme(path: Path, result: Result) -> None:
+def write_readme(path: Path, result: PeersResult) -> None:
     """Replace what stands between the marks in `path`. Raises EnvironmentNotReadyError when they are not there."""
     put_between_marks(path, "peers", readme_section(result))
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str]]:
-    for bar in result["bars"]:
-        yield ("reached" if bar["reached"] else "missed"), _bar(bar)
-    for one in result["absent"]:
-        yield "not there", f"{one['name']}: {one['reason']}"
+def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
+    for bar in result.bars:
+        yield ("reached" if bar.reached else "missed"), _bar(bar)
+    for one in result.absent:
+        yield "not there", f"{one.name}: {one.reason}"
 
 
-def _bar(bar: Row) -> str:
-    wanted = f"{'≥' if bar['at_least'] else '<'} {bar['bar']:g}"
-    who = f"{bar['ours']}" + (f" beside {bar['theirs']}" if bar["theirs"] else "")
-    value, low, high = ("∞" if bar[name] is None else f"{bar[name]:.2f}" for name in ("value", "low", "high"))
-    return f"{bar['name']}: {value} ({low}–{high}), wanted {wanted}; {who}"
+def _bar(bar: Bar) -> str:
+    wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:g}"
+    who = f"{bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "")
+    value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
+    return f"{bar.name}: {value} ({low}–{high}), wanted {wanted}; {who}"
 
 
-def _parts(result: Result) -> Iterator[Part]:
-    for instances in sorted({row["instances"] for row in result["cycles"]}):
-        rows = [row for row in result["cycles"] if row["instances"] == instances]
+def _parts(result: PeersResult) -> Iterator[Part]:
+    for instances in sorted({row.instances for row in result.cycles}):
+        rows = [row for row in result.cycles if row.instances == instances]
         yield _part(_CYCLES, instances, tuple(_cycles(rows)))
-    for instances in sorted({row["instances"] for row in result["hot"]}):
-        rows = [row for row in result["hot"] if row["instances"] == instances]
-        rows.sort(key=lambda row: -row["cycles_per_s"])
+    for instances in sorted({row.instances for row in result.hot}):
+        rows = [row for row in result.hot if row.instances == instances]
+        rows.sort(key=lambda row: -row.cycles_per_s)
         yield _part(_HOT, instances, tuple(map(_hot, rows)))
-    if result["stopped"]:
-        rows = sorted(result["stopped"], key=lambda row: -row["before_per_s"])
-        yield _part(_STOPPED, 3, tuple(map(_stopped, rows)))
+    if result.stopped:
+        stopped = sorted(result.stopped, key=lambda row: -row.before_per_s)
+        yield _part(_STOPPED, 3, tuple(map(_stopped, stopped)))
 
 
 def _part(head: Sequence[str], instances: int, rows: tuple[tuple[str, ...], ...]) -> Part:
     return Part("", "", tuple(cell.format(instances) for cell in head), rows)
 
 
-def _cycles(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    by_name: dict[str, dict[int, Row]] = {}
+def _cycles(rows: Sequence[TurnRow]) -> Iterator[tuple[str, ...]]:
+    by_name: dict[str, dict[int, TurnRow]] = {}
     for row in rows:
-        by_name.setdefault(row["name"], {})[row["callers"]] = row
-    empty: Row = dict.fromkeys(("cycles_per_s", "p50_us", "p99_us", "client_us", "server_us"))
-    for name, both in sorted(by_name.items(), key=lambda item: -max(row["cycles_per_s"] for row in item[1].values())):
-        one, many = both.get(1, empty), both.get(64, empty)
-        errors = [error for row in both.values() for error in row["errors"].items()]
+        by_name.setdefault(row.name, {})[row.callers] = row
+    for name, both in sorted(by_name.items(), key=lambda item: -max(row.cycles_per_s for row in item[1].values())):
+        one, many = both.get(1), both.get(64)
         yield (
-            name,
-            _count(one["cycles_per_s"]), _wait(one, "p50_us", _count), _wait(one, "p99_us", _count),
-            _count(many["cycles_per_s"]), _wait(many, "p50_us"), _wait(many, "p99_us"),
-            _count(many["client_us"], 1), _count(many["server_us"], 1),
-            count(sum(number for _, number in errors)),
+            name, *_waits(one, _count), *_waits(many, _ms),
+            *((_count(many.client_us, 1), _count(many.server_us, 1)) if many else (MISSING, MISSING)),
+            count(sum(number for row in both.values() for number in row.errors.values())),
         )  # fmt: skip
 
 
-def _hot(row: Row) -> tuple[str, ...]:
-    jain, commands = row["jain"], row["commands_per_lease"]
+def _waits(row: TurnRow | None, shown: Callable[[float | None], str]) -> tuple[str, str, str]:
+    """Cycles/s and the percentiles of the waits."""
+    if row is None:
+        return MISSING, MISSING, MISSING
+    return _count(row.cycles_per_s), _wait(row, row.p50_us, shown), _wait(row, row.p99_us, shown)
+
+
+def _hot(row: TurnRow) -> tuple[str, ...]:
     return (
-        row["name"],
-        _count(row["cycles_per_s"]),
-        _wait(row, "p50_us"),
-        _wait(row, "p99_us"),
-        decimals(jain),
-        decimals(commands, 1),
-        share(row["gave_up"], row["gave_up"] + row["leases"]),
-        count(sum(row["errors"].values())),
+        row.name,
+        *_waits(row, _ms),
+        decimals(row.jain),
+        decimals(row.commands_per_lease, 1),
+        share(row.gave_up, row.gave_up + row.leases),
+        count(sum(row.errors.values())),
     )
 
 
-def _stopped(row: Row) -> tuple[str, ...]:
+def _stopped(row: StopRow) -> tuple[str, ...]:
     return (
-        row["name"],
-        _count(row["before_per_s"]),
-        _count(row["stopped_per_s"]),
-        _count(row["after_per_s"]),
-        percent(row["kept_ratio"], 0),
-        count(row["keys_left"]),
-        count(sum(row["errors"].values())),
+        row.name,
+        _count(row.before_per_s),
+        _count(row.stopped_per_s),
+        _count(row.after_per_s),
+        percent(row.kept_ratio, 0),
+        count(row.keys_left),
+        count(sum(row.errors.values())),
     )
 
 
@@ -162,12 +163,65 @@ def _ms(us: float | None) -> str:
     return milliseconds(None if us is None else us / 1e6)
 
 
-def _wait(row: Row, name: str, shown: Callable[[float | None], str] = _ms) -> str:
+def _wait(row: TurnRow, us: float | None, shown: Callable[[float | None], str]) -> str:
     """A percentile of the waits; ∞ where so many acquires were never granted."""
-    return "∞" if row[name] is None and row.get("failed") else shown(row[name])
+    return "∞" if us is None and row.failed else shown(us)
 
 
 def _count(value: float | None, digits: int = 0) -> str:
     if value is None:
         return MISSING
     return f"{value:.{digits}f}" if value < 100 and digits else count(round(value))
+
+
+# -- make bench ------------------------------------------------------------------------------------------------------
+
+_COLUMNS = 108  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
+
+
+def print_speed(result: SpeedResult, path: str, console: Console | None = None) -> None:
+    """Print the rows of `make bench`, its conditions, and where the JSON is."""
+    console = console or Console(highlight=False)
+    console.width = max(console.width, _COLUMNS)
+    conditions = result.conditions
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column(f"N={conditions.instances}, acquire + release", no_wrap=True)
+    for name in ("cycles/s", "client", "server", "p50 µs", "CPU ratio", "range", "bar", "wall"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in result.rows:
+        table.add_row(*_cells(row))
+    servers = " · ".join(f"{kind}: {server}" for kind, server in conditions.servers.items())
+    console.print(table)
+    console.print(
+        f"\n200 callers where nothing else is said; {conditions.rounds} rounds of {conditions.seconds:g} s, "
+        f"medians; {conditions.cores} cores shared\nwith the servers; in memory, no AOF; {servers}\n"
+        "client, server: CPU µs per cycle; p50: of acquire; wall: cycles/s ÷ those of the replay\n"
+        "CPU ratio: (client + server of the replay) ÷ (of the row)\n"
+        f"{_telemetry(result.telemetry_us)}"
+        f"{path}"
+    )
+
+
+def _telemetry(added: TelemetryCost | None) -> str:
+    if added is None:
+        return ""
+    verdict = "reached" if added.median <= added.bar else "missed"
+    return (
+        f"telemetry adds {added.median:+.2f} µs to the client ({added.low:+.2f} … {added.high:+.2f} over the "
+        f"rounds); at most {added.bar:g}: {verdict}\n"
+    )
+
+
+def _cells(row: SpeedRow) -> list[str]:
+    ratio, bar = row.ratio, row.bar
+    return [
+        row.label,
+        decimals(row.cycles_per_s, 0),
+        decimals(row.client_us),
+        decimals(row.server_us),
+        decimals(row.p50_us, 0),
+        f"{ratio.median:.3f}",
+        f"{ratio.low:.2f}–{ratio.high:.2f}",
+        "" if bar is None else f"{bar:.2f} {'reached' if ratio.median >= bar else 'missed'}",
+        f"{row.wall_ratio.median:.2f}",
+    ]

@@ -7,70 +7,92 @@ Source: the quick start of each library's README.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from bench.experiments.contest.clients.order import Order
+from bench.experiments.contest.clients.order import ClientOrder
 
 KEY_PREFIX = "lockbench:"
-RELEASED = "released"  # lockcore's Outcome, by its value
 
 
-class NotReleasedError(Exception):
-    """A release that did not do what it should, of a library that says so by its answer."""
+class _Library:
+    """Of most libraries: an acquire that gave up returns None, a release nothing."""
+
+    refused: type = type(None)
+    released: object = None
+
+    @classmethod
+    async def connect(cls, order: ClientOrder) -> Any:
+        """For asyncio: it connects on first use."""
+        return cls(order)
+
+    def __init__(self, order: ClientOrder) -> None:
+        self._order = order
 
 
 class Lockcore:
-    """lockcore for threads or gevent, with its default retry policy."""
+    """lockcore with its default retry policy; the loop calls its own functions, as a user would."""
 
-    def __init__(self, order: Order, shell: Literal["gevent", "threads"]) -> None:
-        redlock: Any = import_module("lockcore").Redlock
-        lock = redlock.connect(order.urls, shell=shell, key_prefix=KEY_PREFIX, rejoin="trust-first")
-        self._try_acquire, self._try_release = lock.try_acquire, lock.try_release
-        self._ttl_ms, self._wait_ms = order.ttl_ms, 0 if order.own else order.wait_ms
-
-    def acquire(self, resource: str) -> Any:
-        """See Lock."""
-        lease = self._try_acquire(resource, self._ttl_ms, self._wait_ms)
-        return lease if hasattr(lease, "valid_until_ns") else None
-
-    def release(self, held: Any) -> None:
-        """See Lock."""
-        if self._try_release(held).value != RELEASED:
-            raise NotReleasedError
-
-
-class AsyncLockcore:
-    """lockcore for asyncio, with its default retry policy."""
-
-    def __init__(self, lock: Any, order: Order) -> None:
-        self._try_acquire, self._try_release = lock.try_acquire, lock.try_release
-        self._ttl_ms, self._wait_ms = order.ttl_ms, 0 if order.own else order.wait_ms
+    def __init__(self, order: ClientOrder, lock: Any) -> None:
+        core: Any = import_module("lockcore")
+        self.refused, self.released = core.Denied, core.Outcome.RELEASED
+        wait_ms = 0 if order.own and not order.waiting else order.wait_ms
+        self.acquire = partial(lock.try_acquire, ttl_ms=order.ttl_ms, wait_ms=wait_ms)
+        self.release = lock.try_release
+        if order.waiting:
+            lock.keep_alive(lock.acquire("held", order.ttl_ms))
 
     @classmethod
-    async def connect(cls, order: Order) -> AsyncLockcore:
-        """Connect to all instances."""
-        redlock: Any = import_module("lockcore").AsyncRedlock
-        return cls(await redlock.connect(order.urls, key_prefix=KEY_PREFIX, rejoin="trust-first"), order)
+    def blocking(cls, shell: Literal["gevent", "threads"]) -> Callable[[ClientOrder], Lockcore]:
+        """For threads or gevent."""
+        return lambda order: cls(order, import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
-    async def acquire(self, resource: str) -> Any:
-        """See AsyncLock."""
-        lease = await self._try_acquire(resource, self._ttl_ms, self._wait_ms)
-        return lease if hasattr(lease, "valid_until_ns") else None
-
-    async def release(self, held: Any) -> None:
-        """See AsyncLock."""
-        if (await self._try_release(held)).value != RELEASED:
-            raise NotReleasedError
+    @classmethod
+    async def connect(cls, order: ClientOrder) -> Lockcore:
+        """For asyncio."""
+        return cls(order, await import_module("lockcore").AsyncRedlock.connect(**_settings(order)))
 
 
-class RedisPy:
+def _settings(order: ClientOrder) -> dict[str, Any]:
+    return {
+        "urls": order.urls,
+        "key_prefix": KEY_PREFIX,
+        "rejoin": "trust-first",
+        "merge_releases": order.merge,
+    }
+
+
+class RedisPyByHand(_Library):
+    """The commands of Redlock by redis-py, one instance after the other."""
+
+    def __init__(self, order: ClientOrder) -> None:
+        super().__init__(order)
+        redis: Any = import_module("redis")
+        self._clients = [redis.Redis.from_url(url) for url in order.urls]
+        source = import_module("lockcore.commands").COMPARE_AND_DELETE.source
+        self._scripts = [client.register_script(source) for client in self._clients]
+
+    def acquire(self, resource: str) -> str:
+        """See Lock."""
+        for client in self._clients:
+            client.set(KEY_PREFIX + resource, "owner", nx=True, px=self._order.ttl_ms)
+        return KEY_PREFIX + resource
+
+    def release(self, held: str) -> None:
+        """See Lock."""
+        for script in self._scripts:
+            script(keys=[held], args=["owner"])
+
+
+class RedisPy(_Library):
     """redis-py's Lock, one server."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         self._client: Any = import_module("redis").Redis.from_url(order.urls[0])
-        self._order = order
+        super().__init__(order)
 
     def acquire(self, resource: str) -> Any:
         """See Lock."""
@@ -83,36 +105,31 @@ class RedisPy:
         held.release()
 
 
-class RedisAsyncio:
+class RedisAsyncio(_Library):
     """redis.asyncio's Lock, one server."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         self._client: Any = import_module("redis.asyncio").Redis.from_url(order.urls[0])
-        self._order = order
-
-    @classmethod
-    async def connect(cls, order: Order) -> RedisAsyncio:
-        """It connects on first use."""
-        return cls(order)
+        super().__init__(order)
 
     async def acquire(self, resource: str) -> Any:
-        """See AsyncLock."""
+        """See Lock."""
         order = self._order
         lock = self._client.lock(resource, timeout=order.ttl_ms / 1000, blocking_timeout=order.wait_ms / 1000)
         return lock if await lock.acquire() else None
 
     async def release(self, held: Any) -> None:
-        """See AsyncLock."""
+        """See Lock."""
         await held.release()
 
 
-class PythonRedisLock:
+class PythonRedisLock(_Library):
     """python-redis-lock, one server; it wakes a waiter by BLPOP."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         self._lock: Any = import_module("redis_lock").Lock
         self._client = import_module("redis").StrictRedis.from_url(order.urls[0])
-        self._order = order
+        super().__init__(order)
 
     def acquire(self, resource: str) -> Any:
         """See Lock."""
@@ -124,10 +141,10 @@ class PythonRedisLock:
         held.release()
 
 
-class RedlockPy:
+class RedlockPy(_Library):
     """redlock-py: instances one after the other, 3 tries 0.2 s apart."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         self._manager: Any = import_module("redlock").Redlock(list(order.urls))
         self._ttl_ms = order.ttl_ms
 
@@ -140,14 +157,14 @@ class RedlockPy:
         self._manager.unlock(held)
 
 
-class Pottery:
+class Pottery(_Library):
     """pottery's Redlock: a thread pool per operation."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         self._redlock: Any = import_module("pottery").Redlock
         redis: Any = import_module("redis")
         self._masters = {redis.Redis.from_url(url) for url in order.urls}
-        self._order = order
+        super().__init__(order)
 
     def acquire(self, resource: str) -> Any:
         """See Lock."""
@@ -159,52 +176,42 @@ class Pottery:
         held.release()
 
 
-class AsyncPottery:
+class AsyncPottery(_Library):
     """pottery's AIORedlock."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         self._redlock: Any = import_module("pottery").AIORedlock
         redis: Any = import_module("redis.asyncio")
         self._masters = {redis.Redis.from_url(url) for url in order.urls}
-        self._order = order
-
-    @classmethod
-    async def connect(cls, order: Order) -> AsyncPottery:
-        """It connects on first use."""
-        return cls(order)
+        super().__init__(order)
 
     async def acquire(self, resource: str) -> Any:
-        """See AsyncLock."""
+        """See Lock."""
         lock = self._redlock(key=resource, masters=self._masters, auto_release_time=self._order.ttl_ms / 1000)
         return lock if await lock.acquire(timeout=self._order.wait_ms / 1000) else None
 
     async def release(self, held: Any) -> None:
-        """See AsyncLock."""
+        """See Lock."""
         await held.release()
 
 
-class Aioredlock:
+class Aioredlock(_Library):
     """aioredlock on aioredis 1: 3 tries, 0.1 to 0.3 s apart, then LockError."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ClientOrder) -> None:
         parts = [urlsplit(url) for url in order.urls]
         servers = [{"host": part.hostname, "port": part.port} for part in parts]
         self._manager: Any = import_module("aioredlock").Aioredlock(servers)
         self._gave_up: Any = import_module("aioredlock").LockError
         self._ttl_s = order.ttl_ms / 1000
 
-    @classmethod
-    async def connect(cls, order: Order) -> Aioredlock:
-        """It connects on first use."""
-        return cls(order)
-
     async def acquire(self, resource: str) -> Any:
-        """See AsyncLock."""
+        """See Lock."""
         try:
             return await self._manager.lock(resource, lock_timeout=self._ttl_s)
         except self._gave_up:
             return None
 
     async def release(self, held: Any) -> None:
-        """See AsyncLock."""
+        """See Lock."""
         await self._manager.unlock(held)

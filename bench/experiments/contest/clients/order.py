@@ -1,15 +1,16 @@
-"""What a driver of `make peers` is told and what it answers: *a JSON order on stdin → a JSON tally on stdout*.
+"""What a driver is told and what it answers: *a JSON order on stdin → a JSON answer on stdout*.
 
-    order   what to lock, how long, by how many callers; `own` gives each caller a resource, else all want one
-    tally   cycles completed between the end of the warm-up and the end, CPU of the same span; of all acquires begun in
-            it, however long they took, how long (by bucket) or that they were never granted
+    order    what to lock, how long, by how many callers; `own` gives each caller a resource, else all want one
+    answer   cycles completed between the end of the warm-up and the end, CPU of the same span; of all acquires begun
+             in it, however long they took, how long (by bucket) or that they were never granted
 
 Rules
 - The standard library only, because this runs in every peer's own environment; drivers in other languages read and
   write the same two documents, and count alike. A cycle is acquire, hold, release.
 - A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
   (`failed`); every one counts. A bucket of times is a hundredth wide.
-- CPU of servers is what the kernel says they ran.
+- While the load runs, a caller only notes times; they are counted when it is over. CPU of servers is what the kernel
+  says they ran.
 
 Source: README, "Beside other libraries".
 """
@@ -19,20 +20,22 @@ from __future__ import annotations
 import math
 import sys
 import time
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 BIN_S = 0.1
 BUCKET = math.log(1.01)  # times in µs are kept as floor(ln(µs) / this)
+NEVER = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+@dataclass(frozen=True)
+class ClientOrder:
     """`urls`, `pids` of the servers; `seconds` of load after `warmup_s`; `ttl_ms` of a lock, `wait_ms` an acquire may
-    take where a library can be told so."""
+    take where a library can be told so. Of lockcore alone: `merge` releases; `waiting`: callers besides, who stand in
+    line for a resource that is held."""
 
     name: str
     urls: Sequence[str]
@@ -44,83 +47,120 @@ class Order:
     hold_s: float
     ttl_ms: int
     wait_ms: int
+    merge: bool = False
+    waiting: int = 0
 
     def resource(self, caller: int) -> str:
         """What this caller locks."""
         return f"peers:r{caller}" if self.own else "peers:hot"
 
 
-def run_ns(pids: Sequence[int]) -> int:
-    """CPU time (ns) of all threads of these processes so far, as the kernel's scheduler counted it."""
-    threads = (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(path.read_text().split()[0]) for path in threads)
+@dataclass
+class Answer:
+    """What happened, as every driver writes it; `acquires` by bucket of their time, `bins` by tenth of a second since
+    the begin, `all_cycles` those of warm-up and end, too."""
 
-
-@dataclass(slots=True)
-class Tally:
-    """What happened. Callers write, one `Span` measures; only what ended within the span counts in `cycles`."""
-
-    order: Order
-    begin_s: float = 0.0
-    measure_s: float = 0.0
-    end_s: float = 0.0
-    acquires: Counter[int] = field(default_factory=Counter)  # granted, by bucket of their time
-    asked: int = 0
-    leases: Counter[int] = field(default_factory=Counter)  # by caller, in the span
-    bins: Counter[int] = field(default_factory=Counter)  # completed cycles by tenth of a second since the begin
-    gave_up: int = 0
-    all_cycles: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    seconds: float
+    cycles: float = 0
     client_us: float = 0.0
     server_us: float = 0.0
+    acquires: dict[int, int] = field(default_factory=dict)
+    failed: int = 0
+    leases_by_caller: Sequence[int] = ()
+    bins: dict[int, int] = field(default_factory=dict)
+    gave_up: int = 0
+    all_cycles: float = 0
+    errors: dict[str, int] = field(default_factory=dict)
 
-    def start(self) -> None:
-        """The clock starts now."""
-        sys.stderr.write("begin\n")  # whoever stops a server in the middle goes by this
-        self.begin_s = time.perf_counter()
-        self.measure_s = self.begin_s + self.order.warmup_s
-        self.end_s = self.measure_s + self.order.seconds
 
-    def ask(self) -> float:
-        """An acquire begins now: the time (s)."""
-        now_s = time.perf_counter()
-        self.asked += self.measure_s <= now_s < self.end_s
-        return now_s
+@dataclass
+class Calls:
+    """What one caller did: of each acquire when (s) it was begun, granted, and its cycle completed, or NEVER."""
 
-    def grant(self, began_s: float) -> None:
-        """It was granted now, however late: who waits longest must count."""
-        if self.measure_s <= began_s < self.end_s:
-            self.acquires[bucket_of(time.perf_counter() - began_s)] += 1
+    begun: array[float] = field(default_factory=lambda: array("d"))
+    granted: array[float] = field(default_factory=lambda: array("d"))
+    ended: array[float] = field(default_factory=lambda: array("d"))
+    gave_up: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
 
-    def complete(self, caller: int, began_s: float) -> None:
-        """One cycle has been completed: its release did what it should."""
-        now_s = time.perf_counter()
-        self.all_cycles += 1
-        self.bins[int((now_s - self.begin_s) / BIN_S)] += 1
-        self.leases[caller] += self.measure_s <= began_s and now_s <= self.end_s
-
-    def refuse(self, error: BaseException | None) -> None:
-        """An acquire or release failed: by an error, or (None) by giving up."""
+    def lose(self, error: BaseException | None) -> None:
+        """The cycle that was begun last ended early: by an error, or (None) because the acquire gave up."""
         if error is None:
             self.gave_up += 1
         else:
             self.errors[type(error).__name__] += 1
+        for times in (self.granted, self.ended):
+            times.extend([NEVER] * (len(self.begun) - len(times)))
 
-    def to_json(self) -> dict[str, Any]:
-        """The document every driver writes."""
-        return {
-            "cycles": sum(self.leases.values()),
-            "seconds": self.order.seconds,
-            "acquires": {str(number): count for number, count in sorted(self.acquires.items())},
-            "failed": self.asked - sum(self.acquires.values()),
-            "leases_by_caller": [self.leases[caller] for caller in range(self.order.callers)],
-            "bins": {str(number): count for number, count in sorted(self.bins.items())},
-            "gave_up": self.gave_up,
-            "all_cycles": self.all_cycles,
-            "errors": dict(self.errors),
-            "client_us": self.client_us,
-            "server_us": self.server_us,
-        }
+    def cycles(self) -> Iterator[tuple[float, float, float]]:
+        """Yield the three times of each; one that has not returned yet never will."""
+        for number, began_s in enumerate(self.begun):
+            yield (
+                began_s,
+                self.granted[number] if number < len(self.granted) else NEVER,
+                self.ended[number] if number < len(self.ended) else NEVER,
+            )
+
+
+class Meter:
+    """The CPU that this process and the servers use from its making on."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._server_ns, self._client_s = run_ns(pids), time.process_time()
+
+    def read(self, answer: Answer) -> None:
+        """Write what was used until now."""
+        answer.client_us = (time.process_time() - self._client_s) * 1e6
+        answer.server_us = (run_ns(self._pids) - self._server_ns) / 1e3
+
+
+class Turn:
+    """A load from its begin on. `calls`: of every caller; `enter` when the warm-up is over, `leave` at the end."""
+
+    def __init__(self, order: ClientOrder) -> None:
+        sys.stderr.write("begin\n")  # whoever stops a server in the middle goes by this
+        self.order, self.calls = order, [Calls() for _ in range(order.callers)]
+        self.begin_s = time.perf_counter()
+        self.measure_s = self.begin_s + order.warmup_s
+        self.end_s = self.measure_s + order.seconds
+
+    def enter(self) -> None:
+        """The measured time begins now, which may be later than it should; without a warm-up it is all of the time."""
+        self._meter = Meter(self.order.pids)
+        if self.order.warmup_s:
+            self.measure_s = time.perf_counter()
+
+    def leave(self) -> Answer:
+        """The measured time is over: an answer that has its CPU. `count` makes it whole."""
+        answer = Answer(self.end_s - self.measure_s)
+        self._meter.read(answer)
+        return answer
+
+    def count(self, answer: Answer) -> Answer:
+        """Count what all callers have noted, once they have ended."""
+        acquires, bins, leases, asked = Counter[int](), Counter[int](), [0] * len(self.calls), 0
+        for caller, calls in enumerate(self.calls):
+            for began_s, granted_s, ended_s in calls.cycles():
+                if measured := self.measure_s <= began_s < self.end_s:
+                    asked += 1
+                if measured and granted_s < NEVER:
+                    acquires[bucket_of(granted_s - began_s)] += 1
+                if ended_s < NEVER:
+                    bins[int((ended_s - self.begin_s) / BIN_S)] += 1
+                    leases[caller] += measured and ended_s <= self.end_s
+            answer.gave_up += calls.gave_up
+            for name, number in calls.errors.items():
+                answer.errors[name] = answer.errors.get(name, 0) + number
+        answer.cycles, answer.all_cycles, answer.leases_by_caller = sum(leases), sum(bins.values()), leases
+        answer.acquires, answer.failed, answer.bins = dict(acquires), asked - sum(acquires.values()), dict(bins)
+        return answer
+
+
+def run_ns(pids: Sequence[int]) -> int:
+    """CPU time (ns) of all threads of these processes so far, as the kernel's scheduler counted it."""
+    threads = (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(path.read_text().split()[0]) for path in threads)
 
 
 def bucket_of(seconds: float) -> int:
@@ -131,22 +171,3 @@ def bucket_of(seconds: float) -> int:
 def middle_us(bucket: int) -> float:
     """The time (µs) that stands for a bucket, right to half a hundredth."""
     return math.exp((bucket + 0.5) * BUCKET)
-
-
-@dataclass(slots=True)
-class Span:
-    """The CPU of the measured time: enter when the warm-up is over, leave at the end."""
-
-    tally: Tally
-    _client_s: float = 0.0
-    _server_ns: int = 0
-
-    def enter(self) -> None:
-        """Read the clocks."""
-        self._server_ns = run_ns(self.tally.order.pids)
-        self._client_s = time.process_time()
-
-    def leave(self) -> None:
-        """Write what was used since into the tally."""
-        self.tally.client_us = (time.process_time() - self._client_s) * 1e6
-        self.tally.server_us = (run_ns(self.tally.order.pids) - self._server_ns) / 1e3

@@ -2,96 +2,114 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import installed as peers_installed
+from bench.experiments.contest.ceiling import Entry, rows_of
 from bench.experiments.contest.clients.driver import DRIVERS
-from bench.experiments.contest.clients.locks import Lockcore, NotReleasedError
-from bench.experiments.contest.clients.loops import run_threads
-from bench.experiments.contest.clients.order import Order, Tally, bucket_of
+from bench.experiments.contest.clients.loops import NotReleasedError, run_threads
+from bench.experiments.contest.clients.order import Answer, ClientOrder, Turn, bucket_of
 from bench.experiments.contest.installed import PEERS, Absent, Contestant, Peer, install
-from bench.experiments.contest.peers import _Cell as Cell
-from bench.experiments.contest.peers import bars, judge_peers
-from bench.experiments.contest.turn import Load, figures_of, rate_between
+from bench.experiments.contest.judge import bars, judge_peers
+from bench.experiments.contest.peers import Cell, _row
+from bench.experiments.contest.result import (
+    Bar,
+    Missing,
+    PeersResult,
+    Speed,
+    StopFigures,
+    StopRow,
+    TurnFigures,
+    TurnRow,
+)
+from bench.experiments.contest.turn import TurnLoad, figures_of, jains_index, rate_between
 from bench.experiments.contest.words import sheet, write_readme
+from bench.measure.section import builtins_of, schema_of, typed
+from bench.report.kinds import told
 from lockcore import Outcome
+from tests.bench.report.screen import sheet_text
 
 ROOT = Path(__file__).parents[4]
+OLD = json.loads((ROOT / "tests" / "histories" / "results" / "peers.json").read_text(encoding="utf-8"))
+NOTHING = TurnFigures(
+    cycles_per_s=0.0, p50_us=None, p99_us=None, client_us=None, server_us=None, jain=None, commands_per_lease=None,
+    gave_up=0, leases=0, errors={},
+)  # fmt: skip
+MANY, SINGLE, HOT = TurnLoad(5, 64, own=True), TurnLoad(5, 1, own=True), TurnLoad(5, 64, own=False)
 
 
-def cell(name: str, load: Load, **figures: Any) -> Cell:
-    """A contestant that showed these figures in two rounds."""
+def row(name: str, load: TurnLoad, *rounds: dict[str, Any], **figures: Any) -> TurnRow:
+    """A contestant that showed these figures in two rounds, or each in one."""
     peer = next(one for one in PEERS if one.name == name)
-    return Cell(Contestant(peer, ()), load, [{"gave_up": 0, **figures}] * 2)
+    shown = [replace(NOTHING, **one) for one in rounds or (figures, figures)]
+    return _row(Cell(Contestant(peer, ()), load, shown), TurnRow)
 
 
-MANY = Load(5, 64, own=True, seconds=1.0)
-SINGLE = Load(5, 1, own=True, seconds=1.0)
-HOT = Load(5, 64, own=False, seconds=1.0)
+def named(found: tuple[Bar, ...], word: str) -> Bar:
+    return next(bar for bar in found if word in bar.name)
 
 
-def named(found: list[dict[str, Any]], word: str) -> dict[str, Any]:
-    return next(bar for bar in found if word in bar["name"])
-
-
-def rates(ours: float) -> list[Cell]:
+def rates(ours: float) -> list[TurnRow]:
     return [
-        cell("lockcore gevent", MANY, cycles_per_s=ours),
-        cell("lockcore asyncio", MANY, cycles_per_s=ours / 2),
-        cell("redlock-py", MANY, cycles_per_s=1_000.0),
-        cell("aioredlock", MANY, cycles_per_s=2_000.0),
-        cell("node-redlock 4", MANY, cycles_per_s=15_000.0),
-        cell("redsync rueidis", MANY, cycles_per_s=12_000.0),
+        row("lockcore gevent", MANY, cycles_per_s=ours),
+        row("lockcore asyncio", MANY, cycles_per_s=ours / 2),
+        row("redlock-py", MANY, cycles_per_s=1_000.0),
+        row("aioredlock", MANY, cycles_per_s=2_000.0),
+        row("node-redlock 4", MANY, cycles_per_s=15_000.0),
+        row("redsync rueidis", MANY, cycles_per_s=12_000.0),
     ]
 
 
 def test_the_fastest_of_each_side_are_compared() -> None:
     found = bars(rates(50_000.0), [], [])
     python, other = named(found, "Python peer"), named(found, "other peer")
-    assert (python["value"], python["ours"], python["theirs"]) == (25.0, "lockcore gevent", "aioredlock")
-    assert (other["value"], other["theirs"]) == (pytest.approx(3.333, rel=1e-3), "node-redlock 4")
-    assert python["reached"]
-    assert other["reached"]
+    assert (python.value, python.ours, python.theirs) == (25.0, "lockcore gevent", "aioredlock")
+    assert (other.value, other.theirs) == (pytest.approx(3.333, rel=1e-3), "node-redlock 4")
+    assert python.reached
+    assert other.reached
 
 
 def test_a_slower_lockcore_misses_its_bars() -> None:
     found = bars(rates(35_000.0), [], [])
-    assert not named(found, "Python peer")["reached"]
-    assert not named(found, "other peer")["reached"]
+    assert not named(found, "Python peer").reached
+    assert not named(found, "other peer").reached
 
 
 def test_the_lowest_latency_of_a_peer_must_be_undercut() -> None:
-    cells = [cell("lockcore gevent", SINGLE, p50_us=90.0), cell("redsync redigo", SINGLE, p50_us=80.0)]
-    assert not named(bars(cells, [], []), "1 caller")["reached"]
-    cells[0] = cell("lockcore gevent", SINGLE, p50_us=70.0)
-    assert named(bars(cells, [], []), "1 caller")["reached"]
+    cells = [row("lockcore gevent", SINGLE, p50_us=90.0), row("redsync redigo", SINGLE, p50_us=80.0)]
+    assert not named(bars(cells, [], []), "1 caller").reached
+    cells[0] = row("lockcore gevent", SINGLE, p50_us=70.0)
+    assert named(bars(cells, [], []), "1 caller").reached
 
 
 def test_on_the_hot_key_only_who_never_gives_up_counts() -> None:
     hot = [
-        cell("lockcore gevent", HOT, cycles_per_s=700.0, p99_us=80_000.0),
-        cell("redlock-py", HOT, cycles_per_s=900.0, p99_us=1_000.0),
-        cell("redsync rueidis", HOT, cycles_per_s=650.0, p99_us=900_000.0),
+        row("lockcore gevent", HOT, cycles_per_s=700.0, p99_us=80_000.0),
+        row("redlock-py", HOT, cycles_per_s=900.0, p99_us=1_000.0, gave_up=3),
+        row("redsync rueidis", HOT, cycles_per_s=650.0, p99_us=900_000.0),
     ]
-    hot[1].rounds = [{**hot[1].rounds[0], "gave_up": 3}] * 2
     found = bars([], hot, [])
-    assert named(found, "leases/s")["theirs"] == "redsync rueidis"
-    assert named(found, "leases/s")["reached"]
-    assert named(found, "p99 wait")["reached"]
+    assert named(found, "leases/s").theirs == "redsync rueidis"
+    assert named(found, "leases/s").reached
+    assert named(found, "p99 wait").reached
 
 
-def test_a_stopped_instance_may_cost_a_tenth() -> None:
-    load = Load(3, 64, own=True, seconds=0.0)
-    kept = cell("lockcore gevent", load, kept_ratio=0.95)
-    lost = cell("lockcore gevent", load, kept_ratio=0.8)
-    assert named(bars([], [], [kept]), "stopped")["reached"]
-    assert not named(bars([], [], [lost]), "stopped")["reached"]
+@pytest.mark.parametrize(("kept", "reached"), [(0.95, True), (0.8, False)])
+def test_a_stopped_instance_may_cost_a_tenth(kept: float, reached: bool) -> None:
+    figures = StopFigures(
+        before_per_s=1, stopped_per_s=1, after_per_s=1, kept_ratio=kept, keys_left=0, cycles=1, gave_up=0, errors={}
+    )
+    stopped = _row(Cell(Contestant(PEERS[0], ()), TurnLoad(3, 64, own=True), [figures]), StopRow)
+    assert named(bars([], [], [stopped]), "stopped").reached is reached
 
 
 def test_rates_are_of_whole_tenths_between_two_times() -> None:
@@ -100,43 +118,61 @@ def test_rates_are_of_whole_tenths_between_two_times() -> None:
     assert rate_between({}, 2.0, 5.0) == 0
 
 
-def test_a_tally_becomes_figures() -> None:
-    order = Order("x", [], [], 2.0, 0.0, 2, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
-    answer = Tally(order).to_json() | {
-        "cycles": 4, "all_cycles": 5, "acquires": {str(bucket_of(us / 1e6)): 1 for us in (10.0, 20.0, 30.0, 40.0)},
-        "leases_by_caller": [1, 3],
-        "client_us": 40.0, "server_us": 8.0, "gave_up": 2,
-    }  # fmt: skip
-    figures = figures_of(answer, sent=50)
-    assert figures["cycles_per_s"] == 2
-    assert (figures["client_us"], figures["server_us"], figures["commands_per_lease"]) == (10, 2, 10)
-    assert (figures["p50_us"], figures["p99_us"]) == (pytest.approx(30.0, rel=0.006), pytest.approx(40.0, rel=0.006))
-    assert figures["jain"] == 0.8
+def order(seconds: float = 0.05, **more: Any) -> ClientOrder:
+    usual = {"callers": 1, "own": True, "hold_s": 0.0, "ttl_ms": 1, "wait_ms": 1}
+    return ClientOrder("x", [], [], seconds, 0.0, **{**usual, **more})
+
+
+def test_an_answer_becomes_figures() -> None:
+    acquires = {bucket_of(us / 1e6): 1 for us in (10.0, 20.0, 30.0, 40.0)}
+    figures = figures_of(Answer(2.0, 4, 40.0, 8.0, acquires, leases_by_caller=[1, 3], gave_up=2, all_cycles=5), sent=50)
+    assert figures.cycles_per_s == 2
+    assert (figures.client_us, figures.server_us, figures.commands_per_lease) == (10, 2, 10)
+    assert (figures.p50_us, figures.p99_us) == (pytest.approx(30.0, rel=0.006), pytest.approx(40.0, rel=0.006))
+    assert figures.jain == 0.8
+
+
+@pytest.mark.parametrize(("amounts", "index"), [([3, 3, 3], 1.0), ([6, 0, 0], 1 / 3), ([0, 0], None), ([], None)])
+def test_jains_index_is_1_when_all_got_the_same_and_1_of_n_when_one_got_all(
+    amounts: list[float], index: float | None
+) -> None:
+    assert jains_index(amounts) == (index if index is None else pytest.approx(index))
 
 
 def test_an_acquire_that_was_never_granted_took_for_ever() -> None:
     """Who gives up early would else show the shortest waits."""
-    order = Order("x", [], [], 2.0, 0.0, 2, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
-    answer = Tally(order).to_json() | {"acquires": {"100": 97}, "leases_by_caller": [1]}
     for failed, median_us, p99_us in ((0, True, True), (1, True, False), (3, True, False), (200, False, False)):
-        figures = figures_of(answer | {"failed": failed}, sent=0)
-        assert (figures["p50_us"] is not None, figures["p99_us"] is not None) == (median_us, p99_us), failed
-        assert figures["failed"] == failed
+        figures = figures_of(Answer(2.0, acquires={100: 97}, leases_by_caller=[1], failed=failed), sent=0)
+        assert (figures.p50_us is not None, figures.p99_us is not None) == (median_us, p99_us), failed
+        assert figures.failed == failed
 
 
 def test_waits_without_an_end_miss_a_bar_and_win_none() -> None:
-    ours = cell("lockcore gevent", SINGLE, p50_us=None)
-    (bar,) = bars([ours, cell("redsync redigo", SINGLE, p50_us=80.0)], [], [])
-    assert (bar["value"], bar["reached"]) == (None, False)
-    theirs = cell("redsync redigo", SINGLE, p50_us=80.0)
-    theirs.rounds = [{"gave_up": 0, "p50_us": 1.0}, {"gave_up": 0, "p50_us": None}, {"gave_up": 0, "p50_us": None}]
-    honest = cell("node-redlock 4", SINGLE, p50_us=90.0)
-    (bar,) = bars([cell("lockcore gevent", SINGLE, p50_us=60.0), theirs, honest], [], [])
-    assert (bar["theirs"], bar["reached"]) == ("node-redlock 4", True)
+    ours = row("lockcore gevent", SINGLE, p50_us=None)
+    (bar,) = bars([ours, row("redsync redigo", SINGLE, p50_us=80.0)], [], [])
+    assert (bar.value, bar.reached) == (None, False)
+    assert judge_peers([bar]).word == "BARS MISSED"
+    theirs = row("redsync redigo", SINGLE, {"p50_us": 1.0}, {"p50_us": None}, {"p50_us": None})
+    honest = row("node-redlock 4", SINGLE, p50_us=90.0)
+    (bar,) = bars([row("lockcore gevent", SINGLE, p50_us=60.0), theirs, honest], [], [])
+    assert (bar.theirs, bar.reached) == ("node-redlock 4", True)
+
+
+def test_a_ceilings_ratio_is_taken_inside_a_round() -> None:
+    def speed(client_us: float, cycles_per_s: float = 100.0) -> Speed:
+        return Speed(cycles_per_s=cycles_per_s, client_us=client_us, server_us=10.0, p50_us=None)
+
+    entries = [Entry("top", "replay", "plain", "top"), Entry("x", "lockcore gevent", "plain", "top")]
+    top, found = rows_of([{"top": speed(0.0, 200.0), "x": speed(10.0)}, {"top": speed(6.0), "x": speed(6.0)}], entries)
+    assert (top.ratio.low, top.ratio.high) == (1.0, 1.0)
+    assert (found.ratio.median, found.ratio.low, found.ratio.high) == (0.75, 0.5, 1.0)
+    assert (found.wall_ratio.low, found.client_us, found.p50_us) == (0.5, 8.0, None)
 
 
 class Fake:
     """A lock of two calls by script: what an acquire gives (an exception is raised), and whether its release works."""
+
+    refused, released = type(None), None
 
     def __init__(self, *held: object, release: Exception | None = None) -> None:
         self._held, self._release = list(held), release
@@ -153,33 +189,31 @@ class Fake:
 
 
 def test_every_acquire_counts_and_a_release_that_fails_is_no_cycle() -> None:
-    order = Order("x", [], [], 0.05, 0.0, 1, own=True, hold_s=0.0, ttl_ms=1, wait_ms=1)
-    document = run_threads(order, Fake(None, None, OSError(), None)).to_json()
-    assert (document["failed"], document["gave_up"], document["errors"]) == (4, 3, {"OSError": 1})
-    assert sum(document["acquires"].values()) >= document["cycles"] > 0
-    document = run_threads(order, Fake(release=NotReleasedError())).to_json()
-    assert (document["cycles"], document["all_cycles"], document["failed"]) == (0, 0, 0)
-    assert document["errors"]["NotReleasedError"] == sum(document["acquires"].values()) > 0
+    answer = run_threads(order(), Fake(None, None, OSError(), None))
+    assert (answer.failed, answer.gave_up, answer.errors) == (4, 3, {"OSError": 1})
+    assert sum(answer.acquires.values()) >= answer.cycles > 0
+    answer = run_threads(order(), Fake(release=NotReleasedError()))
+    assert (answer.cycles, answer.all_cycles, answer.failed) == (0, 0, 0)
+    assert answer.errors["NotReleasedError"] == sum(answer.acquires.values()) > 0
 
 
-@pytest.mark.parametrize("answer", [Outcome.GONE, Outcome.UNREACHABLE])
-def test_a_release_of_lockcore_that_did_not_release_is_an_error(answer: Outcome) -> None:
-    lock = object.__new__(Lockcore)
-    lock._try_release = lambda _held: answer
-    with pytest.raises(NotReleasedError):
-        lock.release(None)
-    lock._try_release = lambda _held: Outcome.RELEASED
-    lock.release(None)
+@pytest.mark.parametrize("said", [Outcome.GONE, Outcome.UNREACHABLE])
+def test_a_release_that_says_it_did_not_release_is_an_error(said: Outcome) -> None:
+    lock = Fake()
+    lock.released, lock.release = Outcome.RELEASED, lambda _held: said  # type: ignore[method-assign,assignment]
+    answer = run_threads(order(), lock)
+    assert answer.all_cycles == 0
+    assert set(answer.errors) == {"NotReleasedError"}
 
 
 def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles() -> None:
-    tally = Tally(Order("x", [], [], 0.0, 0.0, 1, own=False, hold_s=0.0, ttl_ms=1, wait_ms=1))
-    tally.start()
-    tally.end_s = tally.begin_s + 1e-9
-    tally.grant(tally.measure_s)
-    tally.complete(0, tally.measure_s)
-    assert tally.to_json()["cycles"] == 0
-    assert sum(tally.to_json()["acquires"].values()) == 1
+    turn = Turn(order(1.0))
+    calls = turn.calls[0]
+    for times, at_s in ((calls.begun, 0.5), (calls.granted, 3.0), (calls.ended, 4.0), (calls.begun, 0.9)):
+        times.append(turn.begin_s + at_s)
+    answer = turn.count(Answer(1.0))
+    assert (answer.cycles, answer.all_cycles, sum(answer.acquires.values())) == (0, 1, 1)
+    assert answer.failed == 1, "one that has not returned"
 
 
 def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +227,7 @@ def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeyp
 
 
 def test_every_python_contestant_has_a_driver() -> None:
-    assert {peer.name for peer in PEERS if peer.kind in ("python", "lockcore")} == set(DRIVERS)
+    assert {peer.name for peer in PEERS if peer.kind in ("python", "lockcore")} == set(DRIVERS) - {"redis-py by hand"}
 
 
 def test_a_driver_needs_nothing_but_the_standard_library() -> None:
@@ -204,16 +238,14 @@ def test_a_driver_needs_nothing_but_the_standard_library() -> None:
     assert loaded - set(sys.stdlib_module_names) == {"bench"}
 
 
-def result() -> dict[str, Any]:
-    bar = {"name": "x", "ours": "a", "theirs": None, "value": 2.0, "low": 1.0, "high": 3.0, "bar": 1.0}
-    return {
-        "started_at": "2026-11-21T00:00:00Z", "interrupted": False,
-        "environment": {"cpu_model": "c", "cores": 4, "python": "p"},
-        "conditions": {"server": {"name": "redis", "version": "7"}, "cores": 2, "rounds": 3, "seconds": 1.0,
-                       "hot_seconds": 3.0},
-        "contestants": [], "absent": [{"name": "redsync", "reason": "go is not installed"}],
-        "cycles": [], "hot": [], "stopped": [], "bars": [{**bar, "at_least": True, "reached": True}],
-    }  # fmt: skip
+RESULT = typed(OLD, PeersResult)
+
+
+def test_one_that_was_stored_before_results_had_a_type_is_told_and_written_as_its_schema_says() -> None:
+    text = sheet_text(told(OLD), 100)
+    assert text.startswith("BARS MISSED   6 of 7 bars reached")
+    assert "hot key, N=5" in text
+    jsonschema.Draft202012Validator(schema_of(PeersResult, "urn:x")).validate(builtins_of(RESULT))
 
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
@@ -222,8 +254,8 @@ BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 def test_the_readmes_table_is_renewed_between_its_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    write_readme(readme, result())
-    write_readme(readme, result())
+    for _ in range(2):
+        write_readme(readme, replace(RESULT, absent=(Missing(name="redsync", reason="go is not installed"),)))
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
@@ -235,12 +267,12 @@ def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("nothing", encoding="utf-8")
     with pytest.raises(EnvironmentNotReadyError, match="has no place for the table"):
-        write_readme(readme, result())
+        write_readme(readme, RESULT)
     assert readme.read_text(encoding="utf-8") == "nothing"
 
 
-def bar(low: float, high: float) -> dict[str, Any]:
-    return {"name": "a bar", "low": low, "high": high, "bar": 0.9, "at_least": True, "reached": True}
+def bar(low: float, high: float) -> Bar:
+    return Bar(name="a bar", ours="", theirs=None, value=low, low=low, high=high, bar=0.9, at_least=True, reached=True)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +284,8 @@ def bar(low: float, high: float) -> dict[str, Any]:
         ([], "NOT KNOWN", 4),
     ],
 )
-def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(
-    bars: list[dict[str, Any]], word: str, code: int
-) -> None:
+def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(bars: list[Bar], word: str, code: int) -> None:
     verdict = judge_peers(bars)
-    assert (verdict["word"], verdict["exit_code"]) == (word, code)
-    assert judge_peers(bars, interrupted=True)["exit_code"] == 130
-    assert sheet({**result(), "verdict": verdict}).verdict == word
+    assert (verdict.word, verdict.exit_code) == (word, code)
+    assert judge_peers(bars, interrupted=True).exit_code == 130
+    assert sheet(replace(RESULT, verdict=verdict)).verdict == word

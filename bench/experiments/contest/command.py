@@ -1,0 +1,101 @@
+"""`make bench` and `make peers`: *options → contestants measured in turn → tables, a result*.
+
+Rules: progress goes to stderr; stdout holds the tables, or with --json the result. Source: README.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from bench.cli.experiment import PLACE, experiment_options, measured
+from bench.cli.finite_range import FiniteRange
+from bench.cli.outputs import Outputs
+from bench.cli.showing import show
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.experiments.contest.ceiling import measure
+from bench.experiments.contest.peers import PARTS, PeersPlan, run_peers
+from bench.experiments.contest.words import print_speed, write_readme
+from bench.run.verdict import INTERRUPTED
+
+_PLAN = ("cache", "rounds", "seconds", "hot_seconds", "seed")  # options of make peers, as PeersPlan has them
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_HELP)
+def main() -> None:
+    """lockcore beside the ceiling, and beside other libraries."""
+
+
+@main.command(context_settings=_HELP)
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Rounds of all contestants.")
+@click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
+@click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
+@click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
+def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> None:
+    """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
+
+    def work() -> int:
+        path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
+        result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        except OSError as error:
+            raise EnvironmentNotReadyError(
+                f"{path} cannot be written ({error.strerror}); choose another --out"
+            ) from None
+        print_speed(result, str(path))
+        return 0
+
+    _end(work)
+
+
+@main.command(context_settings=_HELP)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
+@click.option("--seconds", default=1.5, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
+@click.option("--hot-seconds", default=4.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="only this part (repeatable)")
+@click.option("--only", multiple=True, metavar="WORD", help="only contestants with this in their name (repeatable)")
+@click.option("--cache", default=".peers", show_default=True, type=PLACE, help="the environments")
+@click.option("--readme", type=PLACE, default=None, help="renew the table between its markers")
+@experiment_options("peers")
+def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> None:
+    """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
+    plan = PeersPlan(parts=parts or PARTS, only=only, **{name: values[name] for name in _PLAN})
+
+    def work() -> int:
+        files = Outputs.of(values)
+        files.require_writable()
+        done = measured("peers", plan, values, run_peers, program="peers")
+        code = show(done, files, values)
+        if readme is not None and not code:
+            if only or parts:
+                click.echo(f"{readme} keeps its table: only a part was measured", err=True)
+            else:
+                write_readme(readme, done.result)
+        return code
+
+    _end(work)
+
+
+def _end(work: Callable[[], int]) -> None:
+    try:
+        code = work()
+    except BenchError as error:
+        click.echo(f"lockbench: {error}", err=True)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        click.echo("lockbench: interrupted", err=True)
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

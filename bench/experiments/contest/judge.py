@@ -1,0 +1,118 @@
+"""What lockcore is to reach beside the peers: *rows of turns → bars → the verdict*. Pure.
+
+Rules: ratios are taken inside a round, and their median is the bar's value. Who never got a lease waited for ever; what
+we did not get done in time counts against us, what they did not is no bar. On the hot key only those count that never
+give up. A bar is certain when all rounds are on one side of it, and not known when they differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Literal
+
+from bench.experiments.contest.result import Bar, StopRow, TurnFigures, TurnRow
+from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
+
+PYTHON_BAR, OTHER_BAR, STOPPED_BAR = 20.0, 2.5, 0.9
+MANY = 64  # callers
+INSTANCES = 5
+HOT_N = (1, 5)
+
+Figure = Literal["cycles_per_s", "p50_us", "p99_us"]
+
+
+def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> tuple[Bar, ...]:
+    """What lockcore is to reach, and whether it does; a bar whose peers are absent is left out."""
+    many = [row for row in cycles if (row.instances, row.callers) == (INSTANCES, MANY)]
+    single = [row for row in cycles if (row.instances, row.callers) == (INSTANCES, 1)]
+    python, other = (_of_kinds(many, *kinds) for kinds in (("python",), ("node", "go")))
+    found = [
+        _ratio("N=5, 64 callers: cycles/s ÷ the fastest Python peer's", python, "cycles_per_s", PYTHON_BAR),
+        _ratio("N=5, 64 callers: cycles/s ÷ the fastest other peer's", other, "cycles_per_s", OTHER_BAR),
+        _ratio("N=5, 1 caller: acquire p50 ÷ the lowest of the peers", single, "p50_us", 1.0),
+    ]
+    for instances in HOT_N:
+        fair = [row for row in hot if row.instances == instances and (_is_ours(row) or not row.gave_up)]
+        most, least = (
+            "leases/s ÷ the most of those that never give up",
+            "p99 wait ÷ the lowest of those that never give up",
+        )
+        found.append(_ratio(f"hot key, N={instances}: {most}", fair, "cycles_per_s", 1.0))
+        found.append(_ratio(f"hot key, N={instances}: {least}", fair, "p99_us", 1.0))
+    found.append(_stopped(stopped))
+    return tuple(bar for bar in found if bar is not None)
+
+
+def judge_peers(judged: Sequence[Bar], *, interrupted: bool = False) -> Verdict:
+    """Return the verdict over the bars."""
+    sides = [
+        (bar.name, {_reaches(end, bar.bar, at_least=bar.at_least) for end in (bar.low, bar.high)}) for bar in judged
+    ]
+    found = {
+        BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
+        NOT_KNOWN: [f"reached in some rounds only: {name}" for name, side in sides if len(side) > 1],
+        INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
+    }
+    return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found)
+
+
+def _reaches(value: float | None, bar: float, *, at_least: bool) -> bool:
+    value = math.inf if value is None else value
+    return value >= bar if at_least else value < bar
+
+
+def _is_ours(row: TurnRow | StopRow) -> bool:
+    return row.kind == "lockcore"
+
+
+def _of_kinds(rows: Sequence[TurnRow], *kinds: str) -> list[TurnRow]:
+    return [row for row in rows if _is_ours(row) or row.kind in kinds]
+
+
+def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> Bar | None:
+    """Our best contestant's figure ÷ the best of the peers', round by round; its median against the bar."""
+    at_least = figure == "cycles_per_s"  # of a rate more is better, of a latency less
+    best = max if at_least else min
+    us = _champion([row for row in rows if _is_ours(row)], figure, best)
+    them = _champion([row for row in rows if not _is_ours(row)], figure, best)
+    if us is None or them is None:
+        return None
+    pairs = [(_value(one, figure), _value(other, figure)) for one, other in zip(us.rounds, them.rounds, strict=False)]
+    ratios = [our / their for our, their in pairs if our and their and their < math.inf]
+    return _bar(name, us.name, them.name, ratios, bar, at_least=at_least) if ratios else None
+
+
+def _bar(name: str, ours: str, theirs: str | None, ratios: Sequence[float], bar: float, *, at_least: bool) -> Bar:
+    middle = median(ratios)
+    value, low, high = (None if math.isinf(one) else one for one in (middle, min(ratios), max(ratios)))
+    return Bar(
+        name=name, ours=ours, theirs=theirs, value=value, low=low, high=high, bar=bar, at_least=at_least,
+        reached=_reaches(middle, bar, at_least=at_least),
+    )  # fmt: skip
+
+
+def _value(figures: TurnFigures, figure: Figure) -> float:
+    """A figure; of a percentile of the waits None is for ever, of a rate nothing."""
+    if figure == "cycles_per_s":
+        return figures.cycles_per_s
+    wait_us = figures.p50_us if figure == "p50_us" else figures.p99_us
+    return math.inf if wait_us is None else wait_us
+
+
+def _champion(rows: Sequence[TurnRow], figure: Figure, best: Callable[..., tuple[float, int]]) -> TurnRow | None:
+    """The best by its median; a peer whose waits have none is not among them."""
+    medians: list[tuple[float, int]] = []
+    for index, row in enumerate(rows):
+        known = [value for value in (_value(one, figure) for one in row.rounds) if value]
+        if known and (_is_ours(row) or median(known) < math.inf):
+            medians.append((median(known), index))
+    return rows[best(medians)[1]] if medians else None
+
+
+def _stopped(rows: Sequence[StopRow]) -> Bar | None:
+    """The share of the rate that ours keep while an instance stands still: the median of all their rounds."""
+    kept = [one.kept_ratio for row in rows if _is_ours(row) for one in row.rounds if one.kept_ratio is not None]
+    name = "one of three stopped: rate ÷ the mean of before and after, median of ours"
+    return _bar(name, "lockcore", None, kept, STOPPED_BAR, at_least=True) if kept else None

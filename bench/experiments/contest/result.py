@@ -1,0 +1,192 @@
+"""What `make peers` and `make bench` store: *turns, rows of medians, bars → two types*.
+
+Rules: _us are microseconds of CPU per cycle or of latency; a cycle is acquire, hold, release. Figures of a row are
+medians over its rounds, failures sums; null: nothing to count.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from bench.measure.environment import Environment
+from bench.measure.result import Document
+from bench.measure.section import Amount, Count, Section, says
+from bench.topology.server import ServerBinary
+
+Kind = Literal["lockcore", "python", "node", "go"]
+
+
+class TurnFigures(Section, frozen=True, kw_only=True):
+    """One contestant under one load."""
+
+    cycles_per_s: Annotated[float, says("completed in the measured time")]
+    p50_us: Annotated[float | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")]
+    p99_us: Annotated[float | None, says("as p50_us")]
+    failed: Annotated[Count, says("acquires begun in it and never granted: they took for ever")] = 0
+    client_us: Annotated[float | None, says("CPU of the client per cycle")]
+    server_us: Annotated[float | None, says("CPU of all servers per cycle")]
+    jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")]
+    commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")]
+    gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")]
+    leases: Annotated[float, says("of the whole turn")]
+    errors: Annotated[dict[str, int], says("failures by name")]
+
+
+class StopFigures(Section, frozen=True, kw_only=True):
+    """One contestant while one of three instances stands still for 5 s."""
+
+    before_per_s: Annotated[float, says("cycles")]
+    stopped_per_s: Annotated[float, says("cycles while one instance stands still")]
+    after_per_s: Annotated[float, says("cycles")]
+    kept_ratio: Annotated[float | None, says("stopped ÷ the mean of before and after")]
+    keys_left: Annotated[Count, says("on all instances, 1.5 s after the last caller has ended")]
+    cycles: Annotated[float, says("of the whole turn")]
+    gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")]
+    errors: Annotated[dict[str, int], says("failures by name")]
+
+
+class TurnRow(TurnFigures, frozen=True, kw_only=True):
+    """A contestant's rounds under one load."""
+
+    name: Annotated[str, says("of the contestant")]
+    kind: Annotated[Kind, says("what it is written for")]
+    instances: Annotated[Count, says("N")]
+    callers: Annotated[Count, says("at once")]
+    rounds: Annotated[tuple[TurnFigures, ...], says("what the figures are of")]
+
+
+class StopRow(StopFigures, frozen=True, kw_only=True):
+    """A contestant's rounds with a stopped instance."""
+
+    name: Annotated[str, says("of the contestant")]
+    kind: Annotated[Kind, says("what it is written for")]
+    instances: Annotated[Count, says("N")]
+    callers: Annotated[Count, says("at once")]
+    rounds: Annotated[tuple[StopFigures, ...], says("what the figures are of")]
+
+
+class PeersConditions(Section, frozen=True, kw_only=True):
+    """Under which all was measured."""
+
+    server: Annotated[ServerBinary, says("the program")]
+    cores: Annotated[Count, says("for clients and servers")]
+    rounds: Annotated[Count, says("of all contestants")]
+    seconds: Annotated[Amount, says("load per turn")]
+    hot_seconds: Annotated[Amount, says("load per turn on the hot key")]
+    hold_s: Annotated[Amount, says("how long the hot key is held")]
+
+
+class Participant(Section, frozen=True, kw_only=True):
+    """A contestant that was there."""
+
+    name: Annotated[str, says("of the contestant")]
+    kind: Annotated[Kind, says("what it is written for")]
+    packages: Annotated[tuple[str, ...], says("what was installed for it")]
+
+
+class Missing(Section, frozen=True, kw_only=True):
+    """A contestant that could not take part."""
+
+    name: Annotated[str, says("of the contestant")]
+    reason: Annotated[str, says("why not")]
+
+
+class Bar(Section, frozen=True, kw_only=True):
+    """What lockcore is to reach."""
+
+    name: Annotated[str, says("what is compared")]
+    ours: Annotated[str, says("our contestant")]
+    theirs: Annotated[str | None, says("the peer beside it")]
+    value: Annotated[float | None, says("ours ÷ theirs, median over rounds; null: ours took for ever")]
+    low: Annotated[float | None, says("the least of the rounds")]
+    high: Annotated[float | None, says("the most of the rounds")]
+    bar: Annotated[float, says("what it is to be")]
+    at_least: Annotated[bool, says("true: at least the bar; false: below it")]
+    reached: Annotated[bool, says("by the median")]
+
+
+class PeersResult(Document, frozen=True, kw_only=True):
+    """Other libraries' locks beside lockcore, in turn on the same servers."""
+
+    kind: Annotated[Literal["peers"], says("the command that made it")] = "peers"
+    conditions: Annotated[PeersConditions, says("under which all was measured")]
+    contestants: Annotated[tuple[Participant, ...], says("who was there")]
+    absent: Annotated[tuple[Missing, ...], says("who could not take part, and why")]
+    cycles: Annotated[tuple[TurnRow, ...], says("acquire and release of a free resource")]
+    hot: Annotated[tuple[TurnRow, ...], says("64 callers want one resource")]
+    stopped: Annotated[tuple[StopRow, ...], says("one of three instances stands still for 5 s")]
+    bars: Annotated[tuple[Bar, ...], says("what lockcore is to reach")]
+
+
+# -- make bench ------------------------------------------------------------------------------------------------------
+
+
+class OverRounds(Section, frozen=True, kw_only=True):
+    """One figure of all rounds."""
+
+    median: Annotated[float, says("over rounds")]
+    low: Annotated[float, says("the least")]
+    high: Annotated[float, says("the most")]
+
+
+class TelemetryCost(OverRounds, frozen=True, kw_only=True):
+    """CPU that telemetry adds to the load per cycle, in µs."""
+
+    bar: Annotated[float, says("at most so much")]
+
+
+class Speed(Section, frozen=True, kw_only=True):
+    """One contestant in one round, or the medians over all."""
+
+    cycles_per_s: Annotated[float | None, says("completed")]
+    client_us: Annotated[float | None, says("CPU of the client per cycle")]
+    server_us: Annotated[float | None, says("CPU of all servers per cycle")]
+    p50_us: Annotated[float | None, says("of acquire; null where nobody waits for one")]
+
+    @property
+    def cpu_us(self) -> float:
+        """CPU of client and servers per cycle."""
+        return (self.client_us or 0.0) + (self.server_us or 0.0)
+
+
+class SpeedRow(Speed, frozen=True, kw_only=True):
+    """A contestant, what it ran on, and what came of it."""
+
+    label: Annotated[str, says("of the row")]
+    contestant: Annotated[str, says("of the driver; empty: a whole lockbench run")]
+    server: Annotated[Literal["plain", "native"], says("native: with compare-and-delete; plain: with scripts only")]
+    ceiling: Annotated[str, says("label of the row that its ratios are taken against")]
+    callers: Annotated[Count, says("at once")]
+    merge: Annotated[bool, says("whether releases are merged")] = False
+    bar: Annotated[float | None, says("CPU ratio that is to be reached")] = None
+    locust: Annotated[Literal["fast", "stock"] | None, says("events of the lockbench run")] = None
+    telemetry: Annotated[bool, says("whether that run exports metrics and traces to a collector here")] = False
+    waiting: Annotated[Count, says("callers besides, who stand in line for one held resource")] = 0
+    ratio: Annotated[OverRounds, says("CPU per cycle of the ceiling ÷ of this row")]
+    wall_ratio: Annotated[OverRounds, says("cycles/s ÷ those of the ceiling")]
+    rounds: Annotated[tuple[Speed, ...], says("what the figures are of")]
+
+
+class SpeedConditions(Section, frozen=True, kw_only=True):
+    """Under which all was measured."""
+
+    instances: Annotated[Count, says("N")]
+    cores: Annotated[Count, says("for clients and servers")]
+    rounds: Annotated[Count, says("of all contestants")]
+    seconds: Annotated[Amount, says("load per contestant and round")]
+    seed: Annotated[int, says("of the order within the rounds")]
+    servers: Annotated[dict[str, str], says("by kind")]
+
+
+class SpeedResult(Section, frozen=True, kw_only=True):
+    """How close lockcore comes to what the servers can bear."""
+
+    schema_version: Annotated[Literal[1], says("version of this document's form")] = 1
+    command: Annotated[Literal["speed"], says("make bench")] = "speed"
+    conditions: Annotated[SpeedConditions, says("under which all was measured")]
+    environment: Annotated[Environment, says("where it happened")]
+    telemetry_us: Annotated[TelemetryCost | None, says("what telemetry adds")] = None
+    rows: Annotated[tuple[SpeedRow, ...], says("one per contestant")]
+
+
+RESULT = PeersResult
