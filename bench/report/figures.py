@@ -6,9 +6,6 @@ whose units are normalised at the door and scaled on print.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from bench.measure.run_result import JudgedThreshold
 
 MISSING, INFINITE = "–", "∞"
@@ -89,20 +86,20 @@ def in_unit(value: float | None, unit: str) -> str:
     return f"{value:.2f}" if value != int(value) and value < 10 else count(value)
 
 
-def threshold_text(entry: Mapping[str, Any] | JudgedThreshold) -> str:
+def threshold_text(entry: JudgedThreshold) -> str:
     """Return what was measured, the limit and the margin, or why there is no answer."""
-    value, limit = (in_unit(entry[name], entry["unit"]) for name in ("value", "limit"))
-    if entry.get("infinite"):
-        value = entry["reason"]
+    value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
+    if entry.infinite and entry.reason:
+        value = entry.reason
     parts = [f"measured {value}", f"limit {limit}"]
-    if entry["margin"] is not None:
-        parts.append(f"margin {_margin(entry)}")
-    if entry["reason"] and entry["reason"] != value:
-        parts.append(entry["reason"])
+    if entry.margin is not None:
+        parts.append(f"margin {_margin(entry.margin, entry)}")
+    if entry.reason and entry.reason != value:
+        parts.append(entry.reason)
     return " · ".join(parts)
 
 
-def _margin(entry: Mapping[str, Any] | JudgedThreshold) -> str:
-    margin, ratio = entry["margin"], entry["margin_ratio"]
+def _margin(margin: float, entry: JudgedThreshold) -> str:
+    ratio = entry.margin_ratio
     sign = "-" if margin < 0 else "+" if margin else ""
-    return sign + (in_unit(abs(margin), entry["unit"]) if ratio is None else percent(abs(ratio)))
+    return sign + (in_unit(abs(margin), entry.unit) if ratio is None else percent(abs(ratio)))

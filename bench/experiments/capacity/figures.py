@@ -2,55 +2,52 @@
 
 Rules: the bracket, the knee and the SLO are those of the result; the law is drawn from its fitted figures, its band
 from the corners of their intervals, which is wider than 95 %.
-Source: bench.experiments.capacity.experiment; Gunther's scalability law.
+Source: result.py; Gunther's scalability law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bench.experiments.capacity.usl import throughput
+from bench.experiments.capacity.result import Capacity, CapacityPoint, CapacityResult, Probe
+from bench.experiments.capacity.search import Seen
+from bench.experiments.capacity.usl import Floats, Law, throughput
 from bench.experiments.capacity.words import answer, rate_text
 from bench.report.figures import count
 from bench.report.html.figure import Column, Data, Figure, Key
 from bench.report.html.forest import RANGE, Bar, forest
-from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
+from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
 
-Result = Mapping[str, Any]
-Point = Mapping[str, Any]
-_STYLES = {"held": "good", "missed": "bad"}
+_STYLES = {Seen.HELD: "good", Seen.MISSED: "bad", Seen.CLEARLY_MISSED: "bad"}
 
 
-def figures(result: Result) -> list[Figure]:
+def figures(result: CapacityResult) -> list[Figure]:
     """The figures of every point: its search, its callers; of several points their capacities beside each other."""
-    points = result["points"]
+    points = result.points
     figures = [_sweep(points)] if len(points) > 1 else []
     for number, point in enumerate(points):
         figures += [figure for figure in (_search(point, result, number), _callers(point, number)) if figure]
     return figures
 
 
-def _search(point: Point, result: Result, number: int) -> Figure | None:
-    probes = [probe for probe in point["probes"] if _latency(probe) is not None]
+def _search(point: CapacityPoint, result: CapacityResult, number: int) -> Figure | None:
+    probes = [probe for probe in point.probes if _latency(probe) is not None]
     if not probes:
         return None
-    limits = [
-        entry["limit"] for probe in probes for entry in probe["slo"] if entry["expression"].startswith("acquire.")
-    ]
+    limits = [entry.limit for probe in probes for entry in probe.slo if entry.expression.startswith("acquire.")]
     seconds = [_latency(probe) or 0 for probe in probes]
-    x, y = logarithmic([p["rate_per_s"] for p in probes], *X_RANGE), logarithmic([*seconds, *limits], *Y_RANGE)
-    marks: list[Mark] = list(_bracket(point["capacity"], x.high))
+    x, y = logarithmic([p.rate_per_s for p in probes], *X_RANGE), logarithmic([*seconds, *limits], *Y_RANGE)
+    marks: list[Mark] = list(_bracket(point.capacity, x.high))
     marks += [Line([x.low, x.high], [limit, limit], "c2") for limit in sorted(set(limits))]
     marks += [
-        Spot(probe["rate_per_s"], at, _STYLES.get(probe["seen"], "c5"), hollow=probe["seen"] != "held")
+        Spot(probe.rate_per_s, at, _STYLES.get(probe.seen, "c5"), hollow=probe.seen is not Seen.HELD)
         for probe, at in zip(probes, seconds, strict=True)
     ]
-    if point["knee"]:
-        marks.append(Spot(point["knee"]["rate_per_s"], y.low, "c4", "knee"))
+    if point.knee:
+        marks.append(Spot(point.knee.rate_per_s, y.low, "c4", "knee"))
     title, about = (
         _sentence(point, result),
         "Acquire p99 of each probe by the rate offered, both log scale; p90 or slowest where p99 has too few samples",
@@ -62,79 +59,76 @@ def _search(point: Point, result: Result, number: int) -> Figure | None:
         Column("p99_s", "s"),
         Column("achieved_per_s", "per_s"),
     )
-    rows = [[p["rate_per_s"], p["seen"], p["acquire_s"]["p99"], p["achieved_per_s"]] for p in point["probes"]]
+    rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     keys = (Key("good", "held the SLO", area=True), Key("bad", "missed it", area=True), Key("c2", "the SLO's limit"))
     return Figure(
         f"search-{number}", title, about, plot(axes, marks, name=title, about=about), Data(columns, rows), keys
     )
 
 
-def _latency(probe: Mapping[str, Any]) -> float | None:
-    figures = probe["acquire_s"]
-    return next((figures[name] for name in ("p99", "p90", "max") if figures.get(name)), None)
+def _latency(probe: Probe) -> float | None:
+    return probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max
 
 
-def _bracket(capacity: Mapping[str, Any], most: float) -> Iterator[Band]:
-    if capacity["low"] is not None:
-        yield Band(capacity["low"], capacity["high"] or most, "capacity", "found")
+def _bracket(capacity: Capacity, most: float) -> Iterator[Band]:
+    if capacity.low is not None:
+        yield Band(capacity.low, capacity.high or most, "capacity", "found")
 
 
-def _sentence(point: Point, result: Result) -> str:
-    knee = f"; knee at {rate_text(point['knee']['rate_per_s'])}/s" if point["knee"] else ""
+def _sentence(point: CapacityPoint, result: CapacityResult) -> str:
+    knee = f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
     return answer(point, result).partition("; next limit")[0] + knee
 
 
-def _callers(point: Point, number: int) -> Figure | None:
-    entries = point["callers"]
+def _callers(point: CapacityPoint, number: int) -> Figure | None:
+    entries = point.callers
     if len(entries) < 2:
         return None
-    users, rates = [e["users"] for e in entries], [e["achieved_per_s"] for e in entries]
+    users, rates = [e.users for e in entries], [e.achieved_per_s or 0.0 for e in entries]
     x = logarithmic(users, *X_RANGE)
-    law, most = point["law"], max(rates)
+    law, most = point.law, max(rates)
     grid = np.logspace(np.log10(min(users)), np.log10(max(users)), 60)
     curves = _law_curves(law, grid) if law else None
     y = linear([most, *(curves[2] if curves else ())], *Y_RANGE)
     marks: list[Mark] = [Spot(n, rate, "c1") for n, rate in zip(users, rates, strict=True)]
     keys = [Key("c1", "measured", area=True)]
     found = f"{count(most)} leases/s at most, with {users[rates.index(most)]} callers"
-    title = f"{found}; {point['no_law'] or 'no law was fitted'}"
+    title = f"{found}; {point.no_law or 'no law was fitted'}"
     if law and curves:
         marks = [*_band(grid.tolist(), curves), Line(grid.tolist(), curves[1], "c4"), *marks]
         keys += [Key("c4", "scalability law"), Key("band", "the corners of its 95 % intervals", area=True)]
-        peak = law["peak_callers"]
-        around = f"{peak['value']:.0f} callers ({peak['low']:.0f}–{peak['high']:.0f})"
-        title = f"Throughput peaks at {around}, {count(law['peak_rate']['value'])}/s"
+        peak = law.peak_callers
+        around = f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f})"
+        title = f"Throughput peaks at {around}, {count(law.peak_rate.value)}/s"
     about = "Leases per second by callers, closed loop; where more callers bring less, they wait for each other"
     axes = Axes(x, y, "callers (log scale)", "leases per second", number_tick, number_tick)
     columns = (Column("callers", "count"), Column("leases_per_s", "per_s"), Column("p50_s", "s"), Column("p99_s", "s"))
-    rows = [[e["users"], e["achieved_per_s"], e["acquire_s"]["p50"], e["acquire_s"]["p99"]] for e in entries]
+    rows = [[e.users, e.achieved_per_s, e.acquire_s.p50, e.acquire_s.p99] for e in entries]
     data = Data(columns, rows, [x(n) for n in users])
     return Figure(f"callers-{number}", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))
 
 
-def _law_curves(law: Mapping[str, Any], grid: Any) -> tuple[list[float], list[float], list[float]]:
+def _law_curves(law: Law, grid: Floats) -> tuple[list[float], list[float], list[float]]:
     """The law's lowest, fitted and highest rate at each number of callers."""
-    one, wait, talk = law["rate_of_one"], law["contention"], law["coherency"]
+    one, wait, talk = law.rate_of_one, law.contention, law.coherency
     corners = (
-        (one["low"], wait["high"], talk["high"]),
-        (one["value"], wait["value"], talk["value"]),
-        (one["high"], wait["low"], talk["low"]),
+        (one.low, wait.high, talk.high),
+        (one.value, wait.value, talk.value),
+        (one.high, wait.low, talk.low),
     )
     low, fitted, high = (throughput(grid, *corner).tolist() for corner in corners)
     return low, fitted, high
 
 
 def _band(grid: Sequence[float], curves: tuple[list[float], list[float], list[float]]) -> Iterator[Mark]:
-    from bench.report.html.plot import Area
-
     low, _, high = curves
     yield Area([*grid, grid[-1] * 1.001], low, high, "band")
 
 
-def _sweep(points: Sequence[Point]) -> Figure:
+def _sweep(points: Sequence[CapacityPoint]) -> Figure:
     bars = []
     for point in points:
-        low, high = point["capacity"]["low"], point["capacity"]["high"]
+        low, high = point.capacity.low, point.capacity.high
         bars.append(Bar(_variables(point), low, low, high, f"{count(low)}/s" if low else "none", "c1"))
     best = max((bar for bar in bars if bar.value), key=lambda bar: bar.value or 0, default=None)
     title = "No rate kept the SLO anywhere" if best is None else f"Most with {best.name}: {best.text}"
@@ -146,5 +140,5 @@ def _sweep(points: Sequence[Point]) -> Figure:
     return Figure("sweep", title, about, picture, data)
 
 
-def _variables(point: Point) -> str:
-    return ", ".join(f"{name}={value}" for name, value in point["variables"].items())
+def _variables(point: CapacityPoint) -> str:
+    return ", ".join(f"{name}={value}" for name, value in point.variables.items())

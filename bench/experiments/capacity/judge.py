@@ -13,136 +13,29 @@ Source: p99 of M/M/1 is ln 100 ÷ (μ − λ). Pure.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
+from msgspec.structs import asdict, replace
 
-from bench.experiments.capacity.search import CONFIRMATIONS, Bracket, Seen
-from bench.measure.facts import mean_of
-from bench.measure.generator import BUSY_CORE
-from bench.measure.verdict import CONFIRMED, INCONCLUSIVE, INTERRUPTED, NOT_KEPT, VIOLATED, Evidence, Word, conclude
-from bench.scenario.model import Delay
-
-SERVER, GENERATOR, MACHINE = "server CPU of one instance", "the generator's CPU", "this machine's cores"
-HOT_KEY, CALLERS, FSYNC = "one hot key", "callers", "fsync"
-NEAR = 0.7
-FSYNC_REPLY = 1.5  # a reply waits half an fsync that is under way, on average, and one of its own
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """How far a resource was used (`ratio`, None = not known) and in words what that means."""
-
-    name: str
-    ratio: float | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class NextLimit:
-    """The resource that is used up first; `name` None: none was near its limit."""
-
-    name: str | None
-    text: str
-
-
-def uses_of(result: Any) -> tuple[Use, ...]:
-    """The uses in one run's result (result.json), in the order of this module's table."""
-    return (_server(result), _generator(result), _machine(result), _hot_key(result), _callers(result), _fsync(result))
-
-
-def next_limit(uses: Sequence[Use]) -> NextLimit:
-    """The next limit among them."""
-    known = sorted((use for use in uses if use.ratio is not None), key=lambda use: -(use.ratio or 0))
-    near = [use for use in known if (use.ratio or 0) >= (BUSY_CORE if use.name == GENERATOR else NEAR)]
-    if near:
-        return NextLimit(near[0].name, near[0].text)
-    if not known:
-        return NextLimit(None, "not known: neither servers nor generator told what they used")
-    return NextLimit(None, f"none found: nothing was near its limit, nearest {known[0].name} ({known[0].text})")
-
-
-def server_use(instance: Any, result: Any) -> float | None:
-    """The share of a core that one instance used while the load ran: CPU per lease × leases/s."""
-    cpu_s, leases, rate = instance["info"]["cpu_s"], result["totals"]["acquired"], result["rate"]["achieved_per_s"]
-    return None if cpu_s is None or not leases or rate is None else float(cpu_s / leases * rate)
-
-
-def hot_share(scenario: Mapping[str, Any]) -> float:
-    """The share of all operations that want the most wanted resource (0…1)."""
-    resources, skew = int(scenario["resources"]), scenario["skew"]
-    if skew["kind"] == "hot":
-        return float(skew["value"]) if resources > 1 else 1.0
-    if skew["kind"] == "zipf":
-        return float(1.0 / np.sum(np.arange(1, resources + 1, dtype=float) ** -float(skew["value"])))
-    return 1.0 / (min(resources, int(scenario["users"])) if skew["kind"] == "own" else resources)
-
-
-def _server(result: Mapping[str, Any]) -> Use:
-    seen = [(server_use(instance, result), instance["index"]) for instance in result["instances"]]
-    known = [(use, index) for use, index in seen if use is not None]
-    if not known:
-        return Use(SERVER, None, "not known: INFO was not answered")
-    use, index = max(known)
-    return Use(SERVER, use, f"#{index}: {_percent(use)} of a core")
-
-
-def _generator(result: Mapping[str, Any]) -> Use:
-    use = result["generator"]["cpu_ratio"]
-    return Use(GENERATOR, use, "not known" if use is None else f"{_percent(use)} of a core")
-
-
-def _machine(result: Mapping[str, Any]) -> Use:
-    cores, cost, rate = result["environment"]["usable_cores"], result["cost"], result["rate"]["achieved_per_s"]
-    client, servers = cost["client_cpu_us_per_cycle"], cost["server_cpu_us_per_cycle"]
-    if not result["fleet"]["started"] or not cores or client is None or servers is None or rate is None:
-        return Use(MACHINE, None, "not known: the servers run elsewhere, or did not tell")
-    use = (client + servers) * rate / 1e6 / cores
-    return Use(MACHINE, use, f"{_percent(use)} of the {cores} that generator and servers share")
-
-
-def _hot_key(result: Mapping[str, Any]) -> Use:
-    scenario, latency, rate = result["scenario"], result["latency_s"], result["rate"]["achieved_per_s"]
-    hold_s = max(mean_of(Delay(**scenario["hold"])) / 1000, latency["hold"]["mean"] or 0.0)
-    turn_s = latency["handoff"]["p50"] or latency["acquire_service"]["p50"]
-    if turn_s is None or rate is None:
-        return Use(HOT_KEY, None, "not known: no lease was granted")
-    share, ceiling = hot_share(scenario), 1 / (hold_s + turn_s)
-    use = share * rate / ceiling
-    times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
-    return Use(
-        HOT_KEY, use, f"{_percent(use)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
-    )
-
-
-def _callers(result: Mapping[str, Any]) -> Use:
-    latency, users, rate = result["latency_s"], result["scenario"]["users"], result["rate"]["achieved_per_s"]
-    times = [latency[name]["mean"] for name in ("acquire_service", "hold", "release")]
-    if rate is None or times[0] is None:
-        return Use(CALLERS, None, "not known: no lease was granted")
-    use = rate * sum(time or 0.0 for time in times) / users
-    return Use(CALLERS, use, f"{_percent(use)} of {users:,} were at work; --users gives more")
-
-
-def _fsync(result: Mapping[str, Any]) -> Use:
-    policy, disk = result["fleet"]["fsync"], result["fleet"]["fdatasync_s"]
-    delayed = sum(instance["info"]["aof"].get("aof_delayed_fsync") or 0 for instance in result["instances"])
-    replies = [(instance.get("reply_s") or {}).get("p50") or 0.0 for instance in result["instances"]]
-    slowest = max(replies, default=0.0)
-    if policy == "always" and disk and slowest:
-        use = min(1.0, FSYNC_REPLY * disk["p50_s"] / slowest)
-        return Use(FSYNC, use, f"always: {_percent(use)} of a reply's time at {disk['p50_s'] * 1e6:.0f} µs each")
-    if delayed:
-        return Use(FSYNC, 1.0, f"{delayed} AOF writes waited for a slow one")
-    return Use(FSYNC, 0.0 if policy else None, "no write waited for it" if policy else "not known")
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.0f} %"
-
+from bench.experiments.capacity.probe import Slo, next_limit
+from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Headroom, Knee, NextLimit, Probe
+from bench.experiments.capacity.search import CONFIRMATIONS, LEAST_RATE, Bracket, Seen
+from bench.experiments.capacity.usl import Law, fit_law
+from bench.measure.run_result import FleetFacts
+from bench.measure.verdict import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    NOT_KEPT,
+    VIOLATED,
+    Evidence,
+    Verdict,
+    Word,
+    conclude,
+)
+from bench.scenario import Scenario
 
 LEAST_HELD = CONFIRMATIONS + 1  # the first one found it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
@@ -151,30 +44,152 @@ Look = tuple[float, Seen]  # the rate of a probe, and what it showed
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Of all probes at one rate: those that held, those that missed, and those the generator spoilt."""
+class SweepPoint:
+    """One fleet and load whose capacity is wanted; `variables`: what a sweep has set, as text."""
 
-    held: int = 0
-    missed: int = 0
-    spoilt: int = 0
-
-    @property
-    def probes(self) -> int:
-        """All of them."""
-        return self.held + self.missed + self.spoilt
+    scenario: Scenario
+    variables: Mapping[str, str]
 
 
-def tallies(looks: Iterable[Look]) -> dict[float, Tally]:
-    """Return what all probes showed, by rate, ascending."""
-    counts: dict[float, Tally] = defaultdict(Tally)
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """What is asked. `fixed_users`: the scenario's callers are a cap; else as many as a rate needs. `callers`: whether
+    to sweep them. `first_rate`: where the search begins (None: a pilot says). `budget_s`: of each point."""
+
+    points: tuple[SweepPoint, ...]
+    slo: Slo
+    target_rate_per_s: float | None
+    first_rate: float | None
+    fixed_users: bool
+    callers: bool
+    seed: int
+    budget_s: float
+    allow_missing: bool = False
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is known of one point so far. `violated`: how, in words."""
+
+    probes: list[Probe] = field(default_factory=list)
+    callers: list[ClosedLoop] = field(default_factory=list)
+    bracket: Bracket = field(default_factory=lambda: Bracket(None, None, 0, at_least=False))
+    fleet: FleetFacts | None = None
+    violated: str = ""
+    unmeasured: list[str] = field(default_factory=list)  # for want of time
+
+
+def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
+    """Return what the findings at one point come to."""
+    looks = [(probe.rate_per_s, probe.seen) for probe in findings.probes]
+    agreement, doubts = agreed(findings.bracket, looks)
+    held = [probe for probe in findings.probes if probe.seen is Seen.HELD]
+    best = next((probe for probe in reversed(held) if probe.rate_per_s == agreement.low), None)
+    limit = next_limit(best.uses) if best else NextLimit(None, "not known: no probe held")
+    bracket = replace(agreement, at_least=agreement.at_least or (best is not None and best.is_bound))
+    doubts += outrun(bracket, _closed_loops(findings, plan.slo))
+    word, reasons = _word(findings, bracket, doubts, plan)
+    at_low = tallies(looks).get(bracket.low or 0.0, Counter())
+    law = law_of(findings, plan.seed) if plan.callers else None
+    return CapacityPoint(
+        variables=dict(point.variables),
+        scenario=point.scenario.shown(),
+        fleet=findings.fleet,
+        status=word.status,
+        reasons=tuple(reasons),
+        capacity=Capacity(
+            **asdict(bracket),
+            wanted_confirmations=CONFIRMATIONS,
+            held=at_low.get(Seen.HELD, 0),
+            probed=sum(at_low.values()),
+        ),
+        attainment=best.attainment if best else None,
+        knee=_knee(held, bracket),
+        headroom=_headroom(bracket, plan.target_rate_per_s),
+        next_limit=replace(limit, uses=best.uses if best else ()),
+        instances=best.instances if best else (),
+        probes=tuple(findings.probes),
+        callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
+        law=law if isinstance(law, Law) else None,
+        no_law=law if isinstance(law, str) else None,
+    )
+
+
+def law_of(findings: Findings, seed: int) -> Law | str:
+    """Return the law through the points that the generator could make: beyond them it would be the generator's own."""
+    loops = sorted(findings.callers, key=lambda loop: loop.users)
+    made = [(loop.users, loop.achieved_per_s) for loop in loops if not loop.is_bound and loop.achieved_per_s]
+    law = fit_law([users for users, _ in made], [rate for _, rate in made], seed)
+    busy = [loop.users for loop in loops if loop.is_bound]
+    return f"{law}; from {min(busy)} callers on the generator was saturated" if busy and isinstance(law, str) else law
+
+
+def _word(findings: Findings, bracket: Bracket, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
+    if findings.violated:
+        return VIOLATED, [findings.violated]
+    unmeasured = findings.unmeasured
+    if not findings.probes:
+        return INCONCLUSIVE, ["no probe was finished", *unmeasured]
+    if doubts:
+        return INCONCLUSIVE, [*doubts, *unmeasured]
+    if bracket.low is None:
+        last = findings.probes[-1]
+        if last.seen is Seen.SATURATED:
+            return INCONCLUSIVE, [f"the generator was saturated at {last.rate_per_s:,.2f}/s, the lowest rate tried"]
+        reason = f"no rate that was tried holds {plan.slo.text}: {last.rate_per_s:,.2f}/s did not"
+        lowest = bracket.high is not None and bracket.high / 2 < LEAST_RATE
+        return (NOT_KEPT, [reason]) if lowest else (INCONCLUSIVE, [f"{reason}; lower ones were not tried", *unmeasured])
+    if bracket.high is None:
+        return INCONCLUSIVE, [
+            f"nothing above {bracket.low:,.0f}/s was tried, so the capacity is at least that",
+            *unmeasured,
+        ]
+    if bracket.at_least:
+        busy = any(probe.is_bound for probe in findings.probes)
+        cure = "give it --processes or cores" if busy else "its timer was late: give it a machine with less other work"
+        return INCONCLUSIVE, [f"the load generator was the limit, so the capacity is at least what is shown; {cure}"]
+    if bracket.confirmed < CONFIRMATIONS:
+        return INCONCLUSIVE, [f"confirmed {bracket.confirmed} times only", *unmeasured]
+    return CONFIRMED, []
+
+
+def _closed_loops(findings: Findings, slo: Slo) -> Iterator[tuple[int, float, bool]]:
+    """Callers, leases/s, and whether the SLO's limits on acquires, as far as closed loops have them, were kept."""
+    limits = [one for one in slo.thresholds if one.metric.path[0] == "latency_s"]
+    for loop in findings.callers:
+        values = [getattr(loop.acquire_s, one.metric.path[-1], None) for one in limits]
+        kept = bool(limits) and all(
+            value is not None and value <= one.limit for value, one in zip(values, limits, strict=True)
+        )
+        yield loop.users, loop.achieved_per_s or 0.0, kept
+
+
+def _knee(held: Sequence[Probe], bracket: Bracket) -> Knee | None:
+    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
+    the bracket: what held above it did not hold again."""
+    powers = [
+        (probe.rate_per_s / probe.acquire_s.mean, probe)
+        for probe in held
+        if probe.acquire_s.mean and probe.rate_per_s <= (bracket.low or 0.0)
+    ]
+    if not powers:
+        return None
+    _, knee = max(powers, key=lambda pair: pair[0])
+    return Knee(rate_per_s=knee.rate_per_s, acquire_s=knee.acquire_s)
+
+
+def _headroom(bracket: Bracket, target: float | None) -> Headroom | None:
+    if target is None:
+        return None
+    ratio = None if bracket.low is None else bracket.low / target - 1
+    return Headroom(target_rate_per_s=target, ratio=ratio, kept=bracket.low is not None and bracket.low >= target)
+
+
+def tallies(looks: Iterable[Look]) -> dict[float, Counter[Seen]]:
+    """Return how many probes showed what, by rate, ascending; misses by far count as misses."""
+    counts: dict[float, Counter[Seen]] = defaultdict(Counter)
     for rate, seen in looks:
-        tally = counts[rate]
-        if seen is Seen.HELD:
-            counts[rate] = replace(tally, held=tally.held + 1)
-        elif seen is Seen.SATURATED:
-            counts[rate] = replace(tally, spoilt=tally.spoilt + 1)
-        else:
-            counts[rate] = replace(tally, missed=tally.missed + 1)
+        counts[rate][Seen.MISSED if seen is Seen.CLEARLY_MISSED else seen] += 1
     return dict(sorted(counts.items()))
 
 
@@ -183,8 +198,8 @@ def agreed(bracket: Bracket, looks: Sequence[Look]) -> tuple[Bracket, list[str]]
     counts, low, high = tallies(looks), bracket.low, bracket.high
     if low is None:
         return bracket, []
-    torn = [rate for rate, tally in counts.items() if rate <= low and tally.missed]
-    above = [rate for rate, tally in counts.items() if tally.held and high is not None and rate >= high]
+    torn = [rate for rate, tally in counts.items() if rate <= low and tally[Seen.MISSED]]
+    above = [rate for rate, tally in counts.items() if tally[Seen.HELD] and high is not None and rate >= high]
     reasons = [
         _sentence(rate, counts[rate], "" if rate == low else f", below {low:,.0f}/s which held") for rate in torn
     ]
@@ -192,10 +207,10 @@ def agreed(bracket: Bracket, looks: Sequence[Look]) -> tuple[Bracket, list[str]]
         _sentence(rate, counts[rate], "" if rate == high else f", above {high:,.0f}/s which did not") for rate in above
     ]
     if torn:
-        sure = [rate for rate, tally in counts.items() if tally.held and rate < min(torn)]
+        sure = [rate for rate, tally in counts.items() if tally[Seen.HELD] and rate < min(torn)]
         low = max(sure, default=min(low, *torn))
     if above:
-        high = min((rate for rate, tally in counts.items() if tally.missed and rate > max(above)), default=None)
+        high = min((rate for rate, tally in counts.items() if tally[Seen.MISSED] and rate > max(above)), default=None)
     return replace(bracket, low=low, high=high, at_least=bracket.at_least or high is None), reasons
 
 
@@ -212,22 +227,20 @@ def outrun(bracket: Bracket, closed: Iterable[tuple[int, float, bool]]) -> list[
     return [f"{users} callers in closed loop made {rate:,.0f}/s within the SLO: far more than {limit:,.0f}/s"]
 
 
-def judge_capacity(
-    points: Sequence[Mapping[str, Any]], *, stopped: str = "", interrupted: bool = False
-) -> dict[str, Any]:
-    """The section `verdict` over all points: each with its `word`, `reasons` and `capacity`."""
+def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:
+    """Return the verdict over all points."""
     found: dict[Word, list[str]] = {word: [] for word in (VIOLATED, NOT_KEPT, INCONCLUSIVE)}
     for point in points:
         for word in found:
-            found[word] += point["reasons"] if point["status"] == word.status else []
+            found[word] += point.reasons if point.status == word.status else ()
     found[INCONCLUSIVE] += [stopped] if stopped else []
     cut = {INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
     evidence = [
-        Evidence(f"probes at {point['capacity']['low'] or 0:,.0f}/s that held", point["capacity"]["held"], LEAST_HELD)
+        Evidence(f"probes at {point.capacity.low or 0:,.0f}/s that held", point.capacity.held or 0, LEAST_HELD)
         for point in points
     ]
-    return conclude(CONFIRMED, evidence, {**found, **cut}, thin=INCONCLUSIVE).to_json()
+    return conclude(CONFIRMED, evidence, {**found, **cut}, thin=INCONCLUSIVE)
 
 
-def _sentence(rate: float, tally: Tally, where: str) -> str:
-    return f"{rate:,.0f}/s held in {tally.held} of {tally.probes} probes{where}"
+def _sentence(rate: float, tally: Counter[Seen], where: str) -> str:
+    return f"{rate:,.0f}/s held in {tally[Seen.HELD]} of {sum(tally.values())} probes{where}"

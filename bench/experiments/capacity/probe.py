@@ -1,4 +1,4 @@
-"""One probe of a capacity search: *a run's result and the SLO → held, missed or saturated, with the figures*.
+"""One probe of a capacity search: *a run's result and the SLO → held, missed or saturated, and what it used up*.
 
 Rules
 - Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. For an
@@ -6,36 +6,50 @@ Rules
 - A miss is the generator's when it used 0.9 of a core or its timer was late by more than a tenth of the p99 shown:
   SATURATED, nothing is known of the servers at that rate. What held, held whatever the generator did.
 - Attainment: the share of all operations that got their lease within the limit, with its 95 % Wilson interval.
+- The next limit is the resource that was used most, from 0.7 of it on (the generator: 0.9 of a core).
 
-Source: bench.measure.generator's rules; bench.experiments.capacity.search.
+Source: bench.measure.generator's rules; bench.experiments.capacity.search. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from bench.errors import UsageError
-from bench.experiments.capacity.judge import server_use, uses_of
-from bench.experiments.capacity.search import Bracket, Seen
+from bench.experiments.capacity.result import (
+    AcquireTimes,
+    Attainment,
+    KeptLimit,
+    NextLimit,
+    Probe,
+    ProbedInstance,
+    ProbeGenerator,
+    Use,
+    is_busy,
+)
+from bench.experiments.capacity.search import Seen, Step
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.intervals import wilson
-from bench.measure.run_result import RunResult
+from bench.measure.run_result import InstanceReport, RunResult
+from bench.measure.section import Section
 from bench.scenario import Scenario
 
 LEAST_USERS, MOST_USERS = 64, 2048
 CLEARLY_COMPLETED = 0.9  # of the offered rate; less is no bad moment of the machine
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}  # what may be later
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")  # figures that load makes worse
-
-Result = RunResult
-Section = dict[str, Any]
+SERVER, GENERATOR, MACHINE = "server CPU of one instance", "the generator's CPU", "this machine's cores"
+HOT_KEY, CALLERS, FSYNC = "one hot key", "callers", "fsync"
+NEAR = 0.7
+FSYNC_REPLY = 1.5  # a reply waits half an fsync that is under way, on average, and one of its own
+Part = TypeVar("Part", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,46 +95,39 @@ def read_slo(texts: Sequence[str]) -> Slo:
     return Slo(thresholds)
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What a probe at `rate` (operations/s) showed; `figures`: the section `probes` holds one of them."""
-
-    rate: float
-    seen: Seen
-    figures: Section
-
-
-def judge_probe(rate: float, step: str, result: Result, slo: Slo) -> Probe:
-    """Judge the run `result`, which was offered `rate`. `step`: why that rate was tried."""
-    judged = [_judged(threshold, result) for threshold in slo.thresholds]
-    seen = _seen(judged, result)
-    latency, generator = result["latency_s"]["acquire"], result["generator"]
-    figures = {
-        "rate_per_s": rate,
-        "step": step,
-        "seen": seen.value,
-        "achieved_per_s": result["rate"]["achieved_per_s"],
-        "completed_per_s": result["rate"]["completed_per_s"],
-        "sustained": result["rate"]["sustained"],
-        "users": result["scenario"]["users"],
-        "duration_s": result["duration_s"],
-        "acquire_s": {name: latency[name] for name in ("count", "mean", "p50", "p99", "p999", "max")},
-        "attainment": attainment(slo, result),
-        "slo": [{key: entry[key] for key in ("expression", "value", "limit", "kept", "reason")} for entry in judged],
-        "generator": {key: generator[key] for key in ("cpu_ratio", "scheduler_lag_p99_s", "verdict", "reason")},
-        "uses": [asdict(use) for use in uses_of(result)],
-        "instances": [_instance(instance, result) for instance in result["instances"]],
-    }
-    return Probe(rate, seen, figures)
+def judge_probe(rate: float, step: Step, result: RunResult, slo: Slo) -> Probe:
+    """Judge the run `result`, which was offered `rate` (operations/s). `step`: why that rate was tried."""
+    limits = tuple(_judged(threshold, result) for threshold in slo.thresholds)
+    return Probe(
+        rate_per_s=rate,
+        step=step,
+        seen=_seen(limits, result),
+        achieved_per_s=result.rate.achieved_per_s,
+        completed_per_s=result.rate.completed_per_s,
+        sustained=result.rate.sustained,
+        users=result.scenario.users,
+        duration_s=result.duration_s,
+        acquire_s=times_of(result),
+        attainment=attainment(slo, result),
+        slo=limits,
+        generator=_part(result.generator, ProbeGenerator),
+        uses=uses_of(result),
+        instances=tuple(_instance(instance, result) for instance in result.instances),
+    )
 
 
-def attainment(slo: Slo, result: Result) -> Section | None:
+def times_of(result: RunResult) -> AcquireTimes:
+    """Return how long the acquires of a run took."""
+    return _part(result.latency_s.acquire, AcquireTimes)
+
+
+def attainment(slo: Slo, result: RunResult) -> Attainment | None:
     """The share of operations that got their lease within the SLO's limit on acquire; None without such a limit."""
     threshold = slo.acquire_limit
     if threshold is None:
         return None
     within, due = _within(threshold, result)
-    return {"within": within, "operations": due, "limit_s": threshold.limit, **asdict(wilson(within, due))}
+    return Attainment(within=within, operations=due, limit_s=threshold.limit, **asdict(wilson(within, due)))
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
@@ -134,56 +141,31 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
     return max(min(users, most), scenario.processes)
 
 
-def best_of(probes: Sequence[Probe], bracket: Bracket) -> Probe | None:
-    """The last probe that held at the bracket's lower end."""
-    return next((probe for probe in reversed(probes) if probe.seen is Seen.HELD and probe.rate == bracket.low), None)
-
-
-def knee_of(probes: Sequence[Probe], bracket: Bracket) -> Section | None:
-    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
-    the bracket: what held above it did not hold again."""
-    seen = [probe for probe in probes if probe.seen is Seen.HELD and probe.rate <= (bracket.low or 0.0)]
-    held = [probe for probe in seen if probe.figures["acquire_s"]["mean"]]
-    if not held:
-        return None
-    knee = max(held, key=lambda probe: probe.rate / probe.figures["acquire_s"]["mean"])
-    return {"rate_per_s": knee.rate, "acquire_s": knee.figures["acquire_s"]}
-
-
-def headroom_of(bracket: Bracket, target: float | None) -> Section | None:
-    """How far the capacity lies above the `target` rate; None without one."""
-    if target is None:
-        return None
-    ratio = None if bracket.low is None else bracket.low / target - 1
-    return {"target_rate_per_s": target, "ratio": ratio, "kept": bracket.low is not None and bracket.low >= target}
-
-
-def is_saturated(result: Result) -> bool:
+def is_saturated(result: RunResult) -> bool:
     """Whether the load generator, not the servers, may be why this run was slow."""
-    generator, p99 = result["generator"], result["latency_s"]["acquire"]["p99"]
-    if (generator["cpu_ratio"] or 0.0) >= BUSY_CORE:
+    generator, p99 = result.generator, result.latency_s.acquire.p99
+    if is_busy(generator.cpu_ratio):
         return True
-    late = generator.get("timer_lateness_p99_s")
-    return generator["verdict"] != "VALID" and None not in (late, p99) and bool(late > LATENESS_SHARE * p99)
+    late = generator.timer_lateness_p99_s
+    return generator.verdict != "VALID" and late is not None and p99 is not None and late > LATENESS_SHARE * p99
 
 
-def _judged(threshold: Threshold, result: Result) -> Section:
-    """The threshold's own entry, with `kept`: by the share of misses where it is a limit on a percentile of acquire."""
+def _judged(threshold: Threshold, result: RunResult) -> KeptLimit:
     entry = threshold.judge(result)
-    if not _is_acquire_limit(threshold):
-        return {**entry, "kept": entry["status"] == "pass"}
-    within, due = _within(threshold, result)
-    kept = due > 0 and due - within <= MISS_SHARES[threshold.metric.path[-1]] * due
-    return {**entry, "kept": kept}
+    kept = entry.status == "pass"
+    if _is_acquire_limit(threshold):
+        within, due = _within(threshold, result)
+        kept = due > 0 and due - within <= MISS_SHARES[threshold.metric.path[-1]] * due
+    return KeptLimit(expression=entry.expression, value=entry.value, limit=entry.limit, kept=kept, reason=entry.reason)
 
 
-def _seen(judged: Sequence[Section], result: Result) -> Seen:
-    rate = result["rate"]
-    if all(entry["kept"] for entry in judged) and rate["sustained"] is not False:
+def _seen(limits: Sequence[KeptLimit], result: RunResult) -> Seen:
+    rate = result.rate
+    if all(one.kept for one in limits) and rate.sustained is not False:
         return Seen.HELD
     if is_saturated(result):
         return Seen.SATURATED
-    behind = rate["completed_per_s"] < CLEARLY_COMPLETED * rate["offered_per_s"]
+    behind = (rate.completed_per_s or 0.0) < CLEARLY_COMPLETED * (rate.offered_per_s or 0.0)
     return Seen.CLEARLY_MISSED if behind else Seen.MISSED
 
 
@@ -192,24 +174,132 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
     return path[:2] == ("latency_s", "acquire_all") and path[-1] in MISS_SHARES and threshold.operator in ("<", "<=")
 
 
-def _within(threshold: Threshold, result: Result) -> tuple[int, int]:
+def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
     """Operations of the window that got their lease within the limit, and all of them."""
-    histogram = Histogram.decode(result["histograms"]["acquire"])
+    histogram = Histogram.decode(result.histograms["acquire"])
     limit_ns = min(round(threshold.limit * 1e9), HIGHEST_NS)
     bucket = int(bucket_indices(np.array([limit_ns], np.int64))[0])
-    return int(histogram.counts[:bucket].sum()), result["outcomes"].total
+    return int(histogram.counts[:bucket].sum()), result.outcomes.total
 
 
-def _instance(instance: Mapping[str, Any], result: Result) -> Section:
-    reply = instance.get("reply_s") or {}
-    return {
-        "index": instance["index"],
-        "address": instance["address"],
-        "server": instance["server"],
-        "state": instance["state"],
-        "cpu_ratio": server_use(instance, result),
-        "cpu_us_per_command": instance["cpu_us_per_command"],
-        "reply_p50_s": reply.get("p50"),
-        "reply_p99_s": reply.get("p99"),
-        "delayed_fsyncs": instance["info"]["aof"].get("aof_delayed_fsync"),
-    }
+def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
+    reply = instance.reply_s
+    return ProbedInstance(
+        index=instance.index,
+        address=instance.address,
+        server=instance.server,
+        state=instance.state,
+        cpu_ratio=server_use(instance, result),
+        cpu_us_per_command=instance.cpu_us_per_command,
+        reply_p50_s=reply.p50 if reply else None,
+        reply_p99_s=reply.p99 if reply else None,
+        delayed_fsyncs=_delayed_fsyncs(instance),
+    )
+
+
+def _part(section: Section, kind: type[Part]) -> Part:
+    """What `kind` takes of a section of a run."""
+    return kind(**{name: getattr(section, name) for name in kind.__struct_fields__})
+
+
+def uses_of(result: RunResult) -> tuple[Use, ...]:
+    """The uses in one run's result (result.json), in the order of this module's table."""
+    return (_server(result), _generator(result), _machine(result), _hot_key(result), _callers(result), _fsync(result))
+
+
+def next_limit(uses: Sequence[Use]) -> NextLimit:
+    """The next limit among them."""
+    known = sorted((use for use in uses if use.ratio is not None), key=lambda use: -(use.ratio or 0))
+    near = [use for use in known if (use.ratio or 0) >= (BUSY_CORE if use.name == GENERATOR else NEAR)]
+    if near:
+        return NextLimit(near[0].name, near[0].text)
+    if not known:
+        return NextLimit(None, "not known: neither servers nor generator told what they used")
+    return NextLimit(None, f"none found: nothing was near its limit, nearest {known[0].name} ({known[0].text})")
+
+
+def server_use(instance: InstanceReport, result: RunResult) -> float | None:
+    """The share of a core that one instance used while the load ran: CPU per lease × leases/s."""
+    cpu_s = instance.info.cpu_s if instance.info else None
+    leases, rate = result.totals.acquired, result.rate.achieved_per_s
+    return None if cpu_s is None or not leases or rate is None else cpu_s / leases * rate
+
+
+def hot_share(scenario: Scenario) -> float:
+    """The share of all operations that want the most wanted resource (0…1)."""
+    resources, skew = scenario.resources, scenario.skew
+    if skew.kind == "hot":
+        return skew.value if resources > 1 else 1.0
+    if skew.kind == "zipf":
+        return float(1.0 / np.sum(np.arange(1, resources + 1, dtype=float) ** -skew.value))
+    return 1.0 / (min(resources, scenario.users) if skew.kind == "own" else resources)
+
+
+def _server(result: RunResult) -> Use:
+    seen = [(server_use(instance, result), instance.index) for instance in result.instances]
+    known = [(use, index) for use, index in seen if use is not None]
+    if not known:
+        return Use(SERVER, None, "not known: INFO was not answered")
+    use, index = max(known)
+    return Use(SERVER, use, f"#{index}: {_percent(use)} of a core")
+
+
+def _generator(result: RunResult) -> Use:
+    use = result.generator.cpu_ratio
+    return Use(GENERATOR, use, "not known" if use is None else f"{_percent(use)} of a core")
+
+
+def _machine(result: RunResult) -> Use:
+    cores, cost, rate = result.environment.usable_cores, result.cost, result.rate.achieved_per_s
+    client, servers = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle
+    if not result.fleet.started or not cores or client is None or servers is None or rate is None:
+        return Use(MACHINE, None, "not known: the servers run elsewhere, or did not tell")
+    use = (client + servers) * rate / 1e6 / cores
+    return Use(MACHINE, use, f"{_percent(use)} of the {cores} that generator and servers share")
+
+
+def _hot_key(result: RunResult) -> Use:
+    scenario, rate = result.scenario, result.rate.achieved_per_s
+    latency = result.latency_s
+    hold_s = max(mean_of(scenario.hold) / 1000, latency.hold.mean or 0.0)
+    turn_s = latency.handoff.p50 or latency.acquire_service.p50
+    if turn_s is None or rate is None:
+        return Use(HOT_KEY, None, "not known: no lease was granted")
+    share, ceiling = hot_share(scenario), 1 / (hold_s + turn_s)
+    use = share * rate / ceiling
+    times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
+    return Use(
+        HOT_KEY, use, f"{_percent(use)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
+    )
+
+
+def _callers(result: RunResult) -> Use:
+    latency, users, rate = result.latency_s, result.scenario.users, result.rate.achieved_per_s
+    times = [latency.acquire_service.mean, latency.hold.mean, latency.release.mean]
+    if rate is None or times[0] is None:
+        return Use(CALLERS, None, "not known: no lease was granted")
+    use = rate * sum(time or 0.0 for time in times) / users
+    return Use(CALLERS, use, f"{_percent(use)} of {users:,} were at work; --users gives more")
+
+
+def _fsync(result: RunResult) -> Use:
+    policy, disk = result.fleet.fsync, result.fleet.fdatasync_s
+    delayed = sum(_delayed_fsyncs(instance) or 0 for instance in result.instances)
+    replies = [instance.reply_s.p50 or 0.0 for instance in result.instances if instance.reply_s]
+    slowest = max(replies, default=0.0)
+    if policy == "always" and disk and slowest:
+        use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
+        return Use(FSYNC, use, f"always: {_percent(use)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each")
+    if delayed:
+        return Use(FSYNC, 1.0, f"{delayed} AOF writes waited for a slow one")
+    return Use(FSYNC, 0.0 if policy else None, "no write waited for it" if policy else "not known")
+
+
+def _delayed_fsyncs(instance: InstanceReport) -> int | None:
+    """AOF writes that waited for an fsync; None where INFO does not say."""
+    found = instance.info.aof.get("aof_delayed_fsync") if instance.info else None
+    return found if isinstance(found, int) else None
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"

@@ -17,6 +17,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
+
+from bench.measure.section import Count, Section, says
 
 WITHIN = 1.025  # so that either end is within 5 % of the truth, with room for a probe's own error
 CONFIRMATIONS = 3
@@ -44,17 +47,13 @@ class Step(Enum):
 LOOKS = {Step.DOUBLING: 3, Step.BISECTING: 2, Step.CONFIRMING: 2}  # misses that are believed
 
 
-@dataclass(frozen=True, slots=True)
-class Bracket:
-    """Between `low`, the largest rate that held, and `high`, the smallest that did not (None: not known).
+class Bracket(Section, frozen=True):
+    """Between the largest rate that held and the smallest that did not."""
 
-    `confirmed`: how often `low` held; `at_least`: what bounds it above is the generator, or nothing.
-    """
-
-    low: float | None
-    high: float | None
-    confirmed: int
-    at_least: bool
+    low: Annotated[float | None, says("held; null: no rate did")]
+    high: Annotated[float | None, says("did not hold; null: not known")]
+    confirmed: Annotated[Count, says("how often low held again")]
+    at_least: Annotated[bool, says("what bounds it above is the generator, or nothing: the capacity is at least low")]
 
 
 @dataclass(slots=True)

@@ -1,21 +1,30 @@
 """What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*.
 
 Rules: the answer first, in words; nothing is computed here, a number is only scaled to its unit. Fits 100 columns.
-Source: the sections of bench.experiments.capacity.experiment.
+Source: result.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from bench.experiments.capacity.result import (
+    Attainment,
+    CapacityPoint,
+    CapacityResult,
+    ClosedLoop,
+    Headroom,
+    NextLimit,
+    Probe,
+    ProbedInstance,
+    Use,
+)
+from bench.experiments.capacity.search import Seen
+from bench.experiments.capacity.usl import Estimate
 from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
-from bench.scenario.model import Delay, Skew
 from bench.scenario.quantity import delay_text, duration_text, skew_text
-
-Result = Mapping[str, Any]
 
 _PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")
 _INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
@@ -23,50 +32,50 @@ _CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
 _TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: CapacityResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
-    points = result["points"]
-    if len(points) == 1 and not points[0]["variables"]:
+    points = result.points
+    if len(points) == 1 and not points[0].variables:
         headline, parts, lines = answer(points[0], result), [*_parts(points[0])], _lines(points[0], result)
     else:
-        headline = f"{len(points)} points, {' and '.join(result['slo'])}"
+        headline = f"{len(points)} points, {' and '.join(result.slo)}"
         parts, lines = [_sweep(points)], _sweep_lines(result)
     return sheet_of(
         result, place, kind="capacity", headline=headline, conditions=_conditions(result), parts=parts, lines=lines
     )
 
 
-def suite(result: Result) -> Suite:
+def suite(result: CapacityResult) -> Suite:
     """One JUnit case per point."""
     cases = [
-        Case(" ".join(point["variables"].values()) or "capacity", point["status"], answer(point, result))
-        for point in result["points"]
+        Case(" ".join(point.variables.values()) or "capacity", point.status, answer(point, result))
+        for point in result.points
     ]
-    return Suite("capacity", result["started_at"], result["duration_s"], cases, {"id": result["id"]})
+    return Suite("capacity", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
-def answer(point: Mapping[str, Any], result: Result) -> str:
+def answer(point: CapacityPoint, result: CapacityResult) -> str:
     """The planning question answered in one sentence."""
-    scenario, limit = point["scenario"], point["next_limit"]
-    load = [f"N={scenario['instances']}"]
-    load += ["own targets"] if scenario["targets"] else [f"fsync {scenario['fsync']}"]
-    skew = skew_text(Skew(**scenario["skew"]))
-    load.append(f"{count(scenario['resources'])} keys{'' if skew == 'uniform' else f' {skew}'}")
-    hold = delay_text(Delay(**scenario["hold"])).removeprefix("fixed:")
+    scenario, limit = point.scenario, point.next_limit
+    load = [f"N={scenario.instances}"]
+    load += ["own targets"] if scenario.targets else [f"fsync {scenario.fsync}"]
+    skew = skew_text(scenario.skew)
+    load.append(f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}")
+    hold = delay_text(scenario.hold).removeprefix("fixed:")
     load.append("no hold" if hold == "0" else f"{hold} hold")
-    found = f"{_bracket(point)} at {' and '.join(result['slo'])}"
-    return f"{', '.join(load)}: {found}; next limit: {limit['name'] or 'none found'}"
+    found = f"{_bracket(point)} at {' and '.join(result.slo)}"
+    return f"{', '.join(load)}: {found}; next limit: {limit.name or 'none found'}"
 
 
-def _bracket(point: Mapping[str, Any]) -> str:
-    capacity = point["capacity"]
-    if not point["probes"]:
+def _bracket(point: CapacityPoint) -> str:
+    capacity = point.capacity
+    if not point.probes:
         return "no probe was finished"
-    if capacity["low"] is None:
+    if capacity.low is None:
         return "no rate"
-    if capacity["at_least"] or capacity["high"] is None:
-        return f"≥ {rate_text(capacity['low'])} leases/s"
-    return f"{rate_text(capacity['low'])}–{rate_text(capacity['high'])} leases/s"
+    if capacity.at_least or capacity.high is None:
+        return f"≥ {rate_text(capacity.low)} leases/s"
+    return f"{rate_text(capacity.low)}–{rate_text(capacity.high)} leases/s"
 
 
 def rate_text(rate: float | None) -> str:
@@ -74,154 +83,150 @@ def rate_text(rate: float | None) -> str:
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
-def _conditions(result: Result) -> str:
-    environment = result["environment"]
-    scenario, fleet = result["points"][0]["scenario"], result["points"][0]["fleet"] or {}
-    server = fleet.get("server")
+def _conditions(result: CapacityResult) -> str:
+    environment = result.environment
+    scenario, fleet = result.points[0].scenario, result.points[0].fleet
+    server = fleet.server if fleet else None
     parts = [
-        *(["cut short"] if result["interrupted"] else []),
-        scenario["recipe"],
-        f"probes of {duration_text(scenario['duration_ms'])}, {scenario['arrivals']} arrivals",
-        *([f"{server['name']} {server['version']}"] if server else []),
-        f"{environment['usable_cores']} cores{' shared with the servers' if fleet.get('started') else ''}",
-        f"seed {result['seed']}",
-        f"{result['duration_s']:.0f} s",
+        *(["cut short"] if result.interrupted else []),
+        scenario.recipe,
+        f"probes of {duration_text(scenario.duration_ms)}, {scenario.arrivals} arrivals",
+        *([f"{server.name} {server.version}"] if server else []),
+        f"{environment.usable_cores} cores{' shared with the servers' if fleet and fleet.started else ''}",
+        f"seed {result.seed}",
+        f"{result.duration_s:.0f} s",
     ]
     return " · ".join(parts)
 
 
-def _lines(point: Mapping[str, Any], result: Result) -> Iterator[tuple[str, str]]:
-    capacity, attained, knee = point["capacity"], point["attainment"], point["knee"]
-    held = capacity.get("held", capacity["confirmed"] + 1)
-    probed = capacity.get("probed", held)  # a result from before all probes counted
-    missed = "nothing above was tried" if capacity["high"] is None else f"{rate_text(capacity['high'])}/s did not hold"
-    found = f"{rate_text(capacity['low'])}/s held in {held} of {probed} probes" if capacity["low"] else "no rate held"
+def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
+    capacity, attained, knee = point.capacity, point.attainment, point.knee
+    held = capacity.confirmed + 1 if capacity.held is None else capacity.held
+    probed = held if capacity.probed is None else capacity.probed  # a result from before all probes counted
+    missed = "nothing above was tried" if capacity.high is None else f"{rate_text(capacity.high)}/s did not hold"
+    found = f"{rate_text(capacity.low)}/s held in {held} of {probed} probes" if capacity.low else "no rate held"
     yield "bracket", f"{found}; {missed}"
     if attained:
-        yield "attained", f"{_attained(attained)} of {count(attained['operations'])} acquires within {_limit(attained)}"
+        within = f"{count(attained.operations)} acquires within {latency(attained.limit_s)}"
+        yield "attained", f"{_attained(attained)} of {within}"
     if knee:
-        acquire = knee["acquire_s"]
-        times = f"p50 {latency(acquire['p50'])}, p99 {latency(acquire['p99'])}"
-        yield "knee", f"{rate_text(knee['rate_per_s'])}/s: most throughput per latency ({times})"
-    if point["headroom"]:
-        yield "headroom", _headroom(point)
-    limit = point["next_limit"]
-    yield "next limit", f"{limit['name']}: {limit['text']}" if limit["name"] else limit["text"]
-    yield from (("used", f"{use['name']}: {use['text']}") for use in _others(limit))
+        acquire = knee.acquire_s
+        times = f"p50 {latency(acquire.p50)}, p99 {latency(acquire.p99)}"
+        yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
+    if point.headroom:
+        yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)
+    limit = point.next_limit
+    yield "next limit", f"{limit.name}: {limit.text}" if limit.name else limit.text
+    yield from (("used", f"{use.name}: {use.text}") for use in _others(limit))
     yield "scaling", _law(point)
 
 
-def _others(limit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    known = [use for use in limit["uses"] if use["ratio"] is not None and use["name"] != limit["name"]]
-    return sorted(known, key=lambda use: -float(use["ratio"]))
+def _others(limit: NextLimit) -> list[Use]:
+    known = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
+    return sorted(known, key=lambda use: -(use.ratio or 0))
 
 
-def _attained(attained: Mapping[str, Any]) -> str:
-    if attained["rate"] is None:
+def _attained(attained: Attainment) -> str:
+    if attained.rate is None:
         return MISSING
-    low, high = percent(attained["low"], 2), percent(attained["high"], 2)
-    return f"{percent(attained['rate'], 2)} (95 % sure: {low} to {high})"
+    low, high = percent(attained.low, 2), percent(attained.high, 2)
+    return f"{percent(attained.rate, 2)} (95 % sure: {low} to {high})"
 
 
-def _limit(attained: Mapping[str, Any]) -> str:
-    return latency(attained["limit_s"])
-
-
-def _headroom(point: Mapping[str, Any]) -> str:
-    headroom = point["headroom"]
-    target, ratio = f"{count(headroom['target_rate_per_s'])}/s", headroom["ratio"]
+def _headroom(headroom: Headroom, *, at_least: bool) -> str:
+    target, ratio = f"{count(headroom.target_rate_per_s)}/s", headroom.ratio
     if ratio is None:
         return f"none at {target}: no rate holds"
-    least, doubt = ("at least ", "not known to be") if point["capacity"]["at_least"] else ("", "not")
-    return f"{least}{ratio * 100:+.0f} % at {target}" + ("" if headroom["kept"] else f": the SLO is {doubt} kept there")
+    least, doubt = ("at least ", "not known to be") if at_least else ("", "not")
+    return f"{least}{ratio * 100:+.0f} % at {target}" + ("" if headroom.kept else f": the SLO is {doubt} kept there")
 
 
-def _law(point: Mapping[str, Any]) -> str:
-    law = point["law"]
+def _law(point: CapacityPoint) -> str:
+    law = point.law
     if law is None:
-        return f"no law fitted: {point['no_law']}" if point["no_law"] else "not measured (--callers)"
-    peak, rate = law["peak_callers"], law["peak_rate"]
+        return f"no law fitted: {point.no_law}" if point.no_law else "not measured (--callers)"
+    peak, rate = law.peak_callers, law.peak_rate
     return (
-        f"peak of {rate_text(rate['value'])} leases/s ({rate_text(rate['low'])}–{rate_text(rate['high'])}) at "
-        f"{peak['value']:.0f} callers ({peak['low']:.0f}–{peak['high']:.0f}); contention {_small(law['contention'])}, "
-        f"coherency {_small(law['coherency'])}; misses the points by {percent(law['misfit'])}"
+        f"peak of {rate_text(rate.value)} leases/s ({rate_text(rate.low)}–{rate_text(rate.high)}) at "
+        f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f}); contention {_small(law.contention)}, "
+        f"coherency {_small(law.coherency)}; misses the points by {percent(law.misfit)}"
     )
 
 
-def _small(estimate: Mapping[str, Any]) -> str:
-    return f"{estimate['value']:.2g} ({estimate['low']:.2g}–{estimate['high']:.2g})"
+def _small(estimate: Estimate) -> str:
+    return f"{estimate.value:.2g} ({estimate.low:.2g}–{estimate.high:.2g})"
 
 
-def _parts(point: Mapping[str, Any]) -> Iterator[Part]:
+def _parts(point: CapacityPoint) -> Iterator[Part]:
     yield Part(
-        "probes", "open loop, from the intended start", _PROBES, tuple(map(_probe, point["probes"])), frozenset({0, 8})
+        "probes", "open loop, from the intended start", _PROBES, tuple(map(_probe, point.probes)), frozenset({0, 8})
     )
-    if point["instances"]:
-        rows = tuple(map(_instance, point["instances"]))
+    if point.instances:
+        rows = tuple(map(_instance, point.instances))
         yield Part("instances", "at the largest rate that held", _INSTANCES, rows)
-    if len(point["callers"]) > 1:  # one alone was the pilot
-        yield Part("callers", "closed loop", _CALLERS, tuple(map(_caller, point["callers"])), frozenset())
+    if len(point.callers) > 1:  # one alone was the pilot
+        yield Part("callers", "closed loop", _CALLERS, tuple(map(_caller, point.callers)), frozenset())
 
 
-def _probe(probe: Mapping[str, Any]) -> tuple[str, ...]:
-    attained, acquire = probe["attainment"], probe["acquire_s"]
+def _probe(probe: Probe) -> tuple[str, ...]:
+    attained, acquire = probe.attainment, probe.acquire_s
     return (
-        probe["step"],
-        count(round(probe["rate_per_s"])),
-        count(round(probe["completed_per_s"])),
-        milliseconds(acquire["p50"]),
-        milliseconds(acquire["p99"]),
-        percent(attained["rate"], 2) if attained else MISSING,
-        count(probe["users"]),
-        percent(probe["generator"]["cpu_ratio"], 0),
-        probe["seen"],
+        probe.step.value,
+        count(round(probe.rate_per_s)),
+        count(round(probe.completed_per_s or 0)),
+        milliseconds(acquire.p50),
+        milliseconds(acquire.p99),
+        percent(attained.rate, 2) if attained else MISSING,
+        count(probe.users),
+        percent(probe.generator.cpu_ratio, 0),
+        probe.seen.value,
     )
 
 
-def _instance(instance: Mapping[str, Any]) -> tuple[str, ...]:
-    cpu = instance["cpu_us_per_command"]
+def _instance(instance: ProbedInstance) -> tuple[str, ...]:
+    cpu = instance.cpu_us_per_command
     return (
-        f"#{instance['index']} {instance['address']}",
-        percent(instance["cpu_ratio"], 0),
+        f"#{instance.index} {instance.address}",
+        percent(instance.cpu_ratio, 0),
         decimals(cpu, 1),
-        milliseconds(instance["reply_p50_s"]),
-        milliseconds(instance["reply_p99_s"]),
-        count(instance["delayed_fsyncs"]),
+        milliseconds(instance.reply_p50_s),
+        milliseconds(instance.reply_p99_s),
+        count(instance.delayed_fsyncs),
     )
 
 
-def _caller(point: Mapping[str, Any]) -> tuple[str, ...]:
-    acquire = point["acquire_s"]
+def _caller(loop: ClosedLoop) -> tuple[str, ...]:
+    acquire = loop.acquire_s
     return (
-        count(point["users"]),
-        count(round(point["achieved_per_s"] or 0)),
-        milliseconds(acquire["p50"]),
-        milliseconds(acquire["p99"]),
-        percent(point["generator_cpu_ratio"], 0),
+        count(loop.users),
+        count(round(loop.achieved_per_s or 0)),
+        milliseconds(acquire.p50),
+        milliseconds(acquire.p99),
+        percent(loop.generator_cpu_ratio, 0),
     )
 
 
-def _sweep(points: list[Mapping[str, Any]]) -> Part:
-    names = tuple(points[0]["variables"])
-    rows = tuple((*point["variables"].values(), *_sweep_row(point)) for point in points)
+def _sweep(points: Sequence[CapacityPoint]) -> Part:
+    names = tuple(points[0].variables)
+    rows = tuple((*point.variables.values(), *_sweep_row(point)) for point in points)
     words = frozenset({*range(len(names)), len(names) + len(_TABLE) - 1})
     return Part("capacity", "", (*names, *_TABLE), rows, words)
 
 
-def _sweep_row(point: Mapping[str, Any]) -> tuple[str, ...]:
-    attained, knee, capacity = point["attainment"], point["knee"], point["capacity"]
-    held = [probe for probe in point["probes"] if probe["rate_per_s"] == capacity["low"] and probe["seen"] == "held"]
+def _sweep_row(point: CapacityPoint) -> tuple[str, ...]:
+    attained, knee, capacity = point.attainment, point.knee, point.capacity
+    held = [probe for probe in point.probes if probe.rate_per_s == capacity.low and probe.seen is Seen.HELD]
     return (
         _bracket(point).removesuffix(" leases/s"),
-        milliseconds(held[-1]["acquire_s"]["p99"]) if held else MISSING,
-        percent(attained["rate"], 2) if attained else MISSING,
-        rate_text(knee["rate_per_s"]) if knee else MISSING,
-        point["next_limit"]["name"] or "none found",
+        milliseconds(held[-1].acquire_s.p99) if held else MISSING,
+        percent(attained.rate, 2) if attained else MISSING,
+        rate_text(knee.rate_per_s) if knee else MISSING,
+        point.next_limit.name or "none found",
     )
 
 
-def _sweep_lines(result: Result) -> Iterator[tuple[str, str]]:
-    for point in result["points"]:
-        yield " ".join(f"{name}={value}" for name, value in point["variables"].items()), answer(point, result)
-        if point["headroom"]:
-            yield "headroom", _headroom(point)
+def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
+    for point in result.points:
+        yield " ".join(f"{name}={value}" for name, value in point.variables.items()), answer(point, result)
+        if point.headroom:
+            yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)

@@ -1,38 +1,85 @@
-"""`lockbench compare`: *stored results, scenarios or recipes → ratios with their intervals*.
+"""`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions → ratios, and one word*.
 
-Rules: stored results are refused when more than the declared variable differs; what is run now is run in turn, with the
-first side once more in every round as a measure of the noise (A/A). Source: README, "Gate your CI".
+Rules
+- What is wrong is refused before anything starts; what was named and is not there is a mistake (2), never noise (4).
+- Stored results are refused when more than the declared variable differs. What is run now is run in turn; a comparison
+  runs the first side once more in every round, as a measure of the noise (A/A).
+- How long it will take is said first.
+
+Source: README, "Gate your CI".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bench.cli.experiment import carry_out, experiment_options
+from bench.cli.options import given_options, scenario_options_without
 from bench.errors import UsageError
-from bench.experiments.compare.options import (
-    SHOWN,
-    answered,
-    asked_metrics,
-    comparing_options,
-    options_of,
-    read_scenario,
-    require_declared,
-    say_time,
-)
-from bench.gates.metric import Metric
+from bench.gates.metric import Metric, find_metric
 from bench.gates.threshold import read_thresholds
+from bench.scenario import Scenario, load
+from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
-    from bench.experiments.compare.experiment import Identity
-    from bench.experiments.compare.pairs import Side
+    from bench.experiments.compare.experiment import Question
+    from bench.experiments.compare.pairs import PairsOrder, Side
+    from bench.experiments.compare.result import ComparisonResult, Kind
+    from bench.experiments.compare.sides import Named
+    from bench.run.experiment import ExperimentOrder, Show
     from bench.run.verdict import Done
 
-PAIRS = 10
+PAIRS = {"compare": 10, "gate": 24}
+MOST_PAIRS = 1000
+SHOWN = (
+    *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
+    *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
+)
+CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")  # what a gate judges by
+OPEN = ("acquire.p50", "acquire.success")
+Command = TypeVar("Command", bound=Callable[..., Any])
+Values = Mapping[str, Any]
+
+
+class ShareType(click.ParamType[float]):
+    """A share like 10% or 0.1, above 0 and below 1."""
+
+    name = "SHARE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return it as a number."""
+        if isinstance(value, float):
+            return value
+        try:
+            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is not a share above 0 and below 1 (write it like 10%)", param, ctx)
+        return share
+
+
+def _options(command: Command, kind: Kind) -> Command:
+    pairs = PAIRS[kind]
+    options = [
+        click.option("--pairs", type=click.IntRange(1, MOST_PAIRS), default=pairs, help=f"rounds to run  [{pairs}]"),
+        click.option("--tolerance", type=ShareType(), default="10%", help="how much worse is still the same  [10%]"),
+        click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
+        click.option("--variable", "variables", metavar="KEY", multiple=True, help="a setting that is meant to differ"),
+        scenario_options_without("recipe"),
+        click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
+        click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
+        experiment_options(kind, seed=None),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -40,7 +87,7 @@ PAIRS = 10
 )
 @click.argument("things", metavar="[A B …]", nargs=-1)
 @click.option("--recipe", "recipes", metavar="NAME", multiple=True, help="run this recipe now (repeatable)")
-@partial(comparing_options, name="compare", pairs=PAIRS)
+@partial(_options, kind="compare")
 def compare(things: tuple[str, ...], **values: Any) -> int:
     """Which is faster, by how much, and is it certain?
 
@@ -48,60 +95,144 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, the effect that so many
     pairs can show, and one word: different (better, worse), same (within the tolerance) or inconclusive.
     """
-    from bench.experiments.compare.sides import is_stored, read_given
+    from bench.experiments.compare.pairs import Side
+    from bench.experiments.compare.sides import is_stored, opened, read_named, shortened
 
-    given = [read_given(text, Path()) for text in things]
+    given = [read_named(text, Path()) for text in things]
     if len(given) + len(values["recipes"]) < 2:
         raise UsageError("name at least two things to compare: result folders, scenario files or --recipe")
-    judged = asked_metrics(values["metrics"], SHOWN)
     if given and is_stored(given):
         if values["recipes"]:
             raise UsageError("stored results cannot be compared with recipes run now: a run of another hour is unlike")
-        return _stored(things, judged, values)
-    return _run(given, judged, values)
+        return _stored("compare", given, values)
+    options = _scenario_options(values)
+    recipes = [Side(name, shortened(_scenario(None, options, name), options)) for name in values["recipes"]]
+    with opened(given, lambda path: _scenario(path, options), options) as named:
+        return _now("compare", [*named, *recipes], values)
 
 
-def _stored(things: tuple[str, ...], judged: tuple[Metric, ...], values: dict[str, Any]) -> int:
+@click.command(
+    epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages)."
+)
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.option("--baseline", metavar="X", default="", help="what it must not be worse than")
+@click.option(
+    "--candidate", metavar="Y", default="", help="what is judged  [beside a revision: the code as it is here]"
+)
+@click.option("--recipe", metavar="NAME", default=None, help="which lock to load  [redlock]")
+@click.option("--repo", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="where revisions are  [.]")
+@partial(_options, kind="gate")
+def gate(scenario: Path | None, **values: Any) -> int:
+    """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
+
+    \b
+    Two scenarios, revisions or installed versions are run in turn, in random order, on the same servers.
+    PASS: the interval of the change ends within the tolerance. FAIL: it is worse for certain, and by more than
+    the tolerance. Besides, commands, bytes, round trips and connections per acquire must not grow at all.
+    SCENARIO.toml: the load for revisions and installed versions.
+    """
+    from bench.experiments.compare.sides import Named, is_stored, opened, read_named
+
+    if not values["baseline"]:
+        raise UsageError("no baseline was named: say with --baseline what it must not be worse than")
+    baseline = read_named(values["baseline"], values["repo"])
+    if values["candidate"]:
+        candidate = read_named(values["candidate"], values["repo"])
+    elif baseline.kind in ("revision", "library"):
+        candidate = Named("the code here", "here")
+    else:
+        raise UsageError("name what is to be judged with --candidate")
+    if is_stored([baseline, candidate]):
+        return _stored("gate", [baseline, candidate], values)
+    options = _scenario_options(values)
+    with opened(
+        [baseline, candidate], lambda path: _scenario(path or scenario, options, values["recipe"]), options
+    ) as sides:
+        return _now("gate", sides, values)
+
+
+def _now(kind: Kind, sides: list[Side], values: Values) -> int:
+    """Run the sides in turn and answer."""
+    from bench.experiments.compare.experiment import Question, compare_now
+    from bench.experiments.compare.judge import gate_pairs
+    from bench.experiments.compare.pairs import PairsOrder, Side
+    from bench.experiments.compare.stored import require_declared, scenario_settings
+
+    first = sides[0].scenario
+    judged, shown = _metrics(kind, values, is_open=first.rate_per_s is not None)
+    if kind == "gate" and values["pairs"] < (least := gate_pairs(len(judged))):
+        raise UsageError(
+            f"option --pairs: {values['pairs']} can never decide; {len(judged)} metrics take at least {least}"
+        )
+    if values["variables"]:
+        settings = [scenario_settings(side.scenario.shown()) for side in sides]
+        require_declared(settings, [side.label for side in sides], values["variables"])
+    again = len(sides) if kind == "compare" else None
+    if again:
+        sides = [*sides, Side(f"{sides[0].label} again", first, sides[0].python_path)]
+    labels = [side.label for side in sides]
+    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again=again, exact=kind == "gate")
+    pairs = PairsOrder(
+        sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"]
+    )
+
+    def run(order: ExperimentOrder[Question], show: Show) -> Done[ComparisonResult]:
+        if not values["quiet"]:
+            _say_time(pairs)
+        return compare_now(order, pairs, show)
+
+    return carry_out(kind, question, values, run)
+
+
+def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
+    """Answer from what was stored."""
     from bench.experiments.compare.experiment import Question, compare_stored
     from bench.experiments.compare.stored import read_series, require_alike, rounds_of
 
-    series = [read_series(Path(text)) for text in things]
-    differs = require_alike(series, things, values["variables"])
-    limits = read_thresholds(values["thresholds"])
-    question = Question("compare", things, judged, (), values["tolerance"], differs=differs)
-    return answered(
-        values,
-        "compare",
-        int(series[0][0]["seed"]),
-        lambda identity, _say: compare_stored(question, rounds_of(series, limits), identity),
-    )
+    series, labels = [read_series(one.where) for one in given], [one.label for one in given]
+    first = series[0][0]
+    judged, shown = _metrics(kind, values, is_open=first.scenario.rate_per_s is not None)
+    differs = require_alike(series, labels, values["variables"])
+    rounds = rounds_of(series, read_thresholds(values["thresholds"]))
+    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, differs=differs)
+    return carry_out(kind, question, values, lambda order, _show: compare_stored(order, rounds))
 
 
-def _run(given: list[Any], judged: tuple[Metric, ...], values: dict[str, Any]) -> int:
-    from bench.experiments.compare.experiment import Question, compare_now
-    from bench.experiments.compare.pairs import PairsOrder, Side
-    from bench.experiments.compare.sides import opened, shortened
+def _metrics(kind: Kind, values: Values, *, is_open: bool) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
+    """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError for wrong ones."""
+    from bench.experiments.compare.pairs import RECORDED
 
-    options = options_of(values)
-    recipes = [Side(name, shortened(read_scenario(None, options, name), options)) for name in values["recipes"]]
-    with opened(given, lambda path: read_scenario(path, options), options) as named:
-        sides: list[Side] = [*named, *recipes]
-        require_declared(sides, values["variables"])
-        everyone = [*sides, Side(f"{sides[0].label} again", sides[0].scenario, sides[0].python_path)]
+    usual = SHOWN if kind == "compare" else OPEN if is_open else CLOSED
+    judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
+    for metric in judged:
+        if metric.name not in RECORDED:
+            raise UsageError(f"option --metric: {metric.name} is not compared; compared are {', '.join(RECORDED)}")
+    others = [] if kind == "compare" else [metric for metric in map(find_metric, SHOWN) if metric not in judged]
+    return judged, tuple(others)
 
-        def answer(identity: Identity, say: Callable[[str], None]) -> Done:
-            order = PairsOrder(
-                everyone,
-                values["pairs"],
-                identity.seed,
-                identity.command,
-                values["server"],
-                values["allow_missing"],
-                values["allow_skipped"],
-            )
-            say_time(order, quiet=values["quiet"])
-            labels = [side.label for side in everyone]
-            question = Question("compare", labels, judged, (), values["tolerance"], again=len(sides))
-            return compare_now(question, order, identity, say)
 
-        return answered(values, "compare", sides[0].scenario.seed, answer)
+def _scenario_options(values: Values) -> dict[str, object]:
+    """The scenario options that were written; --recipe means something of its own here."""
+    return given_options({**values, "recipe": None})
+
+
+def _scenario(path: Path | None, options: Mapping[str, object], recipe: str | None = None) -> Scenario:
+    """The scenario of `path` under `options`, with another recipe if one is given. Raises UsageError."""
+    from bench.recipes.registry import find_recipe
+
+    given = {**options, **({"recipe": recipe} if recipe else {})}
+    scenario = load(path, given, lambda name: find_recipe(name).about.usual)
+    read_thresholds(scenario.thresholds)
+    find_recipe(scenario.recipe).require(scenario.instances, scenario.pause)
+    return scenario
+
+
+def _say_time(order: PairsOrder) -> None:
+    """Say on stderr what is going to be run and how long that takes."""
+    from bench.experiments.compare.pairs import BOTH_WAYS
+
+    first, minutes = order.sides[0].scenario, order.about_s / 60
+    about = f"{minutes:.0f} minutes" if minutes >= 2 else f"{order.about_s:.0f} s"
+    rounds = "1 round" if order.pairs == 1 else f"{order.pairs} rounds"
+    runs = f"{rounds} of {BOTH_WAYS * len(order.sides)} runs, each {duration_text(first.duration_ms)}"
+    print(f"{runs} after {duration_text(first.warmup_ms)} of warm-up: about {about} in all", file=sys.stderr)

@@ -6,46 +6,43 @@ is a bare point. Source: bench.experiments.compare.judge; bench.experiments.comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from bench.experiments.compare.result import ComparisonResult, Judged
 from bench.experiments.compare.words import change_text, interval_text, metric_text, word_of
 from bench.report.html.figure import Column, Data, Figure, Key
 from bench.report.html.forest import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 
-Result = Mapping[str, Any]
 _MULTIPLE = 3.0
 _STYLES = {"pass": "good", "better": "good", "fail": "bad", "worse": "bad"}
 
 
-def figures(result: Result) -> list[Figure]:
+def figures(result: ComparisonResult) -> list[Figure]:
     """One figure for each side that was held against the first."""
-    sides = sorted({entry["side"] for entry in result["metrics"] if entry["role"] != "noise"})
+    sides = sorted({entry.side for entry in result.metrics if entry.role != "noise"})
     return [figure for side in sides if (figure := _side(result, side)) is not None]
 
 
-def _side(result: Result, side: int) -> Figure | None:
+def _side(result: ComparisonResult, side: int) -> Figure | None:
     entries = [
-        entry
-        for entry in result["metrics"]
-        if entry["side"] == side and entry["role"] != "noise" and entry["ratio"] is not None
+        entry for entry in result.metrics if entry.side == side and entry.role != "noise" and entry.ratio is not None
     ]
     if not entries:
         return None
     known = [entry[name] for entry in entries for name in ("ratio", "low", "high") if entry[name]]
     x, tick, axis = _scale(known)
-    first, second = result["sides"][0]["label"], result["sides"][side]["label"]
-    judged = [entry for entry in entries if entry["role"] == "judged"] or entries
+    first, second = result.sides[0].label, result.sides[side].label
+    judged = [entry for entry in entries if entry.role == "judged"] or entries
     said = ", ".join(
-        f"{metric_text(entry['metric'])} {change_text(entry['ratio'])} ({word_of(entry)})" for entry in judged[:2]
+        f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({word_of(entry)})" for entry in judged[:2]
     )
     title = f"{second} against {first}: {said}"
-    tolerance = result["tolerance_ratio"]
+    tolerance = result.tolerance_ratio
     allowed = f"; {tolerance * 100:g} % worse is allowed" if tolerance else ""
     about = f"Change of each figure with its interval{allowed}; one that crosses 0 may be chance"
     columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high")))
-    rows = [[entry["metric"], entry["ratio"], entry["low"], entry["high"]] for entry in entries]
+    rows = [[entry.metric, entry.ratio, entry.low, entry.high] for entry in entries]
     bars = [_bar(entry) for entry in entries]
     picture = forest(bars, x, tick, axis, name=title, about=about, lines=[(1.0, "equal")])
     keys = (Key("good", "pass or better", True), Key("bad", "fail or worse", True), Key("c5", "neither is shown", True))
@@ -60,11 +57,11 @@ def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
     return exact(1 - edge, 1 + edge, *RANGE, most=4), _change, "change"
 
 
-def _bar(entry: Mapping[str, Any]) -> Bar:
-    whole = entry["low"] is not None and entry["high"] is not None
-    text = change_text(entry["ratio"]) + (f"  {interval_text(entry)}" if whole else "")
+def _bar(entry: Judged) -> Bar:
+    whole = entry.low is not None and entry.high is not None
+    text = change_text(entry.ratio) + (f"  {interval_text(entry)}" if whole else "")
     style = _STYLES.get(word_of(entry), "c5")
-    return Bar(metric_text(entry["metric"]), entry["ratio"], entry["low"], entry["high"], text, style)
+    return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style)
 
 
 def _change(ratio: float) -> str:

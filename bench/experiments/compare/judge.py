@@ -1,4 +1,4 @@
-"""Two sides compared by pairs of runs: *values per pair → ratio with its interval, one word*.
+"""Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios → one word*.
 
 d is the Hodges-Lehmann estimate of the log ratios turned so that above 0 is worse, [lo, hi] its exact Wilcoxon
 interval, t = log(1 + tolerance).
@@ -10,30 +10,52 @@ Rules
 - Compare: `different` if the interval (95 %) excludes 1, `same` if it lies within the tolerance, else `inconclusive`.
 - A pair without a value on either side is no pair; without any pair the verdict is inconclusive. Where only one side
   has a value, as the other got no lease, nothing passes.
+- Over all: with an INVALID run no figure of a run is judged; nothing passes, and only violations and counted costs
+  fail. Without a finished pair, or a figure to judge, nothing passes. A comparison is inconclusive only if none of its
+  metrics says anything. Pairs that were ordered and not run, as something stood in the way, leave it undecided.
+- `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
 
-Source: README, "Gate your CI".
+Source: README, "Gate your CI"; bench.measure.verdict has the words and their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf, isinf, log, pi, sqrt
 from statistics import NormalDist, median
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
+from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind
 from bench.gates.metric import Metric, finite
+from bench.gates.threshold import value_of
+from bench.measure.generator import IN_DOUBT
+from bench.measure.run_result import JudgedThreshold
+from bench.measure.verdict import (
+    COMPARED,
+    FAIL,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    INVALID,
+    PASS,
+    VIOLATED,
+    Evidence,
+    conclude,
+)
 
+Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
+GOOD = {"gate": PASS, "compare": COMPARED}
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 POWER = 0.95
 EFFICIENCY = 3 / pi
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A shift of logarithms; `low` and `high` are ±inf where there are too few values for the `confidence`."""
+class Shift:
+    """How far logarithms lie apart; `low` and `high` are ±inf where there are too few values for the `confidence`."""
 
     shift: float
     low: float
@@ -47,7 +69,7 @@ def log_ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [log(b / a) for a, b in zip(first, second, strict=True)]
 
 
-def paired_shift(differences: Sequence[float], confidence: float) -> Estimate:
+def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
     """Return the estimate from one difference per pair (at least one), with an interval of `confidence` (0…1)."""
     values = np.asarray(differences, float)
     first, second = np.triu_indices(len(values))
@@ -56,7 +78,7 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Estimate:
     return _estimate(averages, depth, confidence, len(values))
 
 
-def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Estimate:
+def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
     """Return how far `second` lies above `first`, two independent samples of logarithms, at least one value each."""
     a, b = np.asarray(first, float), np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
@@ -83,9 +105,9 @@ def least_pairs(confidence: float) -> int:
     return pairs
 
 
-def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Estimate:
+def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shift:
     low, high = (float(ordered[depth - 1]), float(ordered[-depth])) if depth else (-inf, inf)
-    return Estimate(float(np.median(ordered)), low, high, confidence, count)
+    return Shift(float(np.median(ordered)), low, high, confidence, count)
 
 
 def _depth(shares: Array, confidence: float) -> int:
@@ -148,55 +170,6 @@ class Sides:
         return sum(bool(a) != bool(b) for a, b in zip(self.first, self.second, strict=True)) if self.paired else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One metric of one side against the first. `worse`: the shift turned so that above 0 is worse; None: no values.
-
-    `noisy`: there are pairs enough and values in all of them, and only their spread leaves it undecided.
-    """
-
-    metric: Metric
-    first: float | None
-    second: float | None
-    pairs: int
-    worse: Estimate | None
-    deviation: float | None
-    paired: bool
-    verdict: str
-    reason: str
-    noisy: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry of a result's `metrics`; ratios are second ÷ first, as measured, not turned."""
-        return {
-            "metric": self.metric.name,
-            "unit": self.metric.unit,
-            "higher_is_better": self.metric.higher_is_better,
-            "first": self.first,
-            "second": self.second,
-            "pairs": self.pairs,
-            "paired": self.paired,
-            **self._ratios(),
-            "verdict": self.verdict,
-            "reason": self.reason or None,
-            "noisy": self.noisy,
-        }
-
-    def _ratios(self) -> dict[str, float | None]:
-        names = ("ratio", "low", "high", "confidence", "pair_noise_ratio", "detectable_ratio")
-        if self.worse is None:
-            return dict.fromkeys(names)
-        shift, ends = self.worse.shift, (self.worse.low, self.worse.high)
-        if self.metric.higher_is_better:
-            shift, ends = -shift, (-ends[1], -ends[0])
-        low, high = (None if isinf(end) else exp(end) for end in ends)
-        noise = effect = None
-        if self.deviation is not None:
-            noise = exp(self.deviation) - 1
-            effect = exp(detectable(self.deviation, self.pairs, self.worse.confidence)) - 1
-        return dict(zip(names, (exp(shift), low, high, self.worse.confidence, noise, effect), strict=True))
-
-
 def gate_confidence(metrics: int) -> float:
     """Return the confidence of each interval of a gate that judges so many metrics."""
     return 1 - 2 * FALSE_ALARM / metrics
@@ -207,7 +180,7 @@ def gate_pairs(metrics: int) -> int:
     return least_pairs(gate_confidence(metrics))
 
 
-def gate_verdict(worse: Estimate, tolerance: float) -> str:
+def gate_verdict(worse: Shift, tolerance: float) -> Word:
     """Return pass, fail or inconclusive for a shift (above 0 is worse) and a tolerance (0.1 = 10 %)."""
     limit = log(1 + tolerance)
     if worse.high <= limit:
@@ -217,7 +190,7 @@ def gate_verdict(worse: Estimate, tolerance: float) -> str:
     return "inconclusive"
 
 
-def compare_verdict(worse: Estimate, tolerance: float) -> str:
+def compare_verdict(worse: Shift, tolerance: float) -> Word:
     """Return different, same or inconclusive."""
     limit = log(1 + tolerance)
     if worse.low > 0 or worse.high < 0:
@@ -236,13 +209,22 @@ def judge_compare(metric: Metric, values: Sides, tolerance: float) -> Judged:
 
 
 def _judge(
-    metric: Metric, values: Sides, confidence: float, verdict: Callable[[Estimate, float], str], tolerance: float
+    metric: Metric, values: Sides, confidence: float, word_for: Callable[[Shift, float], Word], tolerance: float
 ) -> Judged:
     first, second = values.known()
-    medians = (median(first) if first else None, median(second) if second else None)
-    count = min(len(first), len(second))
-    if not count:
-        return Judged(metric, *medians, 0, None, None, values.paired, "inconclusive", "there are no samples")
+    found = Judged(
+        metric=metric.name,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+        first=median(first) if first else None,
+        second=median(second) if second else None,
+        pairs=min(len(first), len(second)),
+        paired=values.paired,
+        verdict="inconclusive",
+        reason="there are no samples",
+    )
+    if not found.pairs:
+        return found
     sign = -1.0 if metric.higher_is_better else 1.0
     deviation = None
     if values.paired:
@@ -251,16 +233,33 @@ def _judge(
     else:
         logs = [[sign * log(value) for value in side] for side in (first, second)]
         worse = unpaired_shift(logs[0], logs[1], confidence)
-    found, reason, noisy = verdict(worse, tolerance), "", False
-    if values.torn and found in ("pass", "same"):
-        found, reason = "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples"
-    elif found == "inconclusive":
-        few = _too_few(worse, count, values)
-        reason, noisy = few or _too_noisy(worse, deviation, tolerance), not (few or values.torn)
-    return Judged(metric, *medians, count, worse, deviation, values.paired, found, reason, noisy)
+    word, reason, noisy = _word(word_for(worse, tolerance), worse, deviation, values, tolerance)
+    low, high = sorted((sign * worse.low, sign * worse.high))
+    return replace(
+        found,
+        ratio=exp(sign * worse.shift),
+        low=None if isinf(low) else exp(low),
+        high=None if isinf(high) else exp(high),
+        confidence=confidence,
+        pair_noise_ratio=None if deviation is None else exp(deviation) - 1,
+        detectable_ratio=None if deviation is None else exp(detectable(deviation, found.pairs, confidence)) - 1,
+        verdict=word,
+        reason=reason or None,
+        noisy=noisy,
+    )
 
 
-def _too_few(worse: Estimate, count: int, values: Sides) -> str:
+def _word(word: Word, worse: Shift, deviation: float | None, values: Sides, tolerance: float) -> tuple[Word, str, bool]:
+    """The word with why it is inconclusive, and whether that is for the spread of the figures alone."""
+    if values.torn and word in ("pass", "same"):
+        return "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples", False
+    if word != "inconclusive":
+        return word, "", False
+    few = _too_few(worse, worse.count, values)
+    return word, few or _too_noisy(worse, deviation, tolerance), not (few or values.torn)
+
+
+def _too_few(worse: Shift, count: int, values: Sides) -> str:
     if worse.low != -inf:
         return ""
     noun = "pair" if values.paired else "run"
@@ -268,7 +267,7 @@ def _too_few(worse: Estimate, count: int, values: Sides) -> str:
     return f"{many} too few for an interval of {worse.confidence:.3g}"
 
 
-def _too_noisy(worse: Estimate, deviation: float | None, tolerance: float) -> str:
+def _too_noisy(worse: Shift, deviation: float | None, tolerance: float) -> str:
     """How much so many pairs can show, and how many it would take to show the tolerance."""
     effect = detectable(deviation, worse.count, worse.confidence) if deviation is not None else 0.0
     limit = log(1 + tolerance)
@@ -276,3 +275,85 @@ def _too_noisy(worse: Estimate, deviation: float | None, tolerance: float) -> st
         return "the change is too close to the tolerance to tell"
     wanted = ceil(worse.count * (effect / limit) ** 2)
     return f"{worse.count} pairs with this noise show {exp(effect) - 1:.0%}, {tolerance:.0%} takes about {wanted}"
+
+
+def judge_comparison(
+    kind: Kind,
+    runs: Sequence[ComparedRun],
+    metrics: Sequence[Judged],
+    *,
+    labels: Sequence[str],
+    exact: Exact | None = None,
+    thresholds: Sequence[JudgedThreshold] = (),
+    stopped: str = "",
+    interrupted: bool = False,
+) -> ComparedVerdict:
+    """Return the verdict over all.
+
+    `metrics`: those that count; `stopped`: why not all pairs were run; `interrupted`: by Ctrl-C.
+    """
+    invalid = _first(runs, labels, "invalid")
+    worse = [f"{one.metric} got worse: {(one.ratio or 0) - 1:+.1%} ({one.label})" for one in _with(metrics, "fail")]
+    worse += [f"{one.expression} does not hold" for one in thresholds if one.status == "fail"]
+    open_ones = [f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"]
+    open_ones += [f"not all pairs were run: {stopped}"] if stopped else []
+    undecided = _undecided(kind, runs, metrics)
+    found = {
+        VIOLATED: _first(runs, labels, "violated"),
+        FAIL: [*([] if invalid else worse), *(exact.failures if exact else ())],
+        INTERRUPTED: ["not all pairs were run: interrupted"] if interrupted else [],
+        INVALID: invalid,
+        INCONCLUSIVE: [*open_ones, *undecided],
+    }
+    pairs = max((one.pairs for one in metrics), default=0)
+    evidence = [Evidence("figures judged", len(metrics)), Evidence("runs of each side with figures", pairs)]
+    verdict = conclude(GOOD[kind], evidence, found, thin=INCONCLUSIVE)
+    only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))
+    noise = bool(runs and undecided and only_these) and all(one.noisy for one in _with(metrics, "inconclusive"))
+    return ComparedVerdict(**asdict(verdict), only_noise=noise)
+
+
+def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
+    """Return one entry for each threshold over all runs of one side: the run in the middle speaks, of safety the
+    worst."""
+    combined = []
+    for entries in zip(*(run.thresholds for run in runs), strict=True):
+        known = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
+        failed = [one for one in known if one.status == "fail"]
+        if len(known) * 2 < len(entries):
+            chosen = next(one for one in entries if one.status == "inconclusive")
+        elif failed and entries[0].path.startswith("safety."):
+            chosen = failed[-1]
+        else:
+            chosen = known[(len(known) - 1) // 2]
+        combined.append(chosen)
+    return combined
+
+
+def is_late(run: ComparedRun) -> bool:
+    """Whether the latencies of an open loop's run are upper bounds only."""
+    return run.generator in IN_DOUBT
+
+
+def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged]) -> list[str]:
+    if not runs:
+        return ["there is no finished pair"]
+    unclear = [f"{one.metric}: {one.reason}" for one in _with(metrics, "inconclusive")]
+    late = sum(map(is_late, runs))
+    if late and any(one.unit == "s" for one in metrics):
+        return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]
+    some_say_something = kind == "compare" and len(unclear) < len(metrics)
+    return [] if some_say_something else unclear
+
+
+def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:
+    """One sentence about the runs with this status, if there are any."""
+    bad = [run for run in runs if run.status == status]
+    if not bad:
+        return []
+    why = "; ".join(bad[0].reasons)
+    return [f"{len(bad)} of {len(runs)} runs {status}, first one of {labels[bad[0].side]}: {why}"]
+
+
+def _with(metrics: Sequence[Judged], word: Word) -> list[Judged]:
+    return [one for one in metrics if one.verdict == word]

@@ -21,18 +21,20 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+
+from msgspec import structs
 
 from bench.errors import BenchError
-from bench.experiments.compare.verdict import is_late
+from bench.experiments.compare.judge import is_late
+from bench.experiments.compare.result import ComparedRun, RunSafety
 from bench.gates.metric import Metric, find_metric, finite
 from bench.measure.run_result import RunResult
-from bench.measure.section import builtins_of
 from bench.recipes.registry import find_recipe
+from bench.run.experiment import Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
@@ -49,8 +51,6 @@ OVERHEAD_S, FLEET_S = 1.6, 1.2  # what a run and what a fleet take besides the m
 REPEATED_SHARE = 2
 BOTH_WAYS = 2
 _HERE = Path(__file__).resolve().parents[3]
-Say = Callable[[str], None]
-Run = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,6 @@ class PairsOrder:
     sides: Sequence[Side]
     pairs: int
     seed: int
-    command: Sequence[str]
     server: str | None = None
     allow_missing: bool = False
     allow_skipped: bool = False
@@ -94,7 +93,7 @@ class Rounds:
     `repeated`: rounds that were thrown away as a run was INVALID; `stopped`: why the rest was not run.
     """
 
-    runs: list[Run]
+    runs: list[ComparedRun]
     results: dict[int, RunResult]
     repeated: int = 0
     stopped: str = ""
@@ -104,14 +103,14 @@ class Rounds:
     @property
     def finished(self) -> int:
         """How many rounds there are."""
-        return len({run["pair"] for run in self.runs})
+        return len({run.pair for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
         """One figure of a side, round by round: the geometric mean over its runs, None if one has no value."""
         rounds: dict[int, list[float | None]] = {}
         for run in self.runs:
-            if run["side"] == side:
-                rounds.setdefault(run["pair"], []).append(run["figures"].get(metric.name))
+            if run.side == side:
+                rounds.setdefault(run.pair, []).append(run.figures.get(metric.name))
         return [_middle(found) for found in rounds.values()]
 
 
@@ -120,7 +119,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return geometric_mean(known) if len(known) == len(values) else None
 
 
-def run_pairs(order: PairsOrder, say: Say) -> Rounds:
+def run_pairs(order: PairsOrder, say: Show) -> Rounds:
     """Run all rounds and return them. Raises BenchError when the first round cannot be run, and KeyboardInterrupt when
     it was cut short before its end."""
     done = Rounds([], {})
@@ -140,10 +139,10 @@ def run_pairs(order: PairsOrder, say: Say) -> Rounds:
                 done.interrupted = isinstance(error, KeyboardInterrupt)
                 done.stopped = "" if done.interrupted else str(error)
                 break
-            if any(run["status"] == "invalid" or is_late(run) for run in runs) and done.repeated < allowed:
+            if any(run.status == "invalid" or is_late(run) for run in runs) and done.repeated < allowed:
                 done.repeated += 1
                 continue
-            done.runs += [{**run, "position": place} for place, run in enumerate(runs)]
+            done.runs += [structs.replace(run, position=place) for place, run in enumerate(runs)]
     return done
 
 
@@ -153,11 +152,13 @@ def _left(number: int, order: PairsOrder, began_s: float) -> str:
     return f"about {left_s:.0f} s left"
 
 
-def _run(fleets: _Fleets, index: int, number: int, interrupts: Interrupts, results: dict[int, RunResult]) -> Run:
+def _run(
+    fleets: _Fleets, index: int, number: int, interrupts: Interrupts, results: dict[int, RunResult]
+) -> ComparedRun:
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
     order, side = fleets.order, fleets.order.sides[index]
     scenario = replace(side.scenario, seed=order.seed + number)
-    run = Order(scenario, secrets.token_hex(4), order.command, None, order.server, order.allow_missing)
+    run = Order(scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing)
     run = replace(run, allow_skipped=order.allow_skipped)
     with fleets.of(index, interrupts) as servers:
         finished = run_on(servers, run, interrupts, lambda _progress: None, environ=side.environ())
@@ -167,23 +168,26 @@ def _run(fleets: _Fleets, index: int, number: int, interrupts: Interrupts, resul
     return entry_of(finished.result, index, number)
 
 
-def entry_of(result: RunResult, side: int, number: int) -> Run:
-    """Return what a comparison keeps of a run: the entry of `runs`, without its `position` in the round."""
-    return {
-        "side": side,
-        "pair": number,
-        "id": result["id"],
-        "started_at": result["started_at"],
-        "status": result["verdict"]["status"],
-        "reasons": list(result.verdict.reasons),
-        "generator_cpu_ratio": result["generator"]["cpu_ratio"],
-        "generator": None if result["rate"]["offered_per_s"] is None else result["generator"]["verdict"],
-        "safety": {
-            key: result["safety"][key] for key in ("verdict", "service_faults", "contested_leases", "tested_leases")
-        },
-        "figures": {metric.name: finite(metric.value(result)) for metric in map(find_metric, RECORDED)},
-        "thresholds": builtins_of(result.thresholds),
-    }
+def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
+    """Return what a comparison keeps of a run, but for its `position` in the round."""
+    return ComparedRun(
+        side=side,
+        pair=number,
+        id=result.id,
+        started_at=result.started_at,
+        status=result.verdict.status,
+        reasons=result.verdict.reasons,
+        generator_cpu_ratio=result.generator.cpu_ratio,
+        generator=None if result.rate.offered_per_s is None else result.generator.verdict,
+        safety=RunSafety(
+            verdict=result.safety.verdict,
+            service_faults=result.safety.service_faults,
+            contested_leases=result.safety.contested_leases,
+            tested_leases=result.safety.tested_leases,
+        ),
+        figures={metric.name: finite(metric.value(result)) for metric in map(find_metric, RECORDED)},
+        thresholds=result.thresholds,
+    )
 
 
 class _Fleets:

@@ -6,80 +6,78 @@ noise of one pair and the effect that so many pairs can show beside it. Fits 100
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
 from bench.gates.metric import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
-from bench.scenario.model import Delay
 from bench.scenario.quantity import delay_text, duration_text
 
-Result = Mapping[str, Any]
 HEAD = ("change", "interval", "noise", "shows", "verdict")
 VERDICT_COLUMN = 7
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
 
-def sheet(result: Result, place: str = "") -> Sheet:
+def sheet(result: ComparisonResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
-        result, place, kind=result["kind"], headline=_headline(result), conditions=_conditions(result),
+        result, place, kind=result.kind, headline=_headline(result), conditions=_conditions(result),
         parts=_parts(result), lines=_lines(result),
     )  # fmt: skip
 
 
-def _headline(result: Result) -> str:
-    labels = [side["label"] for side in result["sides"]]
-    pairs = _pairs(result) if result["paired"] else "stored runs, not paired"
-    if result["kind"] == "compare":
+def _headline(result: ComparisonResult) -> str:
+    labels = [side.label for side in result.sides]
+    pairs = _pairs(result) if result.paired else "stored runs, not paired"
+    if result.kind == "compare":
         names = [label for index, label in enumerate(labels) if index not in _again(result)]
         return f"{' · '.join(names)}   {pairs}"
-    tolerance = f"{result['tolerance_ratio'] * 100:g} %"
+    tolerance = f"{result.tolerance_ratio * 100:g} %"
     wanted = {"pass": f"at most {tolerance} worse than", "fail": "worse than"}
-    return f"{labels[1]} {wanted.get(result['verdict']['status'], 'against')} {labels[0]}   {pairs}"
+    return f"{labels[1]} {wanted.get(result.verdict.status, 'against')} {labels[0]}   {pairs}"
 
 
-def _pairs(result: Result) -> str:
-    finished, planned = result["finished_pairs"], result["planned_pairs"]
+def _pairs(result: ComparisonResult) -> str:
+    finished, planned = result.finished_pairs, result.planned_pairs
     if finished < planned:
         return f"{finished} of {planned} pairs"
     return f"{finished} pair{'' if finished == 1 else 's'}"
 
 
-def _again(result: Result) -> set[int]:
-    return {entry["side"] for entry in result["metrics"] if entry["role"] == "noise"}
+def _again(result: ComparisonResult) -> set[int]:
+    return {entry.side for entry in result.metrics if entry.role == "noise"}
 
 
-def _conditions(result: Result) -> str:
-    scenario = result["sides"][0]["scenario"]
-    parts = ["cut short"] if result["interrupted"] else []
+def _conditions(result: ComparisonResult) -> str:
+    scenario = result.sides[0].scenario
+    parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
-        rate, hold = scenario["rate_per_s"], delay_text(Delay(**scenario["hold"]))
+        rate, hold = scenario.rate_per_s, delay_text(scenario.hold)
         parts += [
-            f"N={scenario['instances']}",
-            f"fsync {scenario['fsync']}",
+            f"N={scenario.instances}",
+            f"fsync {scenario.fsync}",
             f"open loop {count(rate)}/s" if rate else "closed loop",
-            counted(scenario["users"], "user"),
-            counted(scenario["resources"], "resource"),
+            counted(scenario.users, "user"),
+            counted(scenario.resources, "resource"),
             *([f"hold {hold.removeprefix('fixed:')}"] if hold != "0" else []),
-            f"{duration_text(scenario['duration_ms'])} each" + (", there and back" if result["paired"] else ""),
+            f"{duration_text(scenario.duration_ms)} each" + (", there and back" if result.paired else ""),
         ]
     return " · ".join(parts)
 
 
-def _parts(result: Result) -> Iterator[Part]:
-    noise = {entry["metric"]: entry for entry in result["metrics"] if entry["role"] == "noise"}
-    for index, side in enumerate(result["sides"]):
-        entries = [entry for entry in result["metrics"] if entry["side"] == index and entry["role"] != "noise"]
-        rows = tuple(_row(entry, noise.get(entry["metric"], entry)) for entry in entries if entry["pairs"])
-        rows += tuple(_empty(entry) for entry in entries if not entry["pairs"] and entry["role"] == "judged")
+def _parts(result: ComparisonResult) -> Iterator[Part]:
+    noise = {entry.metric: entry for entry in result.metrics if entry.role == "noise"}
+    for index, side in enumerate(result.sides):
+        entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
+        rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in entries if entry.pairs)
+        rows += tuple(_empty(entry) for entry in entries if not entry.pairs and entry.role == "judged")
         if entries:
-            names = [_short(one["label"]) for one in (result["sides"][0], side)]
-            head = ("", *(("baseline", "candidate") if result["kind"] == "gate" else names), *HEAD)
-            about = f"against {result['sides'][0]['label']}"
-            yield Part(side["label"], about, head, rows, frozenset({0, VERDICT_COLUMN}))
+            names = [_short(one.label) for one in (result.sides[0], side)]
+            head = ("", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
+            about = f"against {result.sides[0].label}"
+            yield Part(side.label, about, head, rows, frozenset({0, VERDICT_COLUMN}))
 
 
 def _short(label: str) -> str:
@@ -87,21 +85,21 @@ def _short(label: str) -> str:
     return label if len(label) <= MOST_LETTERS else "…" + label[1 - MOST_LETTERS :]
 
 
-def _row(entry: Mapping[str, Any], noise: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
     return (
-        metric_text(entry["metric"]),
-        figure_text(entry["first"], entry["unit"]),
-        figure_text(entry["second"], entry["unit"]),
-        change_text(entry["ratio"]),
+        metric_text(entry.metric),
+        figure_text(entry.first, entry.unit),
+        figure_text(entry.second, entry.unit),
+        change_text(entry.ratio),
         interval_text(entry).replace(" % …", " …"),
-        _share(noise["pair_noise_ratio"]),
-        _share(noise["detectable_ratio"]),
+        _share(noise.pair_noise_ratio),
+        _share(noise.detectable_ratio),
         word_of(entry),
     )
 
 
-def _empty(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return (metric_text(entry["metric"]), *(MISSING for _ in range(6)), word_of(entry))
+def _empty(entry: Judged) -> tuple[str, ...]:
+    return (metric_text(entry.metric), *(MISSING for _ in range(6)), word_of(entry))
 
 
 def figure_text(value: float | None, unit: str) -> str:
@@ -109,13 +107,13 @@ def figure_text(value: float | None, unit: str) -> str:
     return INFINITE if unit == "s" and value is not None and value >= FOREVER_S else in_unit(value, unit)
 
 
-def word_of(entry: Mapping[str, Any]) -> str:
+def word_of(entry: Judged) -> str:
     """What is said of a metric: its verdict, or better and worse where nothing was to be judged."""
-    if entry["role"] == "shown":
+    if entry.role == "shown":
         return "(not judged)"
-    if entry["verdict"] != "different":
-        return str(entry["verdict"])
-    return "better" if (entry["ratio"] > 1) == entry["higher_is_better"] else "worse"
+    if entry.verdict != "different":
+        return entry.verdict
+    return "better" if ((entry.ratio or 1) > 1) == entry.higher_is_better else "worse"
 
 
 def change_text(ratio: float | None) -> str:
@@ -125,60 +123,60 @@ def change_text(ratio: float | None) -> str:
     return f"{(ratio - 1) * 100:+.{0 if ratio >= 2 else 1}f} %"
 
 
-def interval_text(entry: Mapping[str, Any]) -> str:
+def interval_text(entry: Judged) -> str:
     """The interval of that change, or that there is none."""
-    if entry["low"] is None or entry["high"] is None:
+    if entry.low is None or entry.high is None:
         return "none"
-    return f"{change_text(entry['low'])} … {change_text(entry['high'])}"
+    return f"{change_text(entry.low)} … {change_text(entry.high)}"
 
 
 def _share(ratio: float | None) -> str:
     return MISSING if ratio is None else f"{ratio * 100:.{0 if ratio >= 1 else 1}f} %"
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str]]:
-    for entry in result["thresholds"]:
+def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
+    for entry in result.thresholds:
         yield (
             "threshold",
-            f"{entry['status'].upper()}  {entry['label']}  {entry['expression']}  {threshold_text(entry)}",
+            f"{entry.status.upper()}  {entry.label}  {entry.expression}  {threshold_text(entry)}",
         )
-    if result["differs"]:
-        yield "differs", " · ".join(result["differs"])
-    if result["exact"] is not None:
-        yield "exact", _exact(result["exact"])
-    yield "safety", _safety(result["runs"])
+    if result.differs:
+        yield "differs", " · ".join(result.differs)
+    if result.exact is not None:
+        yield "exact", _exact(result.exact)
+    yield "safety", _safety(result.runs)
     yield from _legend(result)
 
 
-def _exact(exact: Mapping[str, Any]) -> str:
-    if exact["skipped"]:
-        return f"not counted: {exact['skipped']}"
-    same = [f"{_words(row['name'])} {row['second']:g}" for row in exact["rows"] if row["verdict"] == "same"]
+def _exact(exact: Exact) -> str:
+    if exact.skipped:
+        return f"not counted: {exact.skipped}"
+    same = [f"{_words(row.name)} {row.second:g}" for row in exact.rows if row.verdict == "same"]
     other = [
-        f"{_words(row['name'])} {row['first']:g} → {row['second']:g} ({row['verdict']})"
-        for row in exact["rows"]
-        if row["verdict"] != "same"
+        f"{_words(row.name)} {row.first:g} → {row.second:g} ({row.verdict})"
+        for row in exact.rows
+        if row.verdict != "same"
     ]
     parts = [*other, *([f"{'same: ' if other else 'all the same: '}{', '.join(same)}"] if same else [])]
     return " · ".join(parts) + "  (per acquire with its release)"
 
 
-def _safety(runs: Sequence[Mapping[str, Any]]) -> str:
-    faults = sum(run["safety"]["service_faults"] for run in runs)
-    leases = sum(run["safety"].get("tested_leases", 0) for run in runs)
+def _safety(runs: Sequence[ComparedRun]) -> str:
+    faults = sum(run.safety.service_faults for run in runs)
+    leases = sum(run.safety.tested_leases for run in runs)
     return f"{count(faults)} violations in {count(leases)} tested leases of all {len(runs)} runs"
 
 
-def _legend(result: Result) -> Iterator[tuple[str, str]]:
-    confidences = {entry["confidence"] for entry in result["metrics"] if entry["confidence"]}
+def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
+    confidences = {entry.confidence for entry in result.metrics if entry.confidence}
     sure = ", ".join(f"{confidence * 100:.3g} %" for confidence in sorted(confidences))
     if not sure:
         return
     how = "Hodges-Lehmann of the pairs' log ratios, exact Wilcoxon interval"
-    if not result["paired"]:
+    if not result.paired:
         how = "Hodges-Lehmann of all log ratios, exact Mann-Whitney interval"
     yield "interval", f"{sure}: {how}"
-    if result["paired"]:
+    if result.paired:
         of = "of one pair of equal runs (A/A, run in between)" if _again(result) else "of one pair, by their spread"
         yield "noise", f"standard deviation {of}; shows: the effect so many pairs find with 95 % chance"
 
@@ -192,23 +190,23 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def suite(result: Result) -> Suite:
+def suite(result: ComparisonResult) -> Suite:
     """Every judged metric, threshold, the exact costs and the whole, as JUnit cases."""
     status = {"same": "pass", "different": "pass"}
     cases = [
         Case(
-            f"{entry['metric']} ({entry['label']})",
-            status.get(entry["verdict"], entry["verdict"]),
-            f"{change_text(entry['ratio'])}, interval {interval_text(entry)}"
-            + (f": {entry['reason']}" if entry["reason"] else ""),
+            f"{entry.metric} ({entry.label})",
+            status.get(entry.verdict, entry.verdict),
+            f"{change_text(entry.ratio)}, interval {interval_text(entry)}"
+            + (f": {entry.reason}" if entry.reason else ""),
         )
-        for entry in result["metrics"]
-        if entry["role"] == "judged"
+        for entry in result.metrics
+        if entry.role == "judged"
     ]
-    cases += [Case(entry["expression"], entry["status"], threshold_text(entry)) for entry in result["thresholds"]]
-    if result["exact"] is not None and not result["exact"]["skipped"]:
-        cases.append(Case("exact costs", "fail" if result["exact"]["failures"] else "pass", _exact(result["exact"])))
-    verdict = result["verdict"]
-    cases.append(Case(result["kind"], verdict["status"], "; ".join(verdict["reasons"]) or _headline(result)))
-    properties = {"id": result["id"], **{f"side {index}": side["label"] for index, side in enumerate(result["sides"])}}
-    return Suite(result["kind"], result["started_at"], result["duration_s"], cases, properties)
+    cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
+    if result.exact is not None and not result.exact.skipped:
+        cases.append(Case("exact costs", "fail" if result.exact.failures else "pass", _exact(result.exact)))
+    verdict = result.verdict
+    cases.append(Case(result.kind, verdict.status, "; ".join(verdict.reasons) or _headline(result)))
+    properties = {"id": result.id, **{f"side {index}": side.label for index, side in enumerate(result.sides)}}
+    return Suite(result.kind, result.started_at, result.duration_s, cases, properties)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.experiments.compare.gate import gate
+from bench.experiments.compare.command import gate
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = [ROOT / ".github" / "workflows" / "lock-gate.yml", ROOT / ".gitlab-ci.yml"]

@@ -7,10 +7,12 @@ from bench.measure.section import schema_of
 from bench.report.kinds import TYPED, type_of
 from bench.report.schemas import schemas
 
+OF_A_SCENARIO = ("Scenario", "Delay", "Skew", "Retry", "Pause", "Fault")  # `lockbench init` tells what they mean
+
 
 def without_sentence(node):
     """Properties that say nothing."""
-    parts = [node, *node.get("$defs", {}).values()]
+    parts = [node, *(part for name, part in node.get("$defs", {}).items() if name not in OF_A_SCENARIO)]
     return [
         name for part in parts for name, field in part.get("properties", {}).items() if not field.get("description")
     ]

@@ -14,8 +14,11 @@ from bench.errors import UsageError
 from bench.experiments.capacity import experiment
 from bench.experiments.capacity.budget import Budget
 from bench.experiments.capacity.command import plan_of
-from bench.experiments.capacity.experiment import CapacityOrder, run_capacity
+from bench.experiments.capacity.experiment import run_capacity
+from bench.experiments.capacity.result import CapacityResult
+from bench.run.experiment import ExperimentOrder
 from tests.bench.experiments.capacity.test_probe import run_of
+from tests.bench.whole_run import run_of as whole
 
 SLOWER = 4.0  # than what a run is asked to last
 
@@ -34,7 +37,7 @@ class SlowMachine:
         result["scenario"] |= {"users": scenario.users}
         result |= {"interrupted": False, "verdict": {"status": "pass", "reasons": []}}
         result["rate"] |= {"achieved_per_s": 2_000.0}
-        return SimpleNamespace(result=result)
+        return SimpleNamespace(result=whole(result))
 
 
 @contextmanager
@@ -42,7 +45,7 @@ def no_servers(*_arguments: Any, **_options: Any) -> Iterator[Any]:
     yield SimpleNamespace(section=lambda: None, urls=[], warnings=list)
 
 
-def measured(machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:
+def measured(machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> CapacityResult:
     values = {"slo": ["acquire.p99 < 10ms"], "quick": True, "sweeps": (), "callers": None, "target_rate": None}
     plan = plan_of(None, {**values, "first_rate": None, "budget": None, **options})
     for name, double in (("run_on", machine.run_on), ("open_servers", no_servers), ("_drain", lambda _urls: None)):
@@ -51,7 +54,7 @@ def measured(machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch
         experiment, "Budget", lambda wanted_s, callers: Budget(wanted_s, callers=callers, now_s=lambda: machine.now_s)
     )
     monkeypatch.setattr(experiment.time, "monotonic", lambda: machine.now_s)
-    return dict(run_capacity(CapacityOrder(plan, "test", [], folder), lambda _text: None).result)
+    return run_capacity(ExperimentOrder(plan, "test", [], folder), lambda _text: None).result
 
 
 @pytest.mark.parametrize("budget", ["1s", "30s", "1m", "2m", "4m"])
@@ -61,19 +64,19 @@ def test_a_slow_machine_ends_in_time_and_says_what_was_not_measured(
     machine = SlowMachine(most=5_000)
     result = measured(machine, tmp_path, monkeypatch, budget=budget)
     assert machine.now_s <= {"s": 1, "m": 60}[budget[-1]] * int(budget[:-1]) + SLOWER * 4  # one run that was not known
-    told = [*result["warnings"], *result["verdict"]["reasons"]]
+    told = [*result.warnings, *result.verdict.reasons]
     assert any("--budget" in sentence for sentence in told)
     assert len(told) == len(set(told))
-    if result["verdict"]["word"] == "CONFIRMED":
-        assert result["points"][0]["capacity"]["held"] == result["points"][0]["capacity"]["probed"] >= 4
+    if result.verdict.word == "CONFIRMED":
+        assert result.points[0].capacity.held == result.points[0].capacity.probed >= 4
     else:
-        assert any("--budget" in reason for reason in result["verdict"]["reasons"])
+        assert any("--budget" in reason for reason in result.verdict.reasons)
 
 
 def test_with_time_enough_the_search_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget="1h")
-    assert result["verdict"]["word"] == "CONFIRMED"
-    assert not any("--budget" in warning for warning in result["warnings"])
+    assert result.verdict.word == "CONFIRMED"
+    assert not any("--budget" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("budget", ["0", "-1s", "soon", "5"])

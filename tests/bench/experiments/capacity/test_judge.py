@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from bench.experiments.capacity.judge import Look, agreed, judge_capacity, outrun, tallies
+from bench.experiments.capacity.result import CapacityPoint
 from bench.experiments.capacity.search import Bracket, Seen
+from tests.doubles.capacity_points import point as capacity_point
 
 HELD, MISSED, SPOILT = Seen.HELD, Seen.MISSED, Seen.SATURATED
 FOUND = Bracket(1000.0, 1020.0, 3, at_least=False)
@@ -38,7 +40,7 @@ def test_a_miss_far_below_what_held_and_a_hold_above_what_missed_are_contradicti
 def test_what_the_generator_spoilt_says_nothing_of_the_servers() -> None:
     looks = [*CLEAN, (1000.0, SPOILT)]
     assert agreed(FOUND, looks) == (FOUND, [])
-    assert (tallies(looks)[1000.0].held, tallies(looks)[1000.0].probes) == (4, 5)
+    assert tallies(looks)[1000.0] == {HELD: 4, SPOILT: 1}
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ def test_no_rate_holds_is_contradicted_by_any_closed_loop_that_kept_the_slo() ->
     assert outrun(Bracket(None, 0.7, 0, at_least=False), [(16, 300.0, True)])
 
 
-def point(status: str, held: int = 4) -> dict[str, Any]:
-    return {"status": status, "reasons": [f"it was {status}"], "capacity": {"low": 1000.0, "held": held}}
+def point(status: str, held: int = 4) -> CapacityPoint:
+    return capacity_point(1000.0, status=status, reasons=[f"it was {status}"], capacity={"held": held})
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,6 @@ def point(status: str, held: int = 4) -> dict[str, Any]:
         ([point("violated")], {"interrupted": True}, "VIOLATED", 130),
     ],
 )
-def test_the_word_over_all_points(points: list[dict[str, Any]], changes: dict[str, Any], word: str, code: int) -> None:
+def test_the_word_over_all_points(points: list[CapacityPoint], changes: dict[str, Any], word: str, code: int) -> None:
     verdict = judge_capacity(points, **changes)
-    assert (verdict["word"], verdict["exit_code"]) == (word, code)
+    assert (verdict.word, verdict.exit_code) == (word, code)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.experiments.capacity import judge as bottleneck
-from bench.experiments.capacity.judge import hot_share, next_limit, uses_of
+from bench.experiments.capacity import probe as bottleneck
+from bench.experiments.capacity.probe import hot_share, next_limit, uses_of
+from bench.scenario import load
+from bench.scenario.quantity import parse_skew
+from tests.bench.whole_run import run_of
 
 SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 
@@ -33,18 +37,18 @@ def result() -> dict[str, Any]:
 
 
 def limit_of(result: dict[str, Any]) -> str | None:
-    return next_limit(uses_of(result)).name
+    return next_limit(uses_of(run_of(result))).name
 
 
 def test_nothing_near_its_limit_is_said(result: dict[str, Any]) -> None:
     assert limit_of(result) is None
-    assert next_limit(uses_of(result)).text.startswith("none found")
+    assert next_limit(uses_of(run_of(result))).text.startswith("none found")
 
 
 def test_server_cpu_is_that_of_the_busiest_instance(result: dict[str, Any]) -> None:
     result["instances"][1]["info"]["cpu_s"] = 9.5  # 950 µs per lease at 1,000/s
     assert limit_of(result) == bottleneck.SERVER
-    assert next_limit(uses_of(result)).text == "#1: 95 % of a core"
+    assert next_limit(uses_of(run_of(result))).text == "#1: 95 % of a core"
 
 
 def test_the_generator_counts_only_when_it_is_busy(result: dict[str, Any]) -> None:
@@ -65,7 +69,7 @@ def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
     result["scenario"]["hold"] = {"kind": "fixed", "ms": 5.0, "sigma": 0.0}
     result["latency_s"]["hold"]["mean"], result["latency_s"]["handoff"]["p50"] = 0.005, 0.001
     result["rate"]["achieved_per_s"] = 160.0
-    limit = next_limit(uses_of(result))
+    limit = next_limit(uses_of(run_of(result)))
     assert limit.name == bottleneck.HOT_KEY
     assert "167/s = 1 ÷ (hold 5.00 ms + hand-off 1.00 ms)" in limit.text
 
@@ -84,17 +88,13 @@ def test_a_write_that_waited_for_fsync_is_a_limit(result: dict[str, Any]) -> Non
 def test_what_nobody_told_is_not_known(result: dict[str, Any]) -> None:
     for instance in result["instances"]:
         instance["info"]["cpu_s"] = None
-    assert uses_of(result)[0].ratio is None
+    assert uses_of(run_of(result))[0].ratio is None
 
 
 @pytest.mark.parametrize(
-    ("scenario", "share"),
-    [
-        ({"resources": 4, "users": 9, "skew": {"kind": "uniform", "value": 0.0}}, 0.25),
-        ({"resources": 4, "users": 2, "skew": {"kind": "own", "value": 0.0}}, 0.5),
-        ({"resources": 4, "users": 9, "skew": {"kind": "hot", "value": 0.9}}, 0.9),
-        ({"resources": 2, "users": 9, "skew": {"kind": "zipf", "value": 1.0}}, 2 / 3),
-    ],
+    ("resources", "users", "skew", "share"),
+    [(4, 9, "uniform", 0.25), (4, 2, "own", 0.5), (4, 9, "hot:0.9", 0.9), (2, 9, "zipf:1", 2 / 3)],
 )
-def test_the_share_of_the_hottest_key(scenario: dict[str, Any], share: float) -> None:
-    assert hot_share(scenario) == pytest.approx(share)
+def test_the_share_of_the_hottest_key(resources: int, users: int, skew: str, share: float) -> None:
+    wanted = load(None, {"resources": str(resources), "users": str(users), "skew": "uniform"})
+    assert hot_share(replace(wanted, skew=parse_skew(skew))) == pytest.approx(share)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.capacity.experiment import CapacityPlan, Point, section_of
-from bench.experiments.capacity.experiment import _Findings as Findings
+from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint, point_of
 from bench.experiments.capacity.probe import callers_for, judge_probe, read_slo
-from bench.experiments.capacity.search import Bracket, Seen
+from bench.experiments.capacity.result import CapacityPoint
+from bench.experiments.capacity.search import Bracket, Seen, Step
 from bench.measure.histogram import Histogram
 from bench.scenario import Delay, Scenario, load
 from tests.bench.whole_run import run_of as whole
@@ -43,7 +43,7 @@ def run_of(fast: int, slow: int = 0, failed: int = 0) -> dict[str, Any]:
 
 
 def seen(result: dict[str, Any], expression: str = "acquire.p99 < 10ms") -> Seen:
-    return judge_probe(100.0, "doubling", whole(result), read_slo([expression])).seen
+    return judge_probe(100.0, Step.DOUBLING, whole(result), read_slo([expression])).seen
 
 
 def test_one_in_a_hundred_may_be_late() -> None:
@@ -83,14 +83,15 @@ def test_every_expression_must_hold() -> None:
     result = run_of(fast=9_990, failed=10)
     result["outcome_shares"]["acquired"] = 0.999
     both = read_slo(["acquire.p99 < 10ms", "acquire.success >= 99.95%"])
-    assert judge_probe(100.0, "doubling", whole(result), both).seen is Seen.MISSED
+    assert judge_probe(100.0, Step.DOUBLING, whole(result), both).seen is Seen.MISSED
 
 
 def test_attainment_has_its_interval() -> None:
-    attained = judge_probe(100.0, "doubling", whole(run_of(fast=9_900, slow=100)), SLO).figures["attainment"]
-    assert attained["rate"] == pytest.approx(0.99)
-    assert attained["low"] == pytest.approx(0.98786, abs=1e-5)  # Wilson, by hand
-    assert attained["high"] == pytest.approx(0.99177, abs=1e-5)
+    attained = judge_probe(100.0, Step.DOUBLING, whole(run_of(fast=9_900, slow=100)), SLO).attainment
+    assert attained is not None
+    assert attained.rate == pytest.approx(0.99)
+    assert attained.low == pytest.approx(0.98786, abs=1e-5)  # Wilson, by hand
+    assert attained.high == pytest.approx(0.99177, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -123,48 +124,41 @@ def test_callers_are_as_many_as_the_rate_needs() -> None:
     assert callers_for(1e6, held, SLO) == 2048
 
 
-def section(bracket: Bracket, target: float | None = None) -> dict[str, Any]:
-    findings = Findings(bracket=bracket)
-    findings.probes = [judge_probe(100.0, "doubling", whole(run_of(fast=10_000)), SLO) for _ in range(4)]
-    plan = CapacityPlan(
-        (Point(scenario(), {}),), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60
-    )
-    return section_of(plan.points[0], findings, plan)
+def found(bracket: Bracket, *runs: tuple[float, Step, dict[str, Any]], target: float | None = None) -> CapacityPoint:
+    """What a point comes to whose search ended with `bracket` after these runs: the rate, why, and what came of it."""
+    probes = runs or ((100.0, Step.DOUBLING, run_of(fast=10_000)),) * 4
+    findings = Findings([judge_probe(rate, step, whole(run), SLO) for rate, step, run in probes], bracket=bracket)
+    point = SweepPoint(scenario(), {})
+    plan = CapacityPlan((point,), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60)
+    return point_of(point, findings, plan)
 
 
-def test_at_least_is_inconclusive() -> None:
-    assert section(Bracket(100.0, 105.0, 3, at_least=True))["status"] == "inconclusive"
-    assert section(Bracket(100.0, 105.0, 3, at_least=False))["status"] == "pass"
+@pytest.mark.parametrize(
+    ("bracket", "status"),
+    [
+        (Bracket(100.0, 105.0, 3, at_least=False), "pass"),
+        (Bracket(100.0, 105.0, 3, at_least=True), "inconclusive"),
+        (Bracket(100.0, 102.0, 2, at_least=False), "inconclusive"),  # not confirmed three times
+        (Bracket(None, 0.7, 0, at_least=False), "fail"),
+    ],
+)
+def test_the_bracket_decides(bracket: Bracket, status: str) -> None:
+    assert found(bracket).status == status
 
 
 def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
-    findings = Findings(bracket=Bracket(100.0, 105.0, 3, at_least=False))
     result = run_of(fast=10_000)
     result["generator"]["cpu_ratio"] = 0.93
-    findings.probes = [judge_probe(100.0, "confirming", whole(result), SLO)]
-    plan = CapacityPlan(
-        (Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60
-    )
-    found = section_of(plan.points[0], findings, plan)
-    assert (found["status"], found["capacity"]["at_least"]) == ("inconclusive", True)
-    assert "give it --processes" in found["reasons"][0]
+    point = found(Bracket(100.0, 105.0, 3, at_least=False), (100.0, Step.CONFIRMING, result))
+    assert (point.status, point.capacity.at_least) == ("inconclusive", True)
+    assert "give it --processes" in point.reasons[0]
 
 
 def test_what_did_not_hold_again_is_no_knee() -> None:
-    findings = Findings(bracket=Bracket(100.0, 200.0, 3, at_least=False))
-    findings.probes = [judge_probe(rate, "bisecting", whole(run_of(fast=10_000)), SLO) for rate in (100.0, 200.0)]
-    plan = CapacityPlan(
-        (Point(scenario(), {}),), SLO, None, None, fixed_users=False, callers=False, seed=1, budget_s=60
-    )
-    assert section_of(plan.points[0], findings, plan)["knee"]["rate_per_s"] == 100.0
-
-
-def test_what_was_not_confirmed_three_times_is_inconclusive() -> None:
-    assert section(Bracket(100.0, 102.0, 2, at_least=False))["status"] == "inconclusive"
-
-
-def test_no_rate_that_holds_is_a_failure() -> None:
-    assert section(Bracket(None, 0.7, 0, at_least=False))["status"] == "fail"
+    held = [(rate, Step.BISECTING, run_of(fast=10_000)) for rate in (100.0, 200.0)]
+    knee = found(Bracket(100.0, 200.0, 3, at_least=False), *held).knee
+    assert knee is not None
+    assert knee.rate_per_s == 100.0
 
 
 @pytest.mark.parametrize(
@@ -176,11 +170,13 @@ def test_no_rate_that_holds_is_a_failure() -> None:
     ],
 )
 def test_a_search_that_was_cut_short_says_what_it_did_not_try(bracket: Bracket, said: str) -> None:
-    found = section(bracket)
-    assert found["status"] == "inconclusive"
-    assert said in found["reasons"][0]
+    point = found(bracket)
+    assert point.status == "inconclusive"
+    assert said in point.reasons[0]
 
 
 def test_headroom_is_the_capacity_beyond_the_target() -> None:
-    assert section(Bracket(100.0, 102.0, 3, at_least=False), 80.0)["headroom"]["ratio"] == pytest.approx(0.25)
-    assert not section(Bracket(100.0, 102.0, 3, at_least=False), 200.0)["headroom"]["kept"]
+    near, far = (found(Bracket(100.0, 102.0, 3, at_least=False), target=target).headroom for target in (80.0, 200.0))
+    assert near is not None
+    assert far is not None
+    assert (near.ratio, near.kept, far.kept) == (pytest.approx(0.25), True, False)

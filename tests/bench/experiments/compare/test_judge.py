@@ -6,25 +6,30 @@ from math import inf, log
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bench.experiments.compare.judge import (
-    Estimate,
+    Shift,
     Sides,
+    combine_thresholds,
     compare_verdict,
     gate_confidence,
     gate_pairs,
     gate_verdict,
     judge_compare,
+    judge_comparison,
     judge_gate,
 )
-from bench.experiments.compare.verdict import combine_thresholds, judge_comparison
+from bench.experiments.compare.result import Exact
 from bench.gates.metric import FOREVER_S, find_metric
+from tests.doubles.compared import compared_run as run
+from tests.doubles.compared import judged, limit
 
 RATE, P50 = find_metric("rate"), find_metric("acquire.p50")
 
 
-def worse(shift: float, low: float, high: float) -> Estimate:
-    return Estimate(log(1 + shift), log(1 + low) if low > -1 else -inf, log(1 + high), 0.98, 24)
+def worse(shift: float, low: float, high: float) -> Shift:
+    return Shift(log(1 + shift), log(1 + low) if low > -1 else -inf, log(1 + high), 0.98, 24)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +72,10 @@ def test_a_lower_rate_and_a_higher_latency_are_both_worse() -> None:
 
 def test_ratios_are_told_as_measured_and_in_order() -> None:
     base = [100.0 + place for place in range(8)]
-    told = judge_gate(RATE, Sides(base, [value / 1.3 for value in base]), 0.1, metrics=2).to_json()
-    assert told["ratio"] == pytest.approx(1 / 1.3)
-    assert told["low"] <= told["ratio"] <= told["high"]
-    assert told["confidence"] == pytest.approx(0.99)
-    assert told["pair_noise_ratio"] == pytest.approx(0, abs=1e-9)
+    told = judge_gate(RATE, Sides(base, [value / 1.3 for value in base]), 0.1, metrics=2)
+    assert (told.low, told.ratio, told.high) == pytest.approx([1 / 1.3] * 3)
+    assert told.confidence == pytest.approx(0.99)
+    assert told.pair_noise_ratio == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -136,29 +140,12 @@ def test_what_is_undecided_for_want_of_samples_is_not_put_down_to_noise() -> Non
 # -- the verdict as a whole --------------------------------------------------------------------------------------------
 
 
-def run(side: int = 0, status: str = "pass", **more: Any) -> dict[str, Any]:
-    return {"side": side, "status": status, "reasons": ["so it was"], "thresholds": [], **more}
-
-
-def metric(verdict: str) -> dict[str, Any]:
-    return {
-        "metric": "rate",
-        "verdict": verdict,
-        "ratio": 0.8,
-        "label": "new",
-        "reason": "why",
-        "higher_is_better": True,
-        "noisy": verdict == "inconclusive",
-        "pairs": 10,
-    }
-
-
 TWO_RUNS = (run(), run(1))
 
 
-def whole(kind: str = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: Any) -> str:
-    found = judge_comparison(kind, runs, [metric(word) for word in metrics], labels=["old", "new"], **more)
-    return str(found["status"])
+def whole(kind: Any = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: Any) -> str:
+    found = judge_comparison(kind, runs, [judged(word) for word in metrics], labels=["old", "new"], **more)
+    return found.status
 
 
 @pytest.mark.parametrize(
@@ -167,15 +154,15 @@ def whole(kind: str = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: A
         ({"metrics": ["pass", "pass"]}, "pass"),
         ({"metrics": ["pass", "inconclusive"]}, "inconclusive"),
         ({"metrics": ["fail", "inconclusive"]}, "fail"),
-        ({"metrics": ["pass"], "exact": {"failures": ["commands per acquire: 10 → 11"]}}, "fail"),
-        ({"metrics": ["pass"], "exact": {"failures": []}}, "pass"),
+        ({"metrics": ["pass"], "exact": Exact(failures=("commands per acquire: 10 → 11",))}, "fail"),
+        ({"metrics": ["pass"], "exact": Exact()}, "pass"),
         ({"metrics": ["pass"], "runs": ()}, "inconclusive"),
         ({"metrics": ["pass"], "runs": (run(), run(1, "invalid"))}, "invalid"),
         ({"metrics": ["fail"], "runs": (run(), run(1, "invalid"))}, "invalid"),
         ({"metrics": ["pass"], "runs": (run(0, "violated"), run(1, "invalid"))}, "violated"),
-        ({"metrics": ["pass"], "thresholds": [{"status": "fail", "expression": "x", "reason": None}]}, "fail"),
+        ({"metrics": ["pass"], "thresholds": [limit("fail")]}, "fail"),
         (
-            {"metrics": ["fail"], "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "y"}]},
+            {"metrics": ["fail"], "thresholds": [limit("inconclusive")]},
             "fail",
         ),
         ({"metrics": ["pass"], "stopped": "no server"}, "inconclusive"),
@@ -202,18 +189,18 @@ def test_the_worst_word_wins(case: dict[str, Any], status: str) -> None:
         (
             {
                 "metrics": ["inconclusive"],
-                "thresholds": [{"status": "inconclusive", "expression": "x", "reason": "nothing was tested"}],
+                "thresholds": [limit("inconclusive")],
             },
             False,
         ),
     ],
 )
 def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: dict[str, Any], noise: bool) -> None:
-    words = [metric(word) for word in case.pop("metrics")]
+    words = [judged(word) for word in case.pop("metrics")]
     runs = case.pop("runs", TWO_RUNS)
-    assert judge_comparison("gate", runs, words, labels=["old", "new"], **case)["only_noise"] is noise
-    starved = [{**word, "noisy": False} for word in words]
-    assert not judge_comparison("gate", runs, starved, labels=["old", "new"], **case)["only_noise"]
+    assert judge_comparison("gate", runs, words, labels=["old", "new"], **case).only_noise is noise
+    starved = [replace(word, noisy=False) for word in words]
+    assert not judge_comparison("gate", runs, starved, labels=["old", "new"], **case).only_noise
 
 
 @pytest.mark.parametrize(
@@ -222,37 +209,29 @@ def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: d
 def test_late_open_loops_prove_no_likeness_but_may_prove_a_difference(verdict: str, status: str) -> None:
     runs = (run(generator="VALID"), run(1, generator=verdict))
     for word, expected in (("pass", status), ("fail", "fail")):
-        entries = [metric(word) | {"unit": "s"}]
-        assert judge_comparison("gate", runs, entries, labels=["old", "new"])["status"] == expected
+        entries = [judged(word, unit="s")]
+        assert judge_comparison("gate", runs, entries, labels=["old", "new"]).status == expected
 
 
 def test_a_candidate_whose_acquires_fail_is_endlessly_slower() -> None:
     base = [0.004 + place / 10_000 for place in range(12)]
     found = judge_gate(find_metric("acquire.p99"), Sides(base, [inf] * 12), 0.1, metrics=1)
     assert found.verdict == "fail"
-    assert found.to_json()["second"] == FOREVER_S
+    assert found.second == FOREVER_S
     assert judge_gate(find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1, metrics=1).verdict == "pass"
 
 
-def limit(status: str, value: float | None, path: str = "latency_s.acquire.p99") -> dict[str, Any]:
-    return {"status": status, "value": value, "path": path, "expression": "x"}
-
-
 def test_of_a_threshold_over_many_runs_the_one_in_the_middle_speaks() -> None:
-    runs = [
-        run(thresholds=[limit("pass", 1.0)]),
-        run(thresholds=[limit("fail", 9.0)]),
-        run(thresholds=[limit("pass", 2.0)]),
-    ]
-    assert combine_thresholds(runs) == [limit("pass", 2.0)]
-    assert combine_thresholds([run(thresholds=[limit("inconclusive", None)]), runs[0], runs[2]])[0]["value"] == 1.0
-    assert (
-        combine_thresholds([run(thresholds=[limit("inconclusive", None)])] * 2 + runs[:1])[0]["status"]
-        == "inconclusive"
+    first, broken, second, unclear = (
+        run(thresholds=(one,))
+        for one in (limit("pass", 1.0), limit("fail", 9.0), limit("pass", 2.0), limit("inconclusive"))
     )
+    assert combine_thresholds([first, broken, second]) == [limit("pass", 2.0)]
+    assert combine_thresholds([unclear, first, second]) == [limit("pass", 1.0)]
+    assert combine_thresholds([unclear, unclear, first]) == [limit("inconclusive")]
 
 
 def test_of_safety_the_worst_run_speaks() -> None:
     path = "safety.service_faults"
-    runs = [run(thresholds=[limit("pass", 0.0, path)])] * 5 + [run(thresholds=[limit("fail", 3.0, path)])]
-    assert combine_thresholds(runs)[0]["value"] == 3.0
+    runs = [run(thresholds=(limit("pass", 0.0, path),))] * 5 + [run(thresholds=(limit("fail", 3.0, path),))]
+    assert combine_thresholds(runs) == [limit("fail", 3.0, path)]

@@ -16,10 +16,11 @@ import pytest
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare import experiment as comparison
 from bench.experiments.compare import pairs
-from bench.experiments.compare.exact import ExactCosts, judge_exact
-from bench.experiments.compare.experiment import Identity, Question, compare_now
+from bench.experiments.compare.costs import ExactCosts, judge_exact
+from bench.experiments.compare.experiment import Question, compare_now
 from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
 from bench.gates.metric import find_metric
+from bench.run.experiment import ExperimentOrder
 from bench.scenario import load
 from bench.scenario.model import Fault
 from bench.topology.faults.kinds import needs_of
@@ -74,7 +75,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 def order(count: int = 6, **changes: Any) -> PairsOrder:
     scenario = load(None, {"duration": "1s"})
     sides = [Side("a", scenario, ("a",)), Side("b", replace(scenario, **changes), ("b",))]
-    return PairsOrder(sides, count, 7, ["lockbench"])
+    return PairsOrder(sides, count, 7)
 
 
 def quiet(_text: str) -> None:
@@ -95,7 +96,7 @@ def test_a_round_goes_there_and_back_in_random_order_with_one_seed(stage: Stage)
     assert {"".join(name for name, _ in turn) for turn in rounds} == {"abba", "baab"}
     assert [{seed for _, seed in turn} for turn in rounds] == [{7 + number} for number in range(20)]
     assert done.finished == 20
-    assert [run["position"] for run in done.runs[:4]] == [0, 1, 2, 3]
+    assert [run.position for run in done.runs[:4]] == [0, 1, 2, 3]
     stage.ran.clear()
     run_pairs(order(20), quiet)
     assert [stage.ran[start : start + 4] for start in range(0, 80, 4)] == rounds, "the seed decides"
@@ -104,8 +105,8 @@ def test_a_round_goes_there_and_back_in_random_order_with_one_seed(stage: Stage)
 def test_a_value_is_the_geometric_mean_of_both_runs(stage: Stage) -> None:
     done = run_pairs(order(3), quiet)  # the stage doubles every other run
     assert done.values(0, RATE) == pytest.approx([100 * 2**0.5] * 3)
-    done.runs[0]["figures"]["rate"] = None
-    assert done.values(done.runs[0]["side"], RATE)[0] is None
+    done.runs[0].figures["rate"] = None
+    assert done.values(done.runs[0].side, RATE)[0] is None
 
 
 def test_sides_with_equal_servers_share_them_and_others_do_not(stage: Stage) -> None:
@@ -126,11 +127,11 @@ def test_an_invalid_round_is_run_again_but_not_for_ever(stage: Stage) -> None:
     stage.statuses = ["invalid", "pass"]
     done = run_pairs(order(), quiet)
     assert (done.repeated, done.finished, len(stage.ran)) == (1, 6, 28)
-    assert {run["status"] for run in done.runs} == {"pass"}
+    assert {run.status for run in done.runs} == {"pass"}
     stage.statuses = ["invalid"]
     done = run_pairs(order(), quiet)
     assert (done.repeated, done.finished) == (3, 6)
-    assert {run["status"] for run in done.runs} == {"invalid"}
+    assert {run.status for run in done.runs} == {"invalid"}
 
 
 def test_ctrl_c_keeps_the_finished_rounds_and_drops_the_torn_one(stage: Stage) -> None:
@@ -156,8 +157,8 @@ def test_what_breaks_later_keeps_the_finished_rounds_and_says_why(stage: Stage) 
 
 
 def asked(stage_order: PairsOrder, folder: Path) -> Any:
-    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, exact=True)
-    return compare_now(question, stage_order, Identity("7f3a", ["lockbench", "gate"], folder, 7), quiet)
+    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, 7, exact=True)
+    return compare_now(ExperimentOrder(question, "7f3a", ["lockbench", "gate"], folder), stage_order, quiet)
 
 
 def test_ctrl_c_while_costs_are_counted_loses_no_pair(
@@ -168,7 +169,7 @@ def test_ctrl_c_while_costs_are_counted_loses_no_pair(
 
     monkeypatch.setattr(comparison, "count_exactly", interrupted)
     done = asked(order(8), tmp_path)
-    assert (done.exit_code, done.result["finished_pairs"], done.result["exact"]) == (130, 8, None)
+    assert (done.exit_code, done.result.finished_pairs, done.result.exact) == (130, 8, None)
     assert done.path is not None
 
 
@@ -178,7 +179,7 @@ def test_one_command_more_fails_though_nothing_got_slower(
     costs = ExactCosts(10, 1295, 45, 2, 0, 5)
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, replace(costs, commands=11)))
     done = asked(order(8), tmp_path)
-    assert (done.exit_code, done.result["verdict"]["reasons"]) == (1, ["commands per acquire: 10 → 11"])
+    assert (done.exit_code, done.result.verdict.reasons) == (1, ("commands per acquire: 10 → 11",))
     (tmp_path / "result.json").unlink()
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
     assert asked(order(8), tmp_path).exit_code == 0, "negative control"

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.experiments.compare.gate import CLOSED, PAIRS
-from bench.experiments.compare.judge import Sides, gate_confidence, judge_gate, paired_shift
-from bench.experiments.compare.verdict import judge_comparison
+from bench.experiments.compare.command import CLOSED, PAIRS
+from bench.experiments.compare.judge import Sides, gate_confidence, judge_comparison, judge_gate, paired_shift
 from bench.gates.metric import Metric, find_metric
+from tests.doubles.compared import compared_run
 
 HERE = Path(__file__).parent
 NOISE = {name: json.loads((HERE / f"noise-{name}.json").read_text("utf-8")) for name in ("busy", "overloaded")}
@@ -27,7 +27,7 @@ WAITS = ("rate", "acquire.p50")  # a lock that only waits longer
 SLOWER = (*WAITS, "cost.client_cpu_us_per_cycle")  # slower code: it works longer
 TOLERANCE = 0.1
 GATES = pytest.mark.parametrize("gates", [100, pytest.param(1_000, marks=pytest.mark.slow)])
-RUNS = [{"side": 0, "status": "pass"}]
+RUNS = [compared_run()]
 
 
 class Gates:
@@ -58,15 +58,12 @@ class Gates:
         return Sides(list(both[:, 0]), list(both[:, 1] * factor))
 
     def _verdict(self, slowdown: float) -> str:
-        drawn = self.draw(PAIRS)
+        drawn = self.draw(PAIRS["gate"])
         entries = [
-            {
-                **judge_gate(metric, self.values(metric, drawn, slowdown), TOLERANCE, metrics=len(JUDGED)).to_json(),
-                "label": "candidate",
-            }
+            judge_gate(metric, self.values(metric, drawn, slowdown), TOLERANCE, metrics=len(JUDGED))
             for metric in JUDGED
         ]
-        return str(judge_comparison("gate", RUNS, entries, labels=["baseline"])["status"])
+        return judge_comparison("gate", RUNS, entries, labels=["baseline"]).status
 
 
 @pytest.mark.parametrize("noise", NOISE)

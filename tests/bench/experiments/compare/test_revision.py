@@ -11,7 +11,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.compare.pairs import Side
-from bench.experiments.compare.revision import PREFIX, checked_out, commit_of, installed
+from bench.experiments.compare.sides import PREFIX, checked_out, commit_of, installed
 from bench.scenario import load
 
 
@@ -99,7 +99,7 @@ def test_a_revision_without_a_package_is_refused(repository: Path) -> None:
 def test_a_library_that_would_not_be_imported_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: something else answers for the package's name, so both sides would be the same code."""
     commit = commit_of("v1", repository)
-    monkeypatch.setattr("bench.experiments.compare.revision._ASK", "print('/usr/lib/python3/mylock/__init__.py')")
+    monkeypatch.setattr("bench.experiments.compare.sides._ASK", "print('/usr/lib/python3/mylock/__init__.py')")
     with pytest.raises(EnvironmentNotReadyError, match="would be imported from"), checked_out(commit, repository):
         pass
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.compare.sides import is_stored, read_given, shortened
+from bench.experiments.compare.sides import is_stored, read_named, shortened
 from bench.experiments.compare.stored import read_series, require_alike, rounds_of
 from bench.gates.metric import find_metric
 from bench.scenario import load
@@ -50,50 +50,54 @@ def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
         read_series(other)
 
 
+def alike(series: list[list[Result]], labels: list[str], variables: tuple[str, ...]) -> list[str]:
+    return require_alike([[run_of(one) for one in results] for results in series], labels, variables)
+
+
 def test_unlike_results_are_refused_naming_every_difference() -> None:
     other = result(users=128, fsync="always")
     with pytest.raises(UsageError) as refusal:
-        require_alike([[result()], [other]], ["a", "b"], ())
+        alike([[result()], [other]], ["a", "b"], ())
     assert "fsync everysec → always" in str(refusal.value)
     assert "users 64 → 128" in str(refusal.value)
     with pytest.raises(UsageError) as refusal:
-        require_alike([[result()], [other]], ["a", "b"], ("fsync",))
+        alike([[result()], [other]], ["a", "b"], ("fsync",))
     assert "users 64 → 128" in str(refusal.value)
     assert "fsync" not in str(refusal.value)
 
 
 def test_the_declared_variable_may_differ_and_is_named() -> None:
     series = [[result()], [result(fsync="always")]]
-    assert require_alike(series, ["a", "b"], ("fsync",)) == ["fsync everysec → always"]
-    assert require_alike([[result()], [result()]], ["a", "b"], ()) == []
+    assert alike(series, ["a", "b"], ("fsync",)) == ["fsync everysec → always"]
+    assert alike([[result()], [result()]], ["a", "b"], ()) == []
     holding = [[result()], [result(hold={"kind": "fixed", "ms": 5.0, "sigma": 0.0})]]
-    assert require_alike(holding, ["a", "b"], ("hold",)) == ["hold.ms 0 → 5"] or SAMPLE["scenario"]["hold"]["ms"]
-    assert require_alike([[result()], [result(ttl_ms=500)]], ["a", "b"], ("ttl",))
+    assert alike(holding, ["a", "b"], ("hold",)) == ["hold.ms 0 → 5"] or SAMPLE["scenario"]["hold"]["ms"]
+    assert alike([[result()], [result(ttl_ms=500)]], ["a", "b"], ("ttl",))
 
 
 def test_another_machine_or_server_is_another_configuration_but_another_commit_is_not() -> None:
     other = result()
     other["environment"] |= {"git_commit": "f" * 40, "git_dirty": True}
-    assert require_alike([[result()], [other]], ["a", "b"], ()) == []
+    assert alike([[result()], [other]], ["a", "b"], ()) == []
     other["environment"]["cpu_model"] = "another"
     with pytest.raises(UsageError, match=r"machine\.cpu_model .* → another"):
-        require_alike([[result()], [other]], ["a", "b"], ())
+        alike([[result()], [other]], ["a", "b"], ())
 
 
 def test_a_difference_is_told_as_one_would_write_it() -> None:
     pause = [{"point": "after-grant", "ms": 0.2, "share": 1.0}]
     series = [[result(pause=[])], [result(pause=pause)]]
-    assert require_alike(series, ["a", "b"], ("pause",)) == ["pause none → after-grant:0.2:1"]
+    assert alike(series, ["a", "b"], ("pause",)) == ["pause none → after-grant:0.2:1"]
 
 
 def test_a_variable_that_is_no_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="option --variable: there is no setting fsnyc; did you mean fsync"):
-        require_alike([[result()], [result()]], ["a", "b"], ("fsnyc",))
+        alike([[result()], [result()]], ["a", "b"], ("fsnyc",))
 
 
 def test_a_series_must_be_of_one_thing() -> None:
     with pytest.raises(UsageError, match="the runs in a are not of one thing: users 64 → 9"):
-        require_alike([[result(), result(users=9)], [result()]], ["a", "b"], ())
+        alike([[result(), result(users=9)], [result()]], ["a", "b"], ())
 
 
 def test_stored_runs_are_values_without_pairs() -> None:
@@ -108,8 +112,8 @@ def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
     store(tmp_path / "run", result())
     words = {"mine.toml": "scenario", "run": "stored"}
     for word, kind in words.items():
-        assert read_given(str(tmp_path / word), tmp_path).kind == kind
-    assert read_given(f"lib:{tmp_path}", tmp_path).kind == "library"
+        assert read_named(str(tmp_path / word), tmp_path).kind == kind
+    assert read_named(f"lib:{tmp_path}", tmp_path).kind == "library"
 
 
 def test_what_is_not_there_is_a_mistake_and_the_nearest_name_is_said(tmp_path: Path) -> None:
@@ -120,13 +124,13 @@ def test_what_is_not_there_is_a_mistake_and_the_nearest_name_is_said(tmp_path: P
              f"lib:{tmp_path}/mine.tmol": "did you mean .*mine.toml"}  # fmt: skip
     for text, said in wrong.items():
         with pytest.raises(UsageError, match=said):
-            read_given(text, tmp_path)
+            read_named(text, tmp_path)
 
 
 def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> None:
     place = store(tmp_path / "run", result())
     (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
-    given = [read_given(str(place), tmp_path), read_given(str(tmp_path / "mine.toml"), tmp_path)]
+    given = [read_named(str(place), tmp_path), read_named(str(tmp_path / "mine.toml"), tmp_path)]
     with pytest.raises(UsageError, match="no fair comparison"):
         is_stored(given)
     assert is_stored(given[:1])

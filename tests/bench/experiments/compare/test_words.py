@@ -11,18 +11,21 @@ from typing import Any
 import jsonschema
 import pytest
 import xmlschema
+from msgspec.structs import replace
 from rich.console import Console
 
-from bench.experiments.compare.exact import ExactCosts, judge_exact, skipped
-from bench.experiments.compare.experiment import Identity, Question, compare_stored
+from bench.experiments.compare.costs import ExactCosts, judge_exact
+from bench.experiments.compare.experiment import Question, compare_stored
+from bench.experiments.compare.result import ComparedVerdict, ComparisonResult, Exact
 from bench.experiments.compare.stored import rounds_of
 from bench.experiments.compare.words import sheet, suite
 from bench.gates.metric import find_metric
 from bench.gates.threshold import read_thresholds
-from bench.measure.result import schema
 from bench.measure.run_result import RunResult
+from bench.measure.section import builtins_of, schema_of
 from bench.report.junit import junit_xml
 from bench.report.sheet import print_sheet, sheet_markdown
+from bench.run.experiment import ExperimentOrder
 from tests.bench.whole_run import run_of
 
 HERE = Path(__file__).parents[2] / "report"
@@ -32,7 +35,7 @@ METRICS = tuple(map(find_metric, ("rate", "acquire.p50")))
 Result = dict[str, Any]
 
 
-def compared(tmp_path: Path, factor: float = 1.0, kind: str = "gate", limits: tuple[str, ...] = ()) -> Result:
+def compared(tmp_path: Path, factor: float = 1.0, kind: Any = "gate", limits: tuple[str, ...] = ()) -> ComparisonResult:
     """A comparison of eight runs a side, the second side slower by `factor`."""
     series: list[list[RunResult]] = [[], []]
     for side, results in enumerate(series):
@@ -43,12 +46,12 @@ def compared(tmp_path: Path, factor: float = 1.0, kind: str = "gate", limits: tu
             result["fleet"]["server"] = None
             result["started_at"] = "2026-11-21T01:00:00Z"
             results.append(run_of(result))
-    question = Question(kind, ["old.toml", "new.toml"], METRICS, (), 0.1)
-    identity = Identity("7f3a90c1", ["lockbench", kind], tmp_path, 1)
-    return compare_stored(question, rounds_of(series, read_thresholds(limits)), identity).result
+    question = Question(kind, ["old.toml", "new.toml"], METRICS, (), 0.1, 1)
+    order = ExperimentOrder(question, "7f3a90c1", ["lockbench", kind], tmp_path)
+    return compare_stored(order, rounds_of(series, read_thresholds(limits))).result
 
 
-def shown(result: Result, width: int = 100) -> str:
+def shown(result: ComparisonResult, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     print_sheet(sheet(result, "results/x/result.json"), console)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -58,15 +61,12 @@ def shown(result: Result, width: int = 100) -> str:
 def test_the_verdict_stands_first_everywhere(tmp_path: Path, factor: float, word: str) -> None:
     result = compared(tmp_path, factor)
     if word == "INCONCLUSIVE":  # an interval that reaches beyond the tolerance, of an effect that may be smaller
-        result["verdict"] = {
-            "status": "inconclusive",
-            "reasons": ["rate: the interval is too wide to tell"],
-            "only_noise": True,
-        }
+        unclear = ComparedVerdict(status="inconclusive", reasons=("rate: the interval is too wide to tell",))
+        result = replace(result, verdict=unclear)
     summary = sheet(result)
     assert shown(result).startswith(f"{word}   new.toml")
     assert sheet_markdown(summary).startswith(f"## {word}: new.toml")
-    jsonschema.Draft202012Validator(schema("comparison")).validate(result)
+    jsonschema.validate(builtins_of(result), schema_of(ComparisonResult, "urn:x"))
 
 
 def test_changes_are_told_as_measured(tmp_path: Path) -> None:
@@ -83,13 +83,12 @@ def test_changes_are_told_as_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: str, factor: float) -> None:
     result = compared(tmp_path, factor, kind, limits=("acquire.p99 < 5s",))
-    result["exact"] = judge_exact(COSTS, COSTS)
-    result["sides"][0]["label"] = "git:a-branch-with-a-long-name (3e2a215aa)"
+    label = "git:a-branch-with-a-long-name (3e2a215aa)"
     widest = {"metric": "acquire.success", "low": 0.408, "high": 2.474, "ratio": 1.248, "verdict": "inconclusive"}
-    result["metrics"] = [
-        {**entry, **widest, "pair_noise_ratio": 0.524, "detectable_ratio": 0.891} for entry in result["metrics"]
-    ]
-    text = shown(result)
+    widest |= {"pair_noise_ratio": 0.524, "detectable_ratio": 0.891}
+    metrics = tuple(replace(entry, **widest) for entry in result.metrics)
+    sides = (replace(result.sides[0], label=label), result.sides[1])
+    text = shown(replace(result, exact=judge_exact(COSTS, COSTS), sides=sides, metrics=metrics))
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
     assert text.count("-59.2 … +147 %") == len(METRICS)
     assert text.count("inconclusive") >= len(METRICS)
@@ -105,18 +104,16 @@ def test_a_comparison_says_better_or_worse(tmp_path: Path) -> None:
 
 def test_exact_costs_are_told_one_by_one(tmp_path: Path) -> None:
     result = compared(tmp_path)
-    result["exact"] = judge_exact(COSTS, ExactCosts(11, 1295, 45, 1, 0, 5))
-    text = " ".join(shown(result).split())
+    exact = judge_exact(COSTS, ExactCosts(11, 1295, 45, 1, 0, 5))
+    text = " ".join(shown(replace(result, exact=exact)).split())
     assert "commands 10 → 11 (more) · round trips 2 → 1 (fewer)" in text
-    assert result["exact"]["failures"] == ["commands per acquire: 10 → 11"]
-    result["exact"] = skipped("there is no server")
-    assert "not counted: there is no server" in shown(result)
+    assert exact.failures == ("commands per acquire: 10 → 11",)
+    assert "not counted: there is no server" in shown(replace(result, exact=Exact(skipped="there is no server")))
 
 
 def test_junit_has_a_case_for_each_thing_judged(tmp_path: Path) -> None:
     result = compared(tmp_path, 1.3, limits=("acquire.p99 < 1us",))
-    result["exact"] = judge_exact(COSTS, COSTS)
-    document = junit_xml(suite(result))
+    document = junit_xml(suite(replace(result, exact=judge_exact(COSTS, COSTS))))
     xmlschema.XMLSchema(str(HERE / "JUnit.xsd")).validate(document)
     for name in ("rate (new.toml)", "acquire.p50 (new.toml)", "acquire.p99 &lt; 1us", "exact costs", '"gate"'):
         assert name in document

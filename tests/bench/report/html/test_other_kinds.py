@@ -4,50 +4,44 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from bench.experiments.capacity.figures import figures as capacity_figures
 from bench.experiments.compare.figures import figures as comparison_figures
+from bench.experiments.compare.result import ComparedSide, ComparedVerdict, ComparisonResult
 from bench.experiments.fsync.figures import figures as fsync_figures
 from bench.experiments.fsync.result import FsyncResult
 from bench.experiments.split_votes.figures import figures as split_votes_figures
+from bench.measure.environment import describe_environment
 from bench.measure.section import typed
 from bench.report.kinds import of_its_kind
-
-
-def probe(rate, p99, seen):
-    slo = [{"expression": "acquire.p99 < 10ms", "limit": 0.01, "value": p99, "kept": seen == "held", "reason": None}]
-    acquire = {"count": 1, "p50": None, "p90": None, "p99": p99, "max": p99 * 2}
-    return {"rate_per_s": rate, "achieved_per_s": rate, "seen": seen, "acquire_s": acquire, "slo": slo}
+from tests.doubles.capacity_points import capacity_result, point, probe
+from tests.doubles.compared import judged
 
 
 def estimate(value):
     return {"value": value, "low": value * 0.9, "high": value * 1.1}
 
 
-@pytest.fixture
-def capacity(safe):
-    scenario = {**safe["scenario"], "targets": []}
-    rates = {1: 900, 4: 3_000, 16: 6_000, 64: 5_000, 256: 2_500}
+LAW = {
+    "rate_of_one": estimate(950.0), "contention": estimate(0.02), "coherency": estimate(0.003),
+    "peak_callers": estimate(18.0), "peak_rate": estimate(6_100.0), "misfit": 0.03,
+}  # fmt: skip
+
+
+def capacity(low=1_000.0, high=1_050.0, **given):
+    rates = {1: 900.0, 4: 3_000.0, 16: 6_000.0, 64: 5_000.0, 256: 2_500.0}
+    acquire = {"count": 1, "mean": 0.001, "p50": 0.001, "p99": 0.002}
     callers = [
-        {"users": users, "achieved_per_s": float(rate), "acquire_s": {"p50": 0.001, "p99": 0.002}}
+        {"users": users, "achieved_per_s": rate, "acquire_s": acquire, "generator_cpu_ratio": 0.1}
         for users, rate in rates.items()
     ]
-    law = {
-        "rate_of_one": estimate(950.0), "contention": estimate(0.02), "coherency": estimate(0.003),
-        "peak_callers": estimate(18.0), "peak_rate": estimate(6_100.0), "misfit": 0.03,
-    }  # fmt: skip
-    point = {
-        "variables": {}, "scenario": scenario,
-        "probes": [probe(1_000.0, 0.004, "held"), probe(2_000.0, 0.03, "missed")],
-        "capacity": {"low": 1_000.0, "high": 1_050.0, "at_least": False}, "knee": {"rate_per_s": 700.0},
-        "callers": callers, "law": law, "no_law": None, "next_limit": {"name": "server CPU"},
-    }  # fmt: skip
-    return {"slo": ["acquire.p99 < 10ms"], "points": [point]}
+    probes = [probe(1_000.0, "held", 0.004), probe(2_000.0, "missed", 0.03)]
+    knee = {"rate_per_s": 700.0, "acquire_s": acquire}
+    usual = {"probes": probes, "knee": knee, "callers": callers, "law": LAW, "no_law": None}
+    return point(low, high, **{**usual, **given})
 
 
-def test_a_capacity_shows_its_bracket_its_knee_and_the_law(capacity):
-    search, callers = capacity_figures(capacity)
+def test_a_capacity_shows_its_bracket_its_knee_and_the_law():
+    search, callers = capacity_figures(capacity_result(capacity()))
     assert search.title.endswith("1,000–1,050 leases/s at acquire.p99 < 10ms; knee at 700/s")
     assert search.svg.count("circle") == 3
     assert 'class="found"' in search.svg
@@ -56,35 +50,35 @@ def test_a_capacity_shows_its_bracket_its_knee_and_the_law(capacity):
     assert callers.svg.count("<circle") == 5
 
 
-def test_a_capacity_without_a_law_says_why(capacity):
-    capacity["points"][0] |= {"law": None, "no_law": "it never turned down"}
-    assert capacity_figures(capacity)[1].title == "6,000 leases/s at most, with 16 callers; it never turned down"
+def test_a_capacity_without_a_law_says_why():
+    result = capacity_result(capacity(law=None, no_law="it never turned down"))
+    assert capacity_figures(result)[1].title == "6,000 leases/s at most, with 16 callers; it never turned down"
 
 
-def test_a_sweep_stands_first_and_names_its_best(capacity):
-    (point,) = capacity["points"]
-    other = {**point, "variables": {"fsync": "always"}, "capacity": {"low": None, "high": None, "at_least": False}}
-    capacity["points"] = [{**point, "variables": {"fsync": "no"}}, other]
-    sweep = capacity_figures(capacity)[0]
+def test_a_sweep_stands_first_and_names_its_best():
+    points = capacity(variables={"fsync": "no"}), capacity(None, None, variables={"fsync": "always"})
+    sweep = capacity_figures(capacity_result(*points))[0]
     assert sweep.title == "Most with fsync=no: 1,000/s"
     assert [row[0] for row in sweep.data.rows] == ["fsync=no", "fsync=always"]
 
 
-def metric(name, ratio, low, high, verdict, role="judged"):
-    return {
-        "side": 1, "role": role, "metric": name, "ratio": ratio, "low": low, "high": high, "verdict": verdict,
-        "higher_is_better": name == "rate",
-    }  # fmt: skip
+def compared(*entries):
+    sides = tuple(ComparedSide(label=label, scenario=None, fleet=None, environment=None) for label in ("old", "new"))
+    return ComparisonResult(
+        id="x", command=(), started_at="", duration_s=1.0, environment=describe_environment(), kind="gate",
+        verdict=ComparedVerdict(status="fail", reasons=()), planned_pairs=10, sides=sides, differs=(),
+        tolerance_ratio=0.1, finished_pairs=10, paired=True, repeated_pairs=0, metrics=entries, exact=None,
+        thresholds=(), runs=(),
+    )  # fmt: skip
 
 
 def test_a_comparison_shows_each_change_with_its_interval():
-    entries = [
-        metric("rate", 0.8, 0.75, 0.85, "fail"),
-        metric("acquire.p99", 1.02, None, None, "inconclusive"),
-        metric("rate", 1.0, 0.9, 1.1, "pass", role="noise"),
-    ]
-    result = {"metrics": entries, "sides": [{"label": "old"}, {"label": "new"}], "tolerance_ratio": 0.1}
-    (figure,) = comparison_figures(result)
+    entries = (
+        judged("fail", ratio=0.8, low=0.75, high=0.85),
+        judged("inconclusive", metric="acquire.p99", unit="s", ratio=1.02, higher_is_better=False),
+        judged("pass", ratio=1.0, low=0.9, high=1.1, role="noise"),
+    )
+    (figure,) = comparison_figures(compared(*entries))
     assert figure.title == "new against old: rate -20.0 % (fail), acquire.p99 +2.0 % (inconclusive)"
     assert "-25.0 % … -15.0 %" in figure.svg
     assert len(re.findall(r'class="line solid', figure.svg)) == 1
@@ -170,8 +164,7 @@ def test_split_votes_stand_beside_the_closed_form(request):
 
 
 def test_a_change_by_a_multiple_is_drawn_on_a_log_scale():
-    result = {"metrics": [metric("acquire.p50", 40.0, 35.0, 50.0, "different")], "tolerance_ratio": None,
-              "sides": [{"label": "a"}, {"label": "b"}]}  # fmt: skip
-    (figure,) = comparison_figures(result)
+    changed = judged("different", metric="acquire.p50", ratio=40.0, low=35.0, high=50.0, higher_is_better=False)
+    (figure,) = comparison_figures(compared(changed))
     assert "second ÷ first (log scale)" in figure.svg
-    assert figure.title == "b against a: acquire.p50 +3900 % (worse)"
+    assert figure.title == "new against old: acquire.p50 +3900 % (worse)"

@@ -1,0 +1,144 @@
+"""The result of `compare` and `gate`: *runs of two sides or more → what differs between them*.
+
+Rules: those of `bench.measure.section`; ratios are the second side over the first, as measured.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from bench.measure.environment import Environment
+from bench.measure.generator import GeneratorWord
+from bench.measure.result import Document
+from bench.measure.run_result import FleetFacts, JudgedThreshold, SafetyWord, Unit
+from bench.measure.section import Amount, Count, Section, Share, says
+from bench.measure.verdict import Status, Verdict
+from bench.scenario import Scenario
+
+Kind = Literal["compare", "gate"]
+
+
+class ComparedSide(Section, frozen=True, kw_only=True):
+    """One of the things compared."""
+
+    label: Annotated[str, says("how it was named")]
+    scenario: Annotated[Scenario | None, says("as in a run's result; null: never run")]
+    fleet: Annotated[FleetFacts | None, says("as in a run's result")]
+    environment: Annotated[Environment | None, says("where it ran")]
+
+
+class Judged(Section, frozen=True, kw_only=True):
+    """One figure of one side against the first."""
+
+    side: Annotated[Count, says("index into sides")] = 1
+    label: Annotated[str, says("of the side")] = ""
+    role: Annotated[
+        Literal["judged", "shown", "noise"],
+        says("judged: the verdict rests on it; noise: the first side run once more (A/A)"),
+    ] = "judged"
+    metric: Annotated[str, says("name of the figure")]
+    unit: Annotated[Unit, says("of first and second")]
+    higher_is_better: Annotated[bool, says("of everything else less is better")]
+    first: Annotated[float | None, says("median of the first side's values")]
+    second: Annotated[float | None, says("median of this side's values")]
+    pairs: Annotated[Count, says("pairs with both values; of stored results: values of the smaller side")]
+    paired: Annotated[bool, says("whether first and second were run in turn")]
+    ratio: Annotated[float | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")] = None
+    low: Annotated[float | None, says("lower end of its exact interval; null: unbounded")] = None
+    high: Annotated[float | None, says("upper end of its exact interval; null: unbounded")] = None
+    confidence: Annotated[Share | None, says("of the interval")] = None
+    pair_noise_ratio: Annotated[float | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
+    detectable_ratio: Annotated[
+        float | None, says("the change that so many pairs with this noise show with 95 % chance")
+    ] = None
+    verdict: Annotated[
+        Literal["pass", "fail", "inconclusive", "different", "same"],
+        says("gate: pass, fail, inconclusive; compare: different, same, inconclusive"),
+    ]
+    reason: Annotated[str | None, says("why it is inconclusive, else null")] = None
+    noisy: Annotated[bool, says("whether it is inconclusive only because the figures vary so much")] = False
+
+
+class ExactRow(Section, frozen=True, kw_only=True):
+    """One cost of both sides, counted."""
+
+    name: Annotated[str, says("what was counted")]
+    first: Annotated[Amount, says("of the first side")]
+    second: Annotated[Amount, says("of the second side")]
+    verdict: Annotated[Literal["same", "more", "fewer"], says("more fails")]
+
+
+class Exact(Section, frozen=True, kw_only=True):
+    """Costs per acquire with its release, counted one by one."""
+
+    rows: Annotated[tuple[ExactRow, ...], says("every cost")] = ()
+    failures: Annotated[tuple[str, ...], says("what grew, in words")] = ()
+    skipped: Annotated[str | None, says("why nothing was counted, else null")] = None
+
+
+class RunSafety(Section, frozen=True, kw_only=True):
+    """Of the section `safety` of a run."""
+
+    verdict: Annotated[SafetyWord, says("of the run")]
+    service_faults: Annotated[Count, says("two leases of one resource at once, or another rule broken")]
+    contested_leases: Annotated[Count, says("leases whose resource somebody else had asked for")]
+    tested_leases: Annotated[Count, says("leases held and asked for meanwhile")] = 0
+
+
+class ComparedRun(Section, frozen=True, kw_only=True):
+    """One finished run of a finished round."""
+
+    side: Annotated[Count, says("index into sides")]
+    pair: Annotated[Count, says("which round; of stored results: which of the place's runs")]
+    position: Annotated[Count, says("place in its round")] = 0
+    id: Annotated[str, says("of the run")]
+    started_at: Annotated[str, says("UTC, ISO 8601")]
+    status: Annotated[Status, says("verdict of the run by itself")]
+    reasons: Annotated[tuple[str, ...], says("why")]
+    generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
+    generator: Annotated[
+        GeneratorWord | None,
+        says("open loop: `generator.verdict` of the run; null in closed loop"),
+    ] = None
+    safety: Annotated[RunSafety, says("whether the lock held")]
+    figures: Annotated[dict[str, float | None], says("by the metric's name, in the units of a run's result")]
+    thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
+
+
+class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
+    """One limit over all runs of a side."""
+
+    label: Annotated[str, says("of the side")]
+
+
+class ComparedVerdict(Verdict, frozen=True, kw_only=True):
+    """One word over all, and what it rests on."""
+
+    only_noise: Annotated[
+        bool,
+        says("inconclusive, and only because figures vary: more pairs or a quieter machine may decide it"),
+    ] = False
+
+
+class ComparisonResult(Document, frozen=True, kw_only=True):
+    """Runs made in turn, or stored ones, one side against another."""
+
+    kind: Annotated[Kind, says("the command")]
+    verdict: Annotated[ComparedVerdict, says("what came out of it, in one word")]
+    planned_pairs: Annotated[Count, says("rounds that were asked for")]
+    sides: Annotated[tuple[ComparedSide, ...], says("what was compared, the one compared with first")]
+    differs: Annotated[tuple[str, ...], says("in what settings the sides differ")]
+    tolerance_ratio: Annotated[Share, says("how much worse is still the same")]
+    finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
+    paired: Annotated[bool, says("whether the sides were run in turn; false: stored results")]
+    repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
+    metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
+    exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
+    thresholds: Annotated[
+        tuple[SideThreshold, ...],
+        says("limits over all runs of a side: the run in the middle speaks, of safety the worst"),
+    ]
+    runs: Annotated[tuple[ComparedRun, ...], says("every run that counts")]
+
+
+RESULT = ComparisonResult

@@ -1,0 +1,57 @@
+"""Points of a capacity's result: whole ones, of which a test says only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.experiments.capacity.result import CapacityPoint, CapacityResult
+from bench.measure.environment import Environment
+from bench.measure.section import typed
+from bench.measure.verdict import Verdict
+from bench.scenario import load
+from tests.bench.whole_run import SAMPLE
+
+ACQUIRE = {"count": 30_000, "mean": 0.001, "p50": 0.0009, "p99": 0.0085, "p999": 0.012, "max": 0.03}
+ATTAINED = {"within": 29_850, "operations": 30_000, "limit_s": 0.01, "rate": 0.995, "low": 0.9941, "high": 0.9958}
+CPU = {"name": "server CPU of one instance", "ratio": 0.97, "text": "#2: 97 % of a core"}
+INSTANCE = {
+    "index": 2, "address": "127.0.0.1:40000", "server": "redis 7.0.15", "state": "up", "cpu_ratio": 0.97,
+    "cpu_us_per_command": 4.1, "reply_p50_s": 0.0003, "reply_p99_s": None, "delayed_fsyncs": 0,
+}  # fmt: skip
+
+
+def probe(rate: float, seen: str = "held", p99: float = 0.0085) -> dict[str, Any]:
+    """One probe as it is stored."""
+    limit = {"expression": "acquire.p99 < 10ms", "limit": 0.01, "value": p99, "kept": seen == "held", "reason": None}
+    return {
+        "rate_per_s": rate, "step": "confirming", "seen": seen, "achieved_per_s": rate, "completed_per_s": rate,
+        "sustained": True, "users": 512, "duration_s": 3.0, "acquire_s": {**ACQUIRE, "p99": p99},
+        "attainment": ATTAINED, "slo": [limit], "uses": [CPU], "instances": [INSTANCE],
+        "generator": {"cpu_ratio": 0.71, "scheduler_lag_p99_s": 0.0, "verdict": "VALID", "reason": None},
+    }  # fmt: skip
+
+
+def point(low: float | None = 11_200.0, high: float | None = 11_480.0, **given: Any) -> CapacityPoint:
+    """A point whose capacity lies between `low` and `high`; `given`: sections of it as they are stored."""
+    capacity = {"low": low, "high": high, "confirmed": 3, "at_least": False, "wanted_confirmations": 3}
+    document = {
+        "variables": {}, "scenario": load(None, {"hold": "5ms", "duration": "3s"}).to_json(),
+        "fleet": SAMPLE["fleet"], "status": "pass", "reasons": [],
+        "attainment": ATTAINED, "knee": {"rate_per_s": 9_500.0, "acquire_s": ACQUIRE},
+        "headroom": {"target_rate_per_s": 5_000.0, "ratio": 1.24, "kept": True},
+        "next_limit": {**{key: CPU[key] for key in ("name", "text")}, "uses": [CPU]},
+        "instances": [INSTANCE], "probes": [probe(low or 1.0)], "callers": [], "law": None,
+        "no_law": "0 points past the peak (at 128 callers), and a fit needs 2", **given,
+        "capacity": {**capacity, **given.get("capacity", {})},
+    }  # fmt: skip
+    return typed(document, CapacityPoint)
+
+
+def capacity_result(*points: CapacityPoint) -> CapacityResult:
+    """The result over these points."""
+    return CapacityResult(
+        id="x", command=("lockbench",), seed=1, started_at="2026-11-21T00:00:00Z", duration_s=100.0,
+        environment=Environment(usable_cores=4, packages={}), slo=("acquire.p99 < 10ms",), target_rate_per_s=None,
+        points=points, warnings=("fsync is cheap here",),
+        verdict=Verdict(status=points[0].status, reasons=points[0].reasons),
+    )  # fmt: skip
