@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules import stage as module
 from bench.recipes.schedules.stage import SHORT_MS, Client, Gate, Stage
@@ -186,3 +187,8 @@ def test_a_victim_that_cannot_come_to_its_point_says_so(stage: Stage) -> None:
     holder.acquire()
     with pytest.raises(EnvironmentNotReadyError, match="did not come to after-grant: it got past: Denied"):
         Victim("set-nx-lua", stage.urls, replace(stage.settings), SHORT_MS, "after-grant")
+
+
+def test_a_victim_whose_servers_are_gone_says_so_instead_of_nothing() -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="did not come to after-grant: .*refused"):
+        Victim("set-nx-lua", ["redis://127.0.0.1:1"], RecipeSettings(), SHORT_MS, "after-grant")
