@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,13 +69,18 @@ class LockRun:
 
     @property
     def p50_s(self) -> float | None:
-        """Median time of an acquire (s); None with fewer than ten samples beyond it."""
-        return self.measured.latency_s.acquire.p50
+        """Median time of an acquire (s), inf where half of them failed; None with fewer than ten samples beyond it."""
+        return self._acquire("p50")
 
     @property
     def p99_s(self) -> float | None:
-        """The time (s) that 99 of 100 acquires do not exceed; None with fewer than ten samples beyond it."""
-        return self.measured.latency_s.acquire.p99
+        """The time (s) that 99 of 100 acquires do not exceed, inf where more failed; None as for `p50_s`."""
+        return self._acquire("p99")
+
+    def _acquire(self, figure: str) -> float | None:
+        from bench.gates.metric import find_metric
+
+        return find_metric(f"acquire.{figure}").value(self.measured)
 
     @property
     def safety(self) -> str:
@@ -207,10 +213,15 @@ class LockBenchmark:
         return LockRun(structs.replace(worst.measured, safety=probe.measured.safety), worst.errors)
 
     def _measure(self, lock: Any, load: OwnLoad) -> LockRun:
+        from bench.errors import InconclusiveError
         from bench.run.own_lock import measure_own_lock
 
+        __tracebackhide__ = True
         self._renew()
-        return LockRun(*measure_own_lock(lock, load))
+        try:
+            return LockRun(*measure_own_lock(lock, load))
+        except InconclusiveError as error:
+            pytest.fail(str(error), pytrace=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -280,7 +291,9 @@ def _sentence(limit: JudgedThreshold) -> str:
 
 def _figures(run: LockRun) -> str:
     times = " ".join(
-        f"{name} {value * 1e3:.2f} ms" for name, value in (("p50", run.p50_s), ("p99", run.p99_s)) if value is not None
+        f"{name} {'∞' if value == inf else f'{value * 1e3:.2f} ms'}"
+        for name, value in (("p50", run.p50_s), ("p99", run.p99_s))
+        if value is not None
     )
     failed = f", errors {dict(run.errors)}" if run.errors else ""
     return f"{run.rate_per_s:,.0f} leases/s, acquire {times or 'too few samples'}, {_safety(run)}{failed}"
