@@ -1,7 +1,7 @@
 """A client that is a process of its own, to be killed: *an order → it stands at a pause point until its end*.
 
-Rules: it acquires; where its gate is closed it says `standing` and waits for its death. What goes wrong is said, too, for
-its parent waits for a word. It also ends with its parent, so none outlives a schedule. Source: bench.topology.child.
+Rules: it acquires; where its gate is closed it says `standing` and waits for its death. What goes wrong is said,
+too, as its parent waits for a word. It ends with its parent, so none outlives a schedule. Source: bench.topology.child.
 """
 
 from __future__ import annotations
