@@ -9,22 +9,14 @@ Source: LATENCY LATEST and LATENCY HISTORY; events aof-fsync-always, aof-write-p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import redis
 
+from bench.measure.run_result import SlowEvent
 from bench.topology.target import Target, parse_targets
 
 TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class SlowEvent:
-    """One kind of event on all instances: seconds (of each instance) in which it was noted, and the longest (ms)."""
-
-    seconds: int
-    max_ms: int
 
 
 class LatencyMonitor:

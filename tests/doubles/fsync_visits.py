@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync import rows as product
-from bench.experiments.fsync.planner import CrashSeen
 from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram
 from bench.measure.section import typed
@@ -24,15 +26,12 @@ def sustained(made: dict[str, Any]) -> bool | None:
     return product.sustained([typed(made, LoadSeen)])
 
 
-def crash_of(*cells: dict[str, Any], **more: Any) -> CrashSeen:
-    """A crash result with these rows."""
-    made = {
-        "id": "c0ffee00",
-        "conditions": {"ttl_ms": 2000},
-        "fleet": {"server": {"name": "redis", "version": "7.0.15"}},
-        "rows": list(cells),
-    }
-    return typed(made | more, CrashSeen)
+def crash_of(*cells: dict[str, Any], groups: Sequence[dict[str, Any]] = ()) -> CrashResult:
+    """A stored crash result, but with these rows and groups."""
+    old = json.loads((Path(__file__).parents[1] / "histories/results/crash.json").read_text("utf-8"))
+    row, group = old["rows"][0], old["groups"][0]
+    made = {"rows": [row | cell for cell in cells], "groups": [group | one for one in groups], "id": "c0ffee00"}
+    return typed(old | made, CrashResult)
 
 
 def load(

@@ -17,7 +17,6 @@ from typing import Self
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
-from bench.measure.section import builtins_of
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
@@ -49,7 +48,7 @@ class CellServers:
         return sum(control.syncs for control in self.controls) if self.controls else None
 
 
-class _Servers:
+class _Lent:
     """Where cells are measured. A context manager: at its end nothing is borrowed any more.
 
     `fleet`: who serves; `identity`: what must be the same when a cut matrix goes on; `warnings`: what qualifies every
@@ -79,7 +78,7 @@ class _Servers:
             raise
 
 
-class OwnServers(_Servers):
+class OwnServers(_Lent):
     """Fleets of our own, one per visit, with their files in `disk` (None: the system's temporary folder)."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
@@ -127,7 +126,7 @@ class OwnServers(_Servers):
             yield CellServers(fleet.urls, True, disk, controls, folders)
 
 
-class UserServers(_Servers):
+class UserServers(_Lent):
     """The user's own servers; at the end their `appendfsync` is what it was."""
 
     def __init__(self, urls: Sequence[str], policies: Sequence[Policy], *, allow_config: bool) -> None:
@@ -136,8 +135,7 @@ class UserServers(_Servers):
         self.facts = inspect(self.urls, allow_missing=True)
         require_reachable(self.facts, "start them, or leave them out")
         require_independent(self.facts)
-        told = tuple(builtins_of(fact) for fact in self.facts)
-        self.fleet = FsyncFleet(started=False, server=None, instances=told)
+        self.fleet = FsyncFleet(started=False, server=None, instances=tuple(self.facts))
         self.identity = ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             self.warnings = (
@@ -188,7 +186,7 @@ class UserServers(_Servers):
         return None
 
 
-Servers = OwnServers | UserServers
+FsyncServers = OwnServers | UserServers
 
 
 def has_waitaof(name: str, version: str) -> bool:

@@ -22,8 +22,8 @@ from bench.scenario.quantity import parse_duration
 from bench.scenario.target import parse_target
 
 if TYPE_CHECKING:
+    from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.plan import FsyncPlan
-    from bench.experiments.fsync.planner import CrashSeen
     from bench.experiments.fsync.result import FsyncCell
 
 Name = TypeVar("Name", bound=str)
@@ -155,14 +155,14 @@ def _target(url: str) -> str:
         raise UsageError(f"option --target: {error}") from None
 
 
-def crash_of(wanted: Path | None) -> CrashSeen | None:
+def crash_of(wanted: Path | None) -> CrashResult | None:
     """The crash result to put beside: the one named, else the newest there is. Raises UsageError for a wrong one."""
-    from bench.experiments.fsync.planner import CrashSeen
+    from bench.experiments.crash.result import CrashResult
     from bench.run.stored import newest_result, result_of_kind
 
     if wanted is not None:
-        return result_of_kind(wanted, "crash", CrashSeen)
-    return newest_result(Path("results"), "crash", CrashSeen)
+        return result_of_kind(wanted, "crash", CrashResult)
+    return newest_result(Path("results"), "crash", CrashResult)
 
 
 @click.command()

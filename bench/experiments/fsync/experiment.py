@@ -20,10 +20,11 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import OwnServers, Servers, UserServers
+from bench.experiments.crash.result import CrashResult
+from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.plan import FsyncPlan
-from bench.experiments.fsync.planner import CrashSeen, plan_page
+from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     FsyncCell,
     FsyncConditions,
@@ -56,7 +57,7 @@ class FsyncMatrix:
     disk: Path | None = None
     targets: tuple[str, ...] = ()
     allow_config: bool = False
-    crash: CrashSeen | None = None
+    crash: CrashResult | None = None
 
 
 def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResult]:
@@ -85,7 +86,7 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
     return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if troubles else done
 
 
-def _put_back(servers: Servers) -> list[str]:
+def _put_back(servers: FsyncServers) -> list[str]:
     """Close the servers; what could not be put back must be said, and nothing measured be lost for it."""
     try:
         servers.close()
@@ -94,7 +95,7 @@ def _put_back(servers: Servers) -> list[str]:
     return []
 
 
-def _servers(order: ExperimentOrder[FsyncMatrix]) -> Servers:
+def _servers(order: ExperimentOrder[FsyncMatrix]) -> FsyncServers:
     matrix = order.plan
     if matrix.targets:
         policies = list(dict.fromkeys(cell.policy for cell in matrix.plan.cells))
@@ -111,7 +112,7 @@ class _Sitting:
     """The visits of one sitting."""
 
     def __init__(
-        self, order: ExperimentOrder[FsyncMatrix], servers: Servers, journal: Journal[VisitSeen], show: Show
+        self, order: ExperimentOrder[FsyncMatrix], servers: FsyncServers, journal: Journal[VisitSeen], show: Show
     ) -> None:
         self._run_id, self._crash, self._plan = order.run_id, order.plan.crash, order.plan.plan
         self._servers, self._journal, self._show = servers, journal, show

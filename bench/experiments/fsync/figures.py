@@ -57,7 +57,7 @@ def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _ChartAxis:
     """An axis of a planner's chart: column, name, unit, what each choice has, and what its scale must hold."""
 
     column: str
@@ -67,9 +67,9 @@ class _Axis:
     least: tuple[float, ...] = ()
 
 
-def _rates(options: Sequence[Option]) -> _Axis:
+def _rates(options: Sequence[Option]) -> _ChartAxis:
     rates = [option.acquired_per_s.median for option in options if option.acquired_per_s]
-    return _Axis("acquired_per_s", "most locks per second (log scale)", "per_s", rates)
+    return _ChartAxis("acquired_per_s", "most locks per second (log scale)", "per_s", rates)
 
 
 def _latency(options: Sequence[Option]) -> Figure | None:
@@ -77,7 +77,7 @@ def _latency(options: Sequence[Option]) -> Figure | None:
     if not known:
         return None
     about = "Planner: p99 at 80 % of each choice's maximum rate against that rate; rings: the load was the limit"
-    y = _Axis("value", "acquire p99 (log scale)", "s", [option.p99_s or 0.0 for option in known])
+    y = _ChartAxis("value", "acquire p99 (log scale)", "s", [option.p99_s or 0.0 for option in known])
     return _planner(("planner-latency", _fastest(options), about), known, _rates(known), y)
 
 
@@ -99,7 +99,7 @@ def _losses(options: Sequence[Option], advice: str) -> Figure | None:
         "Planner: most locks lost in one crash against the maximum rate, both log scale; 0.5 stands for none; rings: "
         "the load was the limit"
     )
-    y = _Axis("value", "locks lost (log scale)", "count", [most or 0.5 for _, most in known], (0.5, 1.0))
+    y = _ChartAxis("value", "locks lost (log scale)", "count", [most or 0.5 for _, most in known], (0.5, 1.0))
     crashed = [option for option, _ in known]
     return _planner(("planner-losses", advice, about), crashed, _rates(crashed), y)
 
@@ -115,13 +115,13 @@ def _grants(options: Sequence[Option]) -> Figure | None:
         f"Planner: leases granted twice in 100 cuts against p99 at 80 % of the maximum, both log scale; {NO_GRANT:g} "
         "stands for none; a choice without a p99 stands in the table alone"
     )
-    x = _Axis("p99_s", "acquire p99 (log scale)", "s", [option.p99_s or 0.0 for option, _ in shown])
+    x = _ChartAxis("p99_s", "acquire p99 (log scale)", "s", [option.p99_s or 0.0 for option, _ in shown])
     per_100 = [value or NO_GRANT for _, value in shown]
-    y = _Axis("value", "granted twice (log scale)", "count", per_100, (NO_GRANT, 1.0))
+    y = _ChartAxis("value", "granted twice (log scale)", "count", per_100, (NO_GRANT, 1.0))
     return _planner(("planner-grants", title, about), [option for option, _ in shown], x, y)
 
 
-def _planner(named: tuple[str, str, str], options: Sequence[Option], across: _Axis, up: _Axis) -> Figure:
+def _planner(named: tuple[str, str, str], options: Sequence[Option], across: _ChartAxis, up: _ChartAxis) -> Figure:
     """A chart of choices. `named`: its name, its title, and what it is about."""
     name, title, about = named
     marks: list[Mark] = []

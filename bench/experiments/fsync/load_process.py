@@ -121,7 +121,7 @@ class _Sent(NamedTuple):
     replies: _Replies
 
 
-class _Connection:
+class _DiskWaiting:
     """One instance, one group of commands at a time."""
 
     def __init__(self, shaken: Connected, counts: Counter[str]) -> None:
@@ -192,7 +192,7 @@ class WaitAofLock:
         """Connect. Raises InstanceError when an instance cannot take part."""
         pool = gevent.get_hub().threadpool
         shaken = [job.get() for job in [pool.spawn(shake, target) for target in targets]]
-        self._instances = [_Connection(one, counts) for one in shaken]
+        self._instances = [_DiskWaiting(one, counts) for one in shaken]
         self._quorum = quorum_of(len(targets))
         self._validity_ns = int((TTL_MS * (1 - DRIFT_FACTOR) - DRIFT_MS) * NS_PER_MS)
         self._prefix = targets[0].key_prefix

@@ -9,7 +9,6 @@ Rules
 - A double grant is counted with clients that trust a restarted instance; a power cut, whole or with a torn tail, is the
   crash that counts. An option is called safe when cuts were made and none led to a double grant.
 - What a policy costs is the whole range over everything measured, because no single ratio is true.
-- Of a crash result only what is used here is read, by name: that question's own types are its own business.
 
 Source: README, "Choosing an fsync policy"; rows.py and the judge of crash for the figures.
 """
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
 from bench.experiments.fsync.result import (
     POLICIES,
     RESTARTS,
@@ -38,8 +38,7 @@ from bench.experiments.fsync.result import (
     Typical,
 )  # fmt: skip
 from bench.experiments.fsync.rows import always_costs, disk_of, find_rows
-from bench.measure.section import Section
-from bench.topology.server import ServerBinary
+from bench.measure.run_result import ServerBinary
 
 POWER_CUTS = ("power-cut", "power-cut-torn")
 RULE_OF_THREE = 3.0
@@ -48,66 +47,7 @@ Rows = Sequence[FsyncRow]
 Key = tuple[int, Policy, Restart | None]
 
 
-class Extent(Section, frozen=True, kw_only=True):
-    """What a crash result says of several cuts; null: nothing was lost, or known."""
-
-    median: float | None
-    max: float | None
-
-
-class CrashGroup(Section, frozen=True, kw_only=True):
-    """Cuts of one kind, whatever margin was kept."""
-
-    instances: int
-    policy: Policy
-    kind: str
-    crashed: int
-    restart: Restart
-    lost_per_cut: Extent
-
-
-class CrashRow(CrashGroup, frozen=True, kw_only=True):
-    """Cuts of one kind, and what they led to for one margin, with or without abstention."""
-
-    abstention: bool
-    cuts: int
-    asked: int
-    lost_window_s: Extent
-    double_grants: int
-    unavailable_s: Extent
-
-
-class CrashConditions(Section, frozen=True, kw_only=True):
-    """Under which it was crashed."""
-
-    ttl_ms: float | None = None
-    locks_per_s: float | None = None
-
-
-class CrashServer(Section, frozen=True, kw_only=True):
-    """What was crashed."""
-
-    name: str
-    version: str
-
-
-class CrashedFleet(Section, frozen=True, kw_only=True):
-    """Whose program was crashed."""
-
-    server: CrashServer | None
-
-
-class CrashSeen(Section, frozen=True, kw_only=True):
-    """What is read of a result of `lockbench crash`."""
-
-    id: str
-    conditions: CrashConditions
-    fleet: CrashedFleet
-    rows: tuple[CrashRow, ...]
-    groups: tuple[CrashGroup, ...] = ()
-
-
-def plan_page(rows: Rows, crash: CrashSeen | None, fsync_id: str, server: ServerBinary | None = None) -> PlannerPage:
+def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: ServerBinary | None = None) -> PlannerPage:
     """The section `planner`: options, costs, disk, and what is advised, in sentences made from these figures.
 
     `server`: the program that was measured, None = not known.
@@ -128,7 +68,7 @@ def plan_page(rows: Rows, crash: CrashSeen | None, fsync_id: str, server: Server
     return msgspec.structs.replace(page, advice=tuple(_advice(page)))
 
 
-def _unlike(measured: ServerBinary | None, crashed: CrashServer | None) -> Iterator[str]:
+def _unlike(measured: ServerBinary | None, crashed: ServerBinary | None) -> Iterator[str]:
     """Speed and losses of unlike servers may stand on one page, but not without a word."""
     names = [f"{one.name} {one.version}" if one else "servers of another kind" for one in (measured, crashed)]
     if names[0] != names[1]:
@@ -161,7 +101,7 @@ def _keys(rows: Rows, cells: Sequence[CrashRow]) -> list[Key]:
     )
 
 
-def _option(rows: Rows, crash: CrashSeen | None, reference: ReferenceLoad | None, key: Key) -> Option:
+def _option(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | None, key: Key) -> Option:
     instances, policy, restart = key
     wanted: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:

@@ -12,15 +12,14 @@ from typing import Annotated, Literal, get_args
 
 from bench.measure.latency import Latency
 from bench.measure.result import Document
+from bench.measure.run_result import InstanceFacts, ServerBinary, SlowEvent, SyncLatency
 from bench.measure.section import Amount, Count, Section, says
-from bench.topology.server import ServerBinary
 
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before
 Rewrite = Literal["off", "on", "on-no-sync"]
 Restart = Literal["at-once", "delayed"]
 LoadName = Literal["max", "50%", "80%"]
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
-ServerFacts = dict[str, str | int | bool | list[str] | None]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
 RESTARTS: tuple[Restart, ...] = get_args(Restart)
@@ -108,19 +107,12 @@ class RewriteSeen(Section, frozen=True, kw_only=True):
     fsyncs: Annotated[int | None, says("of all instances and their children meanwhile")] = None
 
 
-class SlowEvents(Section, frozen=True, kw_only=True):
-    """One kind of event that the servers noted as slow."""
-
-    seconds: Annotated[Count, says("of each instance, in which it was noted")]
-    max_ms: Annotated[Count, says("the longest")]
-
-
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     """What came of a load, with what the servers and the shim counted meanwhile, warm-up and drain included."""
 
     rate_per_s: Annotated[float | None, says("asked for; null in closed loop")]
     fsyncs: Annotated[int | None, says("of all instances")]
-    latency_events: Annotated[dict[str, SlowEvents] | None, says("by event; null when the servers do not watch")]
+    latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
     rewrite: Annotated[RewriteSeen | None, says("null without")]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
     server_cpu_s: Annotated[float | None, says("CPU of all instances")]
@@ -128,20 +120,12 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted")]
 
 
-class DiskSeen(Section, frozen=True, kw_only=True):
-    """fdatasync of 100 appended bytes in the servers' folder before a visit, nothing added."""
-
-    p50_s: Annotated[float, says("median")]
-    p99_s: Annotated[float | None, says("null below 100 writes")]
-    max_s: Annotated[float, says("the longest")]
-
-
 class VisitSeen(Section, frozen=True, kw_only=True):
     """One visit of a cell: a line of the journal."""
 
     repeat: Annotated[Count, says("which one")]
     cell: Annotated[FsyncCell, says("what was visited")]
-    disk: Annotated[DiskSeen | None, says("null where it cannot be measured")]
+    disk: Annotated[SyncLatency | None, says("null where it cannot be measured")]
     loads: Annotated[dict[LoadName, LoadSeen], says("by name")]
 
 
@@ -201,7 +185,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
     busiest_server_ratio: Annotated[Spread | None, says("CPU of the busiest instance, 1 = one core")]
     aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted, all repeats")]
-    latency_events: Annotated[dict[str, SlowEvents] | None, says("by event; null when the servers do not watch")]
+    latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
     rewrite_took_s: Annotated[Spread | None, says("BGREWRITEAOF until the last instance had ended; null without")]
     rewrite_fsyncs_per_s: Annotated[Spread | None, says("of all instances and their children meanwhile")]
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
@@ -332,7 +316,7 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 
     started: Annotated[bool, says("by us")]
     server: Annotated[ServerBinary | None, says("the program; null on the user's servers")]
-    instances: Annotated[tuple[ServerFacts, ...] | None, says("facts of the user's servers; null on our own")]
+    instances: Annotated[tuple[InstanceFacts, ...] | None, says("facts of the user's servers; null on our own")]
 
 
 class FsyncConditions(Section, frozen=True, kw_only=True):

@@ -19,13 +19,11 @@ from bench.experiments.fsync.result import (
     POLICIES,
     AlwaysCost,
     DiskFigures,
-    DiskSeen,
     FsyncCell,
     FsyncRow,
     LoadName,
     LoadProcessFigures,
     LoadSeen,
-    SlowEvents,
     Spread,
     VisitSeen,
     WaitaofCounts,
@@ -33,6 +31,7 @@ from bench.experiments.fsync.result import (
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency
+from bench.measure.run_result import SlowEvent, SyncLatency
 
 BEHIND_SHARE = 0.01
 BEHIND_SIGMAS = 2.0  # of the number of arrivals, which is a Poisson count
@@ -91,7 +90,7 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
     return cell.instances, callers, cell.clients, cell.injected_ms, rewrite, POLICIES.index(cell.policy)
 
 
-def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[DiskSeen | None]) -> FsyncRow:
+def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[SyncLatency | None]) -> FsyncRow:
     histograms = [_histogram(load) for load in loads]
     merged = Histogram.merged(histograms)
     p99s_ns = [histogram.percentile(99) for histogram in histograms]
@@ -144,16 +143,16 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return None if None in known else sum(value for value in known if value is not None)
 
 
-def _events(loads: Loads) -> dict[str, SlowEvents] | None:
+def _events(loads: Loads) -> dict[str, SlowEvent] | None:
     """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do not watch."""
-    found: dict[str, list[SlowEvents]] = {}
+    found: dict[str, list[SlowEvent]] = {}
     for load in loads:
         if load.latency_events is None:
             return None
         for name, event in load.latency_events.items():
             found.setdefault(name, []).append(event)
     return {
-        name: SlowEvents(seconds=sum(one.seconds for one in events), max_ms=max(one.max_ms for one in events))
+        name: SlowEvent(seconds=sum(one.seconds for one in events), max_ms=max(one.max_ms for one in events))
         for name, events in found.items()
     }
 

@@ -30,12 +30,10 @@ from bench.experiments.fsync.cell_servers import CellServers
 from bench.experiments.fsync.load import Generator, Phase
 from bench.experiments.fsync.plan import RATES, FsyncPlan
 from bench.experiments.fsync.result import (
-    DiskSeen,
     FsyncCell,
     LoadName,
     LoadSeen,
     RewriteSeen,
-    SlowEvents,
     VisitSeen,
     WaitaofCounts,
 )  # fmt: skip
@@ -88,9 +86,7 @@ class Visit:
                 loads[name] = self._load(generator, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
         if most.waitaof:
             most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
-        seen = servers.disk
-        disk = DiskSeen(p50_s=seen.p50_s, p99_s=seen.p99_s, max_s=seen.max_s) if seen else None
-        return VisitSeen(repeat=repeat, cell=cell, disk=disk, loads={"max": most, **loads})
+        return VisitSeen(repeat=repeat, cell=cell, disk=servers.disk, loads={"max": most, **loads})
 
     def _load(self, generator: Generator, phase: Phase) -> LoadSeen:
         servers = self.servers
@@ -103,13 +99,11 @@ class Visit:
             rewrite = rewrite_now(servers)
         figures = generator.figures()
         after, fsyncs = info_snapshot(servers.urls), _since(syncs, servers.syncs)
-        events = monitor.events()
-        noted = {name: SlowEvents(seconds=one.seconds, max_ms=one.max_ms) for name, one in (events or {}).items()}
         return LoadSeen(
             **msgspec.structs.asdict(figures),
             rate_per_s=phase.rate_per_s,
             fsyncs=fsyncs,
-            latency_events=None if events is None else noted,
+            latency_events=monitor.events(),
             rewrite=rewrite,
             **servers_did(before, after)._asdict(),
         )

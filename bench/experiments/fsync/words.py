@@ -313,7 +313,7 @@ class Scattered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _Decades:
     """Whole decades around some values, on `cells` places."""
 
     low: int
@@ -321,7 +321,7 @@ class _Axis:
     cells: int
 
     @classmethod
-    def around(cls, values: Sequence[float], cells: int) -> _Axis:
+    def around(cls, values: Sequence[float], cells: int) -> _Decades:
         if not values:
             return cls(0, 1, cells)
         low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -334,8 +334,8 @@ class _Axis:
 
 def scatter(points: Sequence[Scattered], x_name: str, y_name: str, width: int = 46, height: int = 10) -> list[str]:
     """Return the plot with its axes, `width` columns wide and `height` + 4 lines high."""
-    across = _Axis.around([point.x for point in points], width - 9)
-    up = _Axis.around([point.y for point in points if point.y > 0], height - 1)
+    across = _Decades.around([point.x for point in points], width - 9)
+    up = _Decades.around([point.y for point in points if point.y > 0], height - 1)
     grid = [[" "] * across.cells for _ in range(height)]
     for point in points:
         row = grid[height - 1 - (0 if point.y <= 0 else 1 + up.place(point.y))]

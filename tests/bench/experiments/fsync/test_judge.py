@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from bench.experiments.fsync.judge import findings_of, judge_fsync
-from bench.experiments.fsync.result import SlowEvents, Spread
+from bench.experiments.fsync.result import Spread
 from bench.experiments.fsync.rows import always_costs, find_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
+from bench.measure.run_result import SlowEvent
 from tests.doubles.fsync_visits import load, rows_of, sustained, visit
 
 MANY = (256, 16)
@@ -90,7 +91,7 @@ def test_events_of_all_repeats_are_put_together() -> None:
     events = {"fork": {"seconds": 1, "max_ms": 3}}
     worse = {"fork": {"seconds": 2, "max_ms": 9}}
     row = find_rows(rows_of([visit("always", latency_events=events), visit("always", latency_events=worse)]))[0]
-    assert row.latency_events == {"fork": SlowEvents(seconds=3, max_ms=9)}
+    assert row.latency_events == {"fork": SlowEvent(seconds=3, max_ms=9)}
 
 
 def test_a_busy_generator_makes_the_rate_a_lower_bound() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.fsync.planner import CrashSeen, plan_page
+from bench.experiments.crash.result import CrashResult
+from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, PlannerSources, ReferenceLoad, Spread, Typical
 from bench.topology.server import ServerBinary
 from tests.doubles.fsync_visits import crash_of, cut, rows_of, visit
@@ -35,7 +36,7 @@ def cells() -> list[dict[str, Any]]:
     ]
 
 
-def healthy() -> CrashSeen:
+def healthy() -> CrashResult:
     return crash_of(*cells())
 
 
@@ -87,11 +88,6 @@ def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> Non
 def test_where_nothing_is_safe_nothing_is_recommended() -> None:
     page = plan_page(rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2)), "f5")
     assert page.advice[0] == "nothing that was crashed is safe: every policy led to double grants"
-
-
-def test_no_cuts_are_no_safety() -> None:
-    page = plan_page(rows(), crash_of(cut("always", "at-once", cuts=0)), "f5")
-    assert not option(page, 3, "always", "at-once").is_safe
 
 
 def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:

@@ -39,7 +39,7 @@ def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
         rows=tuple(rows),
         costs=tuple(always_costs(rows)),
         findings=tuple(findings),
-        planner=plan_page(rows, crash_of(*cells, fleet={"server": None}) if crash else None, "f5f5f5f5"),
+        planner=plan_page(rows, crash_of(*cells) if crash else None, "f5f5f5f5"),
         warnings=(),
         verdict=judge_fsync(findings, rows, planned=6, done=6),
     )
