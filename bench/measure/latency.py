@@ -13,6 +13,7 @@ Source: HdrHistogram, for the percentiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any, Literal, cast
 
@@ -145,6 +146,14 @@ def _handoffs(records: Records, timeline: Timeline, window: Window) -> Values:
     returned = np.sort(timeline.keys(records["resource"], records["ended_ns"]))
     waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(returned, at_release, "right")
     return np.asarray((granted[1:] - sent[:-1])[pairs][waiting > 0])
+
+
+@dataclass(frozen=True, slots=True)
+class SlowEvent:
+    """One kind of event that servers noted as slow, on all instances."""
+
+    seconds: Annotated[Count, says("of each instance, in which it was noted")]
+    max_ms: Annotated[Count, says("the longest")]
 
 
 def block(histogram: Histogram, unit_ns: float = 1e9) -> dict[str, Any]:

@@ -246,14 +246,6 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class SlowEvent:
-    """One kind of event on all instances."""
-
-    seconds: Annotated[Count, says("of each instance, in which it was noted")]
-    max_ms: Annotated[Count, says("the longest")]
-
-
-@dataclass(frozen=True, slots=True)
 class InfoDelta(Readable):
     """What an instance did between two looks at its INFO."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from bench.measure.run_result import SlowEvent
+from bench.measure.latency import SlowEvent
 from bench.topology.target import Target, parse_targets
 
 TIMEOUT_S = 2.0

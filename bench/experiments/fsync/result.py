@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Iterable
 from typing import Annotated, Literal, get_args
 
-from bench.measure.latency import Latency
+from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
-from bench.measure.run_result import InstanceFacts, ServerBinary, SlowEvent, SyncLatency
+from bench.measure.run_result import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.section import Amount, Count, Section, says
 
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before

@@ -30,8 +30,8 @@ from bench.experiments.fsync.result import (
 )  # fmt: skip
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.measure.histogram import Histogram
-from bench.measure.latency import Latency
-from bench.measure.run_result import SlowEvent, SyncLatency
+from bench.measure.latency import Latency, SlowEvent
+from bench.measure.run_result import SyncLatency
 
 BEHIND_SHARE = 0.01
 BEHIND_SIGMAS = 2.0  # of the number of arrivals, which is a Poisson count
