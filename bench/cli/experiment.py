@@ -93,7 +93,6 @@ def measured(
     cut before there was anything to show.
     """
     from bench.cli.folder import matrix_folder, result_folder
-    from bench.cli.part_line import PartLine
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
     from lockcore.mask import masked_command
@@ -149,3 +148,26 @@ def each(option: str, text: str | None, parse: Callable[[str], Value]) -> tuple[
         return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
     except ValueError as error:
         raise UsageError(f"option --{option}: {error}") from None
+
+
+class PartLine:
+    """What is done now, on stderr: redrawn in place on a terminal, elsewhere one line per part; nothing when quiet.
+
+    Shows sentences like `schedule: row 3 of 64`; what stands before the colon is the part."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._redraws, self._part = quiet, sys.stderr.isatty(), ""
+
+    def __call__(self, text: str) -> None:
+        """Show `text`."""
+        part = text.partition(":")[0]
+        if self._quiet or (part == self._part and not self._redraws):
+            return
+        self._part = part
+        begin, end = ("\r\x1b[2K", "") if self._redraws else ("", "\n")
+        print(f"{begin}{text}", end=end, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Give the line back."""
+        if self._redraws and self._part:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from bench.telemetry.instances import FSYNCS
 from bench.telemetry.run import Run, address_of, policy_of
 from bench.telemetry.settings import settings_of
 from bench.topology.faults.site import Site
-from bench.topology.info_watch import InfoWatch
+from bench.topology.probe import InfoWatch
 from lockcore.clock import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -13,16 +13,19 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.scenario.model import Fault
 from bench.scenario.target import parse_target
 from bench.topology.disk import fdatasync_latency
-from bench.topology.faults.possible import why_not_here
+from bench.topology.faults.injection import Injection
+from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
+from bench.topology.faults.site import Site
 from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary, found_servers
@@ -38,6 +41,12 @@ _DESCRIPTORS = 1024
 _MEMORY_BYTES = 1 << 30
 _UNREAL_S = 300e-6
 _PROGRAM = "#include <time.h>\nint probe(void) { struct timespec t; return clock_gettime(CLOCK_MONOTONIC, &t); }\n"
+_EXAMPLES: Mapping[str, Mapping[str, object]] = {
+    "proxy": {"delay": "5ms"},
+    "clock-jump": {"by": "5s"},
+    "clock-rate": {"rate": 1.1},
+    "client-pause": {"mode": "write"},
+}
 
 
 class Status(StrEnum):
@@ -254,3 +263,27 @@ def examine_target(url: str) -> tuple[Fact, ...]:
         Fact("flushes", "told", Status.OK) if hello.tells else Fact("flushes", "not told", Status.LIMITED, _ASKED),
         Fact("release", dialect.release_command, Status.OK),
     )
+
+
+def why_not_here(server: ServerBinary) -> dict[str, str | None]:
+    """Every kind of fault with the reason why this machine cannot inject it into `server`, or None if it can.
+
+    Takes about 0.2 s. Raises EnvironmentNotReadyError when the server does not even start.
+    """
+    orders = read_faults(
+        Fault(kind, 0.0, 1000.0 if kind == "loading" else None, ("instance:0",), "fixed", _EXAMPLES.get(kind, {}))
+        for kind in KINDS
+    )
+    with (
+        Site(needs_of(orders)) as site,
+        start_fleet(1, server=server, environment=site.environment, config=site.config(server)) as fleet,
+    ):
+        site.attach(fleet)
+        return {order.kind: _why_not(injection(site, order)) for order in orders}
+
+
+def _why_not(fault: Injection) -> str | None:
+    try:
+        return fault.why_not()
+    except BenchError as error:
+        return str(error)

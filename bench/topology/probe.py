@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
-from bench.errors import EnvironmentNotReadyError, secrets
+from bench.errors import BenchError, EnvironmentNotReadyError, secrets
 from bench.measure.run_result import InfoDelta as InfoDelta  # noqa: PLC0414 - importers change one by one
 from bench.measure.run_result import InstanceFacts as InstanceFacts  # noqa: PLC0414 - importers change one by one
 from bench.measure.section import Count, says
@@ -101,6 +102,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 TIMEOUT_S = 2.0
+EVERY_S = 2.0  # between two looks of InfoWatch
 _KEYS_PER_COMMAND = 500
 _MOST_THREADS = 32
 _Answer = TypeVar("_Answer")
@@ -297,3 +299,41 @@ def _chunks(names: Iterable[str], size: int) -> Iterable[list[str]]:
     remaining = iter(names)
     while chunk := list(islice(remaining, size)):
         yield chunk
+
+
+class InfoWatch:
+    """INFO of all instances every other second, asked in a thread of its own.
+
+    `infos`: by instance, None for one that does not answer, in the order of `urls`; empty before the first answers.
+    `also(index)`: what is known besides of an instance that answered.
+    """
+
+    def __init__(self, urls: Sequence[str], also: Callable[[int], Mapping[str, Any]] | None = None) -> None:
+        self._urls, self._also = urls, also
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask_on, name="info", daemon=True)
+        self.infos: Sequence[Mapping[str, Any] | None] = ()
+
+    def start(self) -> None:
+        """Ask from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask once more, and no more."""
+        if self._thread.is_alive():
+            self._stop.set()
+            self._thread.join()
+            self._ask()
+
+    def _ask_on(self) -> None:
+        while not self._stop.is_set():
+            self._ask()
+            self._stop.wait(EVERY_S)
+
+    def _ask(self) -> None:
+        with contextlib.suppress(BenchError, OSError):
+            snapshots = info_snapshot(self._urls)
+            self.infos = tuple(self._completed(index, one.values) for index, one in enumerate(snapshots))
+
+    def _completed(self, index: int, values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        return values if values is None or self._also is None else {**values, **self._also(index)}

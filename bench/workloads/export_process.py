@@ -15,8 +15,7 @@ from bench.telemetry.exporter import Sources, open_exporter
 from bench.telemetry.run import Run, address_of, policy_of
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.child import orders
-from bench.topology.info_watch import InfoWatch
-from bench.topology.probe import inspect
+from bench.topology.probe import InfoWatch, inspect
 from bench.workloads.export import FINISH, ExportOrder
 
 

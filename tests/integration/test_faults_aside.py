@@ -14,9 +14,9 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.scenario.model import Fault
+from bench.topology.doctor import why_not_here
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, read_faults
-from bench.topology.faults.possible import why_not_here
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, found_servers
@@ -101,7 +101,7 @@ def test_without_nft_dropping_is_skipped_with_that_reason(monkeypatch: pytest.Mo
         site.attach(fleet)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "it needs root and nftables: nft cannot be run" in str(fault(site, "drop").why_not())
+        assert "it needs root and nftables: nft cannot be started" in str(fault(site, "drop").why_not())
 
 
 def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(

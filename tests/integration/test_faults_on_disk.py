@@ -15,7 +15,7 @@ from bench.topology.faults.power_cut import cut_power
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, Instance, start_fleet
 from bench.topology.server import ServerBinary, found_servers
-from bench.topology.shim.preload import IGNORED
+from bench.topology.shim.build import IGNORED
 
 pytestmark = pytest.mark.integration
 SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]

@@ -22,9 +22,8 @@ from bench.experiments.crash.result import Compared, CrossCheck, Policy
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.loop_disk import LoopDisk
 from bench.topology.server import ServerBinary
-from bench.topology.shim.build import shim_library
+from bench.topology.shim.build import LIBRARY_FILE, shim_library
 from bench.topology.shim.control import Control
-from bench.topology.shim.preload import LIBRARY_FILE
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 COMPARED: tuple[Policy, ...] = ("no", "everysec", "always")

@@ -7,8 +7,6 @@ Source: Redis 7.0's mstime; the drift term of the Redlock text.
 
 import contextlib
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.topology.faults.injection import Injection
@@ -23,10 +21,7 @@ _NOTICE_S = 2.0
 class _ClockFault(Injection):
     """A fault of the wall clock."""
 
-    @classmethod
-    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """The shim."""
-        return frozenset({Need.SHIM})
+    always_needs = frozenset({Need.SHIM})
 
 
 class ClockJump(_ClockFault):
@@ -44,7 +39,7 @@ class ClockJump(_ClockFault):
             self._jump(-1)
 
     def _jump(self, sign: int) -> None:
-        by_ns = sign * int(self.order.params["by"] * NS_PER_MS)
+        by_ns = sign * int(self.order.params.number("by") * NS_PER_MS)
         control = self.site.control(self.index)
         control.shift_clock(by_ns)
         deadline_s = time.monotonic() + _NOTICE_S
@@ -68,7 +63,7 @@ class ClockRate(_ClockFault):
 
     def begin(self) -> None:
         """Run wrong."""
-        self.site.control(self.index).set_clock_rate(self.order.params["rate"])
+        self.site.control(self.index).set_clock_rate(self.order.params.number("rate"))
 
     def end(self) -> None:
         """Run true."""

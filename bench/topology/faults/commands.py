@@ -1,17 +1,13 @@
-"""What a server does to its clients when it is told to: client-pause, client-kill, script-flush, readonly.
+"""What a server does to its clients when it is told to: client-pause, client-kill, script-flush.
 
-Rules: the commands go to the instance itself, past any proxy. Source: CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH and
-REPLICAOF of Redis 7.0 and Valkey 9.1.
+Rules: the commands go to the instance itself, past any proxy. Source: CLIENT PAUSE, CLIENT KILL and SCRIPT FLUSH of
+Redis 7.0 and Valkey 9.1.
 """
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
-from bench.topology.faults.injection import FaultOrder, Injection, Moment
-from bench.topology.faults.params import Param, choice
-from bench.topology.faults.site import Site
-from bench.topology.ports import HOST, KeptPort
+from bench.topology.faults.injection import Injection, Moment
+from bench.topology.faults.params import Param, Params, choice
 
 _DAY_MS = 86_400_000
 
@@ -23,7 +19,7 @@ class ClientPause(Injection):
     _until_s = 0.0
 
     @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """As said; a pause of everything must be bounded beforehand."""
         if for_ms is None and params["mode"] == "all":
             raise ValueError("mode all cannot be undone early by any command; say `for` how long, or take mode write")
@@ -33,7 +29,7 @@ class ClientPause(Injection):
         """Pause."""
         lasts_ms = round(self.order.lasts_ms) if self.order.lasts_ms is not None else _DAY_MS
         self._until_s = time.monotonic() + lasts_ms / 1000
-        self.site.command(self.index, "CLIENT", "PAUSE", lasts_ms, self.order.params["mode"].upper())
+        self.site.command(self.index, "CLIENT", "PAUSE", lasts_ms, self.order.params.word("mode").upper())
 
     def end(self) -> None:
         """Let writes go on; a pause of everything ends by itself, or, if that is too early, by a restart."""
@@ -59,24 +55,3 @@ class ScriptFlush(Moment):
     def begin(self) -> None:
         """Forget all scripts."""
         self.site.command(self.index, "SCRIPT", "FLUSH", "SYNC")
-
-
-class ReadOnly(Injection):
-    """REPLICAOF a master that nobody reaches: reads go on, writes are answered -READONLY, keys stay."""
-
-    def __init__(self, site: Site, order: FaultOrder) -> None:
-        super().__init__(site, order)
-        self._nobody: KeptPort | None = None
-
-    def begin(self) -> None:
-        """Become a replica."""
-        self._nobody = KeptPort()
-        self.site.command(self.index, "REPLICAOF", HOST, self._nobody.number)
-
-    def end(self) -> None:
-        """Be a primary again."""
-        try:
-            self.site.command(self.index, "REPLICAOF", "NO", "ONE")
-        finally:
-            if self._nobody is not None:
-                self._nobody.release()

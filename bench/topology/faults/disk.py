@@ -30,10 +30,7 @@ def _appends_again(info: Mapping[str, Any]) -> bool:
 class _SyncFault(Injection):
     """A fault of fsync."""
 
-    @classmethod
-    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """The shim."""
-        return frozenset({Need.SHIM})
+    always_needs = frozenset({Need.SHIM})
 
     def why_not(self) -> str | None:
         """It needs a server that syncs."""
@@ -57,7 +54,7 @@ class FsyncLatency(_SyncFault):
 
     def begin(self) -> None:
         """Be slow."""
-        self.site.control(self.index).set_sync_delay(round(self.order.params["delay"] * NS_PER_MS))
+        self.site.control(self.index).set_sync_delay(round(self.order.params.number("delay") * NS_PER_MS))
 
     def end(self) -> None:
         """Be as fast as the disk."""
@@ -71,7 +68,7 @@ class FsyncError(_SyncFault):
 
     def begin(self) -> None:
         """Fail."""
-        self.site.control(self.index).set_sync_error(self.order.params["error"])
+        self.site.control(self.index).set_sync_error(int(self.order.params.number("error")))
 
     def end(self) -> None:
         """Work again, and see that the server takes writes."""
@@ -100,10 +97,7 @@ class FsyncError(_SyncFault):
 class DiskFull(_SyncFault):
     """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends."""
 
-    @classmethod
-    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """A disk that can be made full."""
-        return frozenset({Need.MEMORY_DISK})
+    always_needs = frozenset({Need.MEMORY_DISK})
 
     def why_not(self) -> str | None:
         """It needs a server that writes."""

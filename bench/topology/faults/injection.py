@@ -8,9 +8,9 @@ lockbench started. `end` is called after every `begin`, also one that failed hal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from bench.topology.faults.params import Param
+from bench.topology.faults.params import Param, Params
 from bench.topology.faults.site import Need, Site
 
 
@@ -25,8 +25,8 @@ class FaultOrder:
     index: int
     at_ms: float = 0.0
     lasts_ms: float | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
-    written: Mapping[str, Any] = field(default_factory=dict)
+    params: Params = field(default_factory=Params)
+    written: Mapping[str, object] = field(default_factory=dict)
     phase: str = "fixed"
     seed: str = "0"
 
@@ -40,20 +40,21 @@ class Injection(ABC):
     """What every kind of fault is."""
 
     params: ClassVar[Sequence[Param]] = ()
+    always_needs: ClassVar[frozenset[Need]] = frozenset()
 
     def __init__(self, site: Site, order: FaultOrder) -> None:
         self.site = site
         self.order = order
         self.index = order.index
-        self.detail: dict[str, Any] = {}
+        self.detail: dict[str, object] = {}
 
     @classmethod
-    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+    def needs(cls, params: Params) -> frozenset[Need]:
         """What must be prepared for it, given its resolved params."""
-        return frozenset()
+        return cls.always_needs
 
     @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """How long it lasts when a scenario says `for_ms`. Raises ValueError when the two do not go together."""
         return for_ms
 
@@ -77,7 +78,7 @@ class Moment(Injection):
     """A fault that happens at once and leaves nothing to undo."""
 
     @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """No time at all."""
         if for_ms is not None:
             raise ValueError("it happens at once; take `for` out")
@@ -91,8 +92,8 @@ class Delayed(Injection):
     """A fault whose own param `delay` says how long it lasts."""
 
     @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """As long as the delay."""
         if for_ms is not None:
             raise ValueError("it lasts as long as its param `delay` says; take `for` out")
-        return float(params["delay"])
+        return params.number("delay")

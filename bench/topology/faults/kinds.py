@@ -12,23 +12,21 @@ from itertools import chain
 from bench.errors import UsageError
 from bench.scenario.model import Fault
 from bench.topology.faults.clock import ClockJump, ClockRate
-from bench.topology.faults.commands import ClientKill, ClientPause, ReadOnly, ScriptFlush
+from bench.topology.faults.commands import ClientKill, ClientPause, ScriptFlush
 from bench.topology.faults.disk import DiskFull, FsyncError, FsyncLatency
 from bench.topology.faults.injection import FaultOrder, Injection
-from bench.topology.faults.loading import Loading
-from bench.topology.faults.memory import MaxMemory
-from bench.topology.faults.misconf import Misconf
 from bench.topology.faults.network import Drop, ProxyFault
 from bench.topology.faults.params import read_params
 from bench.topology.faults.power_cut import PowerCut
 from bench.topology.faults.processes import KillInstance, KillWorker, RestartInstance, StopInstance, StopWorker
+from bench.topology.faults.refusals import Loading, MaxMemory, Misconf, ReadOnly
 from bench.topology.faults.site import Need, Site
 
 PHASE_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """One kind: the class for an instance, and for a load worker if it can strike one."""
 
     name: str
@@ -44,27 +42,27 @@ class Kind:
         return self.worker
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FaultKind] = {
     kind.name: kind
     for kind in (
-        Kind("kill", KillInstance, KillWorker),
-        Kind("stop", StopInstance, StopWorker),
-        Kind("restart", RestartInstance),
-        Kind("proxy", ProxyFault),
-        Kind("client-pause", ClientPause),
-        Kind("client-kill", ClientKill),
-        Kind("script-flush", ScriptFlush),
-        Kind("maxmemory", MaxMemory),
-        Kind("readonly", ReadOnly),
-        Kind("loading", Loading),
-        Kind("misconf", Misconf),
-        Kind("fsync-latency", FsyncLatency),
-        Kind("fsync-error", FsyncError),
-        Kind("clock-jump", ClockJump),
-        Kind("clock-rate", ClockRate),
-        Kind("power-cut", PowerCut),
-        Kind("drop", Drop),
-        Kind("disk-full", DiskFull),
+        FaultKind("kill", KillInstance, KillWorker),
+        FaultKind("stop", StopInstance, StopWorker),
+        FaultKind("restart", RestartInstance),
+        FaultKind("proxy", ProxyFault),
+        FaultKind("client-pause", ClientPause),
+        FaultKind("client-kill", ClientKill),
+        FaultKind("script-flush", ScriptFlush),
+        FaultKind("maxmemory", MaxMemory),
+        FaultKind("readonly", ReadOnly),
+        FaultKind("loading", Loading),
+        FaultKind("misconf", Misconf),
+        FaultKind("fsync-latency", FsyncLatency),
+        FaultKind("fsync-error", FsyncError),
+        FaultKind("clock-jump", ClockJump),
+        FaultKind("clock-rate", ClockRate),
+        FaultKind("power-cut", PowerCut),
+        FaultKind("drop", Drop),
+        FaultKind("disk-full", DiskFull),
     )
 }
 

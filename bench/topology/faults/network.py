@@ -7,14 +7,12 @@ what the instance answers. Source: nft(8), `flags owner`.
 
 import os
 import secrets
-from collections.abc import Mapping
-from typing import Any
 
 from bench.errors import BenchError
 from bench.topology.child import Leash
-from bench.topology.faults.injection import FaultOrder, Injection
-from bench.topology.faults.params import NS_PER_MS, Param, choice, duration
-from bench.topology.faults.site import Need, Site
+from bench.topology.faults.injection import Injection
+from bench.topology.faults.params import NS_PER_MS, Param, Params, choice, duration
+from bench.topology.faults.site import Need
 from bench.topology.proxy import CLEAR, Shape
 
 _DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
@@ -34,15 +32,12 @@ class ProxyFault(Injection):
         _DIRECTION,
     )
 
-    @classmethod
-    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """A proxy before every instance."""
-        return frozenset({Need.PROXY})
+    always_needs = frozenset({Need.PROXY})
 
     @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, Any]) -> float | None:
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """As said; the params must go together."""
-        late = params["delay"] + params["jitter"] > 0
+        late = params.number("delay") + params.number("jitter") > 0
         if late != (params["mode"] == "delay"):
             raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
         if params["mode"] == "reset" and params["direction"] != "both":
@@ -59,12 +54,14 @@ class ProxyFault(Injection):
 
     def _shape(self) -> Shape:
         params = self.order.params
-        directions = _DIRECTIONS[params["direction"]]
+        directions = _DIRECTIONS[params.word("direction")]
         if params["mode"] == "reset":
             return Shape(reset=True)
         if params["mode"] == "black-hole":
             return Shape(held=directions)
-        return Shape(round(params["delay"] * NS_PER_MS), round(params["jitter"] * NS_PER_MS), slow=directions)
+        return Shape(
+            round(params.number("delay") * NS_PER_MS), round(params.number("jitter") * NS_PER_MS), slow=directions
+        )
 
 
 class Drop(Injection):
@@ -72,9 +69,7 @@ class Drop(Injection):
 
     params = (_DIRECTION,)
 
-    def __init__(self, site: Site, order: FaultOrder) -> None:
-        super().__init__(site, order)
-        self._rules: Leash | None = None
+    _rules: Leash | None = None
 
     def why_not(self) -> str | None:
         """It needs root and nft: tried with a table that drops nothing."""
@@ -93,7 +88,7 @@ class Drop(Injection):
         """Lose packets."""
         port = self.site.fleet.instances[self.index].port
         ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
-        self._rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params["direction"]]])
+        self._rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params.word("direction")]])
 
     def end(self) -> None:
         """Lose none."""

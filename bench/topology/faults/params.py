@@ -7,12 +7,24 @@ nearest valid name. Every refusal is a ValueError, to which the reader of faults
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bench.scenario.quantity import duration_text, nearest, parse_duration
 
 NS_PER_MS = 1_000_000
-Parse = Callable[[object], Any]
+Value = float | str | bool
+Parse = Callable[[object], Value]
+
+
+class Params(dict[str, Value]):
+    """The resolved params of a fault, each asked for as what its table says it is."""
+
+    def number(self, name: str) -> float:
+        """A number, or a time in milliseconds."""
+        return float(self[name])
+
+    def word(self, name: str) -> str:
+        """One of its words."""
+        return str(self[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +37,14 @@ class Param:
     help: str
 
 
-def read_params(table: Sequence[Param], given: Mapping[str, object]) -> dict[str, Any]:
+def read_params(table: Sequence[Param], given: Mapping[str, object]) -> Params:
     """Return every param of the table with its value, the defaults filled in. Raises ValueError."""
     names = [param.name for param in table]
     for name in given:
         if name not in names:
             known = f"it has {', '.join(names)}" if names else "it has none"
             raise ValueError(f"there is no param {name!r} ({known}){nearest(name, names)}")
-    values = {}
+    values = Params()
     for param in table:
         raw = given.get(param.name, param.default)
         if raw is None:
@@ -102,4 +114,4 @@ def flag(raw: object) -> bool:
 def error_number(*names: str) -> Parse:
     """The errno of a name such as "EIO"."""
     named = choice(*names)
-    return lambda raw: int(getattr(errno, named(raw)))
+    return lambda raw: int(getattr(errno, str(named(raw))))

@@ -11,10 +11,9 @@ Source: fdatasync(2); the ledger in bench/topology/shim/fault_shim.c.
 
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.faults.injection import Delayed
@@ -22,9 +21,8 @@ from bench.topology.faults.params import Param, flag
 from bench.topology.faults.processes import RESTART_PARAMS
 from bench.topology.faults.site import Need
 from bench.topology.fleet import Instance
-from bench.topology.shim.control import Control
-from bench.topology.shim.inode import identify_file
-from bench.topology.shim.preload import CONTROL_FILE, LIBRARY_FILE
+from bench.topology.shim.build import CONTROL_FILE, LIBRARY_FILE
+from bench.topology.shim.control import Control, identify_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +72,7 @@ class PowerCut(Delayed):
 
     params = (*RESTART_PARAMS, Param("torn", flag, False, "keep a random part of the tail that was not synced"))
 
-    @classmethod
-    def needs(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """The shim, for its ledger."""
-        return frozenset({Need.SHIM})
+    always_needs = frozenset({Need.SHIM})
 
     def begin(self) -> None:
         """Cut."""

@@ -8,14 +8,12 @@ while stopped instances have their guard for that. Source: signal(7).
 import os
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.child import Leash
-from bench.topology.faults.injection import Delayed, FaultOrder, Injection, Moment
-from bench.topology.faults.params import Param, choice, duration
-from bench.topology.faults.site import Site
+from bench.topology.faults.injection import Delayed, Injection, Moment
+from bench.topology.faults.params import Param, Params, choice, duration
 
 _DAY_MS = 86_400_000.0
 _STOP = 'kill -STOP "$1" && echo stopped; read -r _; kill -CONT "$1"'
@@ -90,7 +88,7 @@ class KillWorker(_WorkerFault):
     """`kill -9` of a load process, for good."""
 
     @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Mapping[str, object]) -> float | None:
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """No time at all."""
         return Moment.lasts_ms(for_ms, params)
 
@@ -108,9 +106,7 @@ class KillWorker(_WorkerFault):
 class StopWorker(_WorkerFault):
     """SIGSTOP of a load process, then SIGCONT: its callers oversleep their leases."""
 
-    def __init__(self, site: Site, order: FaultOrder) -> None:
-        super().__init__(site, order)
-        self._leash: Leash | None = None
+    _leash: Leash | None = None
 
     def begin(self) -> None:
         """Freeze it and wait until it stands still."""

@@ -25,8 +25,8 @@ from bench.topology.loop_disk import MemoryDisk
 from bench.topology.ports import HOST
 from bench.topology.proxy import Proxies
 from bench.topology.server import ServerBinary
+from bench.topology.shim.build import IGNORED, Preload
 from bench.topology.shim.control import Control
-from bench.topology.shim.preload import IGNORED, Preload
 from bench.topology.target import parse_targets
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"

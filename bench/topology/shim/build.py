@@ -1,9 +1,11 @@
-"""The shim as a library: *fault_shim.c, a C compiler → one .so in the cache, compiled on first use*.
+"""The shim as a library: *fault_shim.c, a C compiler → one .so in the cache, compiled on first use, in every server*.
 
 Rules
 - The file's name holds the hash of what it was made from (source, flags, machine, C library) and the hash of itself: a
   file that is not what its name says is never loaded, and is compiled anew.
 - It is moved into place whole, so that two first uses at once do no harm. The cache is private to its user.
+- It is copied into each server's own folder and preloaded as `./…`, because LD_PRELOAD cannot hold a path with a space
+  and a server starts in its folder. A preload that is already set stays, behind ours.
 
 Source: ld.so(8); the XDG base directory specification for the cache folder.
 """
@@ -15,15 +17,19 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology.shim.control import Control
 
 SOURCE = Path(__file__).with_name("fault_shim.c")
 _COMPILERS = (os.environ.get("CC", "cc"), "gcc", "clang")
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11")
 _COMPILE_S = 60.0
 _DIGITS = 16
+LIBRARY_FILE, CONTROL_FILE = "fault-shim.so", "fault-shim.map"
+IGNORED = "the server ignores LD_PRELOAD (it is linked statically, or setuid)"
 
 
 def shim_library(cache: Path | None = None) -> Path:
@@ -95,3 +101,27 @@ def _private(folder: Path) -> Path:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_DIGITS]
+
+
+class Preload:
+    """Hands `environment` to `start_fleet`; afterwards `controls[index]` is instance `index`'s shim."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        """Have the library ready. Raises EnvironmentNotReadyError when it cannot be compiled."""
+        self._library = shim_library(cache)
+        self.controls: dict[int, Control] = {}
+
+    def environment(self, index: int, folder: Path) -> Mapping[str, str]:
+        """What instance `index` in `folder` gets; called at every start of it, also after a kill."""
+        if index not in self.controls:
+            shutil.copyfile(self._library, folder / LIBRARY_FILE)
+            self.controls[index] = Control(folder / CONTROL_FILE)
+        before = os.environ.get("LD_PRELOAD")
+        preload = f"./{LIBRARY_FILE}" + (f":{before}" if before else "")
+        return {"LD_PRELOAD": preload, "LOCKBENCH_SHIM": f"./{CONTROL_FILE}"}
+
+    def close(self) -> None:
+        """Let go of all mappings; the servers must have ended, or go on as they were set."""
+        for control in self.controls.values():
+            control.close()
+        self.controls.clear()

@@ -3,19 +3,21 @@
 Rules
 - One file, mapped here and in the server, laid out as `fault_shim.c` says: 64-bit integers, each stored whole.
 - It outlives the server: after a restart the clock is still wrong and the ledger still knows what was durable.
+- A file is known by inode and birth time: an inode number is used again once its file is gone, and Python's `os.stat`
+  has no birth time on Linux. A file system without birth times gives 0 to both sides.
 - The clock has eight slots and a turn that names the valid one, so a server never reads half a setting.
 
-Source: fault_shim.c.
+Source: fault_shim.c; statx(2), whose layout is fixed.
 """
 
+import ctypes
 import mmap
 import os
+import struct
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-from bench.topology.shim.inode import FileIdentity, identify_file
 
 LAYOUT, ENTRIES = 2, 1024
 _CLOCKS, _CLOCK_WORDS, _ENTRY_WORDS = 8, 3, 10
@@ -24,6 +26,30 @@ _CLOCK, _LEDGER = 40, 64
 _READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES, _TRUNCATIONS, _WRITTEN, _SYNCED = range(10)
 _BYTES = (_LEDGER + _ENTRY_WORDS * ENTRIES) * 8
 _BILLION = 1_000_000_000
+_AT_FDCWD, _FOLLOW = -100, 0
+_WANTED = 0x100 | 0x200 | 0x800  # STATX_INO, STATX_SIZE, STATX_BTIME
+_STATX_BYTES = 256
+_STATX_INODE, _STATX_BORN = 32, 80  # offsets of stx_ino (stx_size behind it), stx_btime (s64 seconds, u32 nanoseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """One file of one file system, for as long as it exists and ever after."""
+
+    inode: int
+    born_ns: int
+
+
+def identify_file(path: Path) -> tuple[FileIdentity, int]:
+    """Return what the file at `path` is, and its size in bytes. Raises OSError when there is none."""
+    statx = ctypes.CDLL(None, use_errno=True).statx
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(path), _FOLLOW, _WANTED, answer):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), str(path))
+    inode, size = struct.unpack_from("=QQ", answer, _STATX_INODE)
+    seconds, nanoseconds = struct.unpack_from("=qI", answer, _STATX_BORN)
+    return FileIdentity(inode, seconds * _BILLION + nanoseconds), size
 
 
 @dataclass(frozen=True, slots=True)

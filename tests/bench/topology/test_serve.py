@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli.fleet import serve
 from bench.topology.fleet import Instance
-from bench.topology.serve import serve
 
 
 class FleetOfTwo:
@@ -29,7 +29,7 @@ class FleetOfTwo:
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.topology.serve._LOOK_S", 0.001)
+    monkeypatch.setattr("bench.cli.fleet._LOOK_S", 0.001)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.topology.shim.inode import identify_file
+from bench.topology.shim.control import identify_file
 
 
 def test_it_is_inode_and_birth_and_the_size_beside_it(tmp_path: Path) -> None:
