@@ -38,7 +38,7 @@ from bench.measure.over_time import SliceFold, Slices
 from bench.measure.record import Records
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.timeline import Integers
-from bench.measure.workers import Worker
+from bench.measure.workers import WorkerNote
 
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
@@ -112,7 +112,7 @@ class Fold:
 
     def sections(
         self,
-        reports: Sequence[Worker] = (),
+        reports: Sequence[WorkerNote] = (),
         server_cpu_s: float | None = None,
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
@@ -165,36 +165,36 @@ class Fold:
             ratio=self._sums["split_votes"] / attempts if attempts else None,
         )
 
-    def _cost(self, reports: Sequence[Worker], server_cpu_s: float | None) -> Cost:
+    def _cost(self, reports: Sequence[WorkerNote], server_cpu_s: float | None) -> Cost:
         leases = self._totals["acquired"]
-        statuses = [status for report in reports for status in report.get("instances") or ()]
-        traffic = sum(int(status["bytes_sent"]) + int(status["bytes_received"]) for status in statuses)
+        statuses = [status for report in reports for status in report.instances]
+        traffic = sum(status.bytes_sent + status.bytes_received for status in statuses)
 
         def per_lease(amount: float | None) -> float | None:
             return amount / leases if leases and amount is not None else None
 
         return Cost(
-            commands_per_acquire=per_lease(sum(int(status["commands"]) for status in statuses) or None),
+            commands_per_acquire=per_lease(sum(status.commands for status in statuses) or None),
             round_trips_per_acquire=per_lease(self._sums["attempts"] + self._sums["releases"]),
             bytes_per_acquire=per_lease(traffic or None),
-            client_cpu_us_per_cycle=per_lease(workers.cpu_s(reports) * 1e6 if reports else None),
+            client_cpu_us_per_cycle=per_lease(sum(report.cpu_s for report in reports) * 1e6 if reports else None),
             server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
         )
 
-    def _scheduled(self, reports: Sequence[Worker]) -> int:
+    def _scheduled(self, reports: Sequence[WorkerNote]) -> int:
         """Starts due in the whole run: by the schedule, or by what the workers say, whatever is more."""
-        said = workers.total(reports, "scheduled_starts")
+        said = sum(report.scheduled_starts for report in reports)
         return said if self._facts.due is None else max(said, self._facts.due.run)
 
-    def _health(self, reports: Sequence[Worker]) -> generator.Health:
-        kept_ns = workers.kept_ns(reports, self._sums["records"])
+    def _health(self, reports: Sequence[WorkerNote]) -> generator.Health:
+        kept_ns = sum(report.kept_ns for report in reports) / (self._sums["records"] or 1)
         return generator.Health(
             cpu_ratio=workers.cpu_ratio(reports),
             lag=workers.scheduler_lag(reports),
             lateness=workers.timer_lateness(reports),
             acquire=self._latencies["acquire"],
-            late_starts=workers.total(reports, "late_starts"),
-            queued_starts=workers.total(reports, "queued_starts"),
+            late_starts=sum(report.late_starts for report in reports),
+            queued_starts=sum(report.queued_starts for report in reports),
             scheduled_starts=self._scheduled(reports),
             started=self._sums["records"],
             littles_law_ratio=generator.littles_law_ratio(
@@ -202,7 +202,7 @@ class Fold:
             ),
         )
 
-    def _warnings(self, values: Measured, reports: Sequence[Worker]) -> list[str]:
+    def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
         found = workers.warnings(reports)
         whole = reports and not found  # what a killed worker did not report is not in Locust's table either
         if (values.generator.cpu_ratio or 0) >= generator.BUSY_CORE:
@@ -217,7 +217,7 @@ class Fold:
             )
         acquires = sum(self._totals.values())
         for row, recorded in (("acquire", acquires), ("release", sum(self._releases.values()))):
-            counted, _ = workers.locust_totals(reports, row)
+            counted = workers.locust_requests(reports, row)
             if whole and counted != recorded:
                 found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
         return found
@@ -236,7 +236,11 @@ def _failures(outcomes: Counts) -> list[str]:
 
 
 def fold(
-    records: Records, window: Window, facts: Facts, reports: Sequence[Worker] = (), server_cpu_s: float | None = None
+    records: Records,
+    window: Window,
+    facts: Facts,
+    reports: Sequence[WorkerNote] = (),
+    server_cpu_s: float | None = None,
 ) -> Sections:
     """The sections of a whole history at once; see `Fold`. A million operations take well under a second."""
     total = Fold(facts, window)

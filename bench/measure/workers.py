@@ -6,131 +6,141 @@ measured; it is only put together. Source: the folder protocol of a run (README 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency
-from bench.measure.outcomes import add_counts
 from bench.measure.run_result import InstanceReport
-from bench.measure.section import typed
+from bench.measure.section import Section, says
 
-Worker = Mapping[str, Any]
-
+Phase = Literal["running", "stopped"]
 # worst last: what the summary must not hide
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
-_SUMS = (
-    "commands", "bytes_sent", "bytes_received", "writes", "reads", "late_replies", "pending", "owed_releases",
-    "reconnects",
-)  # fmt: skip
 
 
-def read_workers(workdir: Path) -> list[Worker]:
-    """All workers' files, by worker index. Each is replaced atomically, so reading while they run is safe."""
-    workers = [json.loads(path.read_text("utf-8")) for path in workdir.glob("worker-*.json")]
-    return sorted(workers, key=lambda worker: (int(worker["worker"]), int(worker["pid"])))
+class WorkerNote(Section, frozen=True, kw_only=True):
+    """What one load process says of itself; histograms are encoded, "" = not yet."""
+
+    worker: Annotated[int, says("its index")]
+    pid: Annotated[int, says("of its process")]
+    phase: Annotated[Phase, says("stopped: these are its last words")] = "running"
+    spawned_ns: Annotated[int, says("monotonic, when its users ran; 0: not yet")] = 0
+    stopped_ns: Annotated[int, says("monotonic, when they had ended; 0: not yet")] = 0
+    cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
+    lag_histogram: Annotated[str, says("how late greenlets run")] = ""
+    lateness_histogram: Annotated[str, says("how late the timer ended waits")] = ""
+    kept_ns: Annotated[float, says("for how long it kept callers from their next operations")] = 0
+    late_starts: Annotated[int, says("operations that the timer began late")] = 0
+    queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
+    started_starts: Annotated[int, says("operations of the schedule that were begun")] = 0
+    scheduled_starts: Annotated[int, says("operations that the schedule wanted")] = 0
+    cut: Annotated[int, says("operations that the end of the run cut off")] = 0
+    recorded: Annotated[int, says("operations in its history")] = 0
+    callers: Annotated[int, says("users it has")] = 0
+    holding: Annotated[int, says("callers at work under a lock")] = 0
+    idle: Annotated[int, says("callers that wait for an arrival, or think")] = 0
+    instances: Annotated[tuple[InstanceReport, ...], says("the instances as it sees them")] = ()
+    figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(default_factory=dict)
+    reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
+    errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(default_factory=dict)
+    locust: Annotated[dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+    @property
+    def name(self) -> str:
+        """What sentences call it."""
+        return f"worker {self.worker} (pid {self.pid})"
 
 
-def total(workers: Sequence[Worker], key: str) -> int:
-    """The sum of a count over the workers; one that lacks it adds 0."""
-    return sum(int(worker.get(key) or 0) for worker in workers)
+def read_workers(workdir: Path) -> list[WorkerNote]:
+    """All workers' notes, by worker index. Each is replaced atomically, so reading while they run is safe."""
+    notes = [msgspec.json.decode(path.read_bytes(), type=WorkerNote) for path in workdir.glob("worker-*.json")]
+    return sorted(notes, key=lambda note: (note.worker, note.pid))
 
 
-def cpu_s(workers: Sequence[Worker]) -> float:
-    """CPU seconds of all load processes since their users ran."""
-    return sum(float(worker.get("cpu_s") or 0.0) for worker in workers)
-
-
-def cpu_ratio(workers: Sequence[Worker]) -> float | None:
+def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
     """The busiest worker's share of one core (0…1); None when no worker reported its end."""
     ratios = [
-        float(worker.get("cpu_s") or 0.0) * 1e9 / (worker["stopped_ns"] - worker["spawned_ns"])
-        for worker in workers
-        if (worker.get("stopped_ns") or 0) > (worker.get("spawned_ns") or 0) > 0
+        note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns)
+        for note in notes
+        if note.stopped_ns > note.spawned_ns > 0
     ]
     return max(ratios, default=None)
 
 
-def scheduler_lag(workers: Sequence[Worker]) -> Histogram:
+def scheduler_lag(notes: Sequence[WorkerNote]) -> Histogram:
     """How late greenlets run in the load processes, over all of them."""
-    return _merged(workers, "lag_histogram")
+    return _merged(note.lag_histogram for note in notes)
 
 
-def timer_lateness(workers: Sequence[Worker]) -> Histogram:
+def timer_lateness(notes: Sequence[WorkerNote]) -> Histogram:
     """How late the timer ended waits: for an operation that was due (open loop), of a think time (closed loop)."""
-    return _merged(workers, "lateness_histogram")
+    return _merged(note.lateness_histogram for note in notes)
 
 
-def kept_ns(workers: Sequence[Worker], operations: int) -> float:
-    """For how long (ns) the load processes kept a caller from its next operation, on average over all `operations`."""
-    return total(workers, "kept_ns") / operations if operations else 0.0
+def _merged(encoded: Iterable[str]) -> Histogram:
+    return Histogram.merged(Histogram.decode(text) for text in encoded if text)
 
 
-def _merged(workers: Sequence[Worker], key: str) -> Histogram:
-    return Histogram.merged(Histogram.decode(worker[key]) for worker in workers if worker.get(key))
+def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sums by name, of what happened at all."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return {name: number for name, number in total.items() if number}
 
 
-def errors(workers: Sequence[Worker]) -> dict[str, int]:
-    """Exceptions of the users by text."""
-    counts: dict[str, int] = {}
-    for worker in workers:
-        counts = add_counts(counts, worker.get("errors") or {})
-    return counts
+def locust_requests(notes: Sequence[WorkerNote], row: str) -> int:
+    """Requests of a row (`acquire` or `release`) in Locust's own tables."""
+    return sum(note.locust.get(row, (0, 0))[0] for note in notes)
 
 
-def figures(workers: Sequence[Worker]) -> dict[str, int]:
-    """What the recipe counted of itself, by name; what never happened is left out."""
-    counts: dict[str, int] = {}
-    for worker in workers:
-        counts = add_counts(counts, worker.get("figures") or {})
-    return {name: number for name, number in counts.items() if number}
-
-
-def locust_totals(workers: Sequence[Worker], row: str) -> tuple[int, int]:
-    """Requests and failures of a row (`acquire` or `release`) in Locust's own tables."""
-    rows = [(worker.get("locust") or {}).get(row) or (0, 0) for worker in workers]
-    return sum(int(requests) for requests, _ in rows), sum(int(failures) for _, failures in rows)
-
-
-def warnings(workers: Sequence[Worker]) -> list[str]:
+def warnings(notes: Sequence[WorkerNote]) -> list[str]:
     """One sentence for each worker whose figures are not final."""
     return [
-        f"worker {worker['worker']} (pid {worker['pid']}) did not report its end: its CPU, lag and counts (also in "
-        "Locust's table) are those of its last report"
-        for worker in workers
-        if worker.get("phase") != "stopped"
+        f"{note.name} did not report its end: its CPU, lag and counts (also in Locust's table) are those of its last "
+        "report"
+        for note in notes
+        if note.phase != "stopped"
     ]
 
 
-def instances(workers: Sequence[Worker]) -> list[InstanceReport]:
+def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
     """The section `instances`: each instance as all workers together saw it, with its reply times in seconds."""
-    count = max((len(worker.get("instances") or ()) for worker in workers), default=0)
-    return [_instance(workers, index) for index in range(count)]
+    count = max((len(note.instances) for note in notes), default=0)
+    return [_instance(notes, index) for index in range(count)]
 
 
-def _instance(workers: Sequence[Worker], index: int) -> InstanceReport:
-    seen = [worker["instances"][index] for worker in workers if len(worker.get("instances") or ()) > index]
-    worst = max(seen, key=lambda status: STATES.index(status["state"]))
-    merged = {**worst, **{name: sum(int(status.get(name) or 0) for status in seen) for name in _SUMS}}
-    merged["errors"] = {}
-    for status in seen:
-        merged["errors"] = add_counts(merged["errors"], status.get("errors") or {})
-    return replace(typed(merged, InstanceReport, "a worker's note"), reply_s=Latency.of(_replies(workers, index)))
-
-
-def reply_histograms(workers: Sequence[Worker]) -> dict[str, str]:
-    """Each instance's reply times over all workers, encoded, as `reply_<index>`."""
-    count = max((len(worker.get("reply_histograms") or ()) for worker in workers), default=0)
-    return {f"reply_{index}": _replies(workers, index).encode() for index in range(count)}
-
-
-def _replies(workers: Sequence[Worker], index: int) -> Histogram:
-    return Histogram.merged(
-        Histogram.decode(worker["reply_histograms"][index])
-        for worker in workers
-        if len(worker.get("reply_histograms") or ()) > index
+def _instance(notes: Sequence[WorkerNote], index: int) -> InstanceReport:
+    seen = [note.instances[index] for note in notes if len(note.instances) > index]
+    return replace(
+        max(seen, key=lambda status: STATES.index(status.state)),
+        commands=sum(status.commands for status in seen),
+        bytes_sent=sum(status.bytes_sent for status in seen),
+        bytes_received=sum(status.bytes_received for status in seen),
+        writes=sum(status.writes for status in seen),
+        reads=sum(status.reads for status in seen),
+        late_replies=sum(status.late_replies for status in seen),
+        pending=sum(status.pending for status in seen),
+        owed_releases=sum(status.owed_releases for status in seen),
+        reconnects=sum(status.reconnects for status in seen),
+        errors=added(status.errors for status in seen),
+        reply_s=Latency.of(_replies(notes, index)),
     )
+
+
+def reply_histograms(notes: Sequence[WorkerNote]) -> dict[str, str]:
+    """Each instance's reply times over all workers, encoded, as `reply_<index>`."""
+    count = max((len(note.reply_histograms) for note in notes), default=0)
+    return {f"reply_{index}": _replies(notes, index).encode() for index in range(count)}
+
+
+def _replies(notes: Sequence[WorkerNote], index: int) -> Histogram:
+    return _merged(note.reply_histograms[index] for note in notes if len(note.reply_histograms) > index)

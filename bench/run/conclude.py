@@ -85,7 +85,7 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
     )
 
 
-def _judge(evidence: RunEvidence, reports: Sequence[workers.Worker]) -> tuple[Sections, set[int]]:
+def _judge(evidence: RunEvidence, reports: Sequence[workers.WorkerNote]) -> tuple[Sections, set[int]]:
     """Fold and judge the history part by part; also return which resources were ever asked for."""
     total = Fold(Facts.of(evidence.scenario, _due(evidence), cut=evidence.course.interrupted), evidence.window)
     parts = history_parts(evidence.workdir)
@@ -121,7 +121,7 @@ def _due(evidence: RunEvidence) -> Due | None:
 
 
 def _circumstances(
-    evidence: RunEvidence, reports: Sequence[workers.Worker], recorded: Mapping[tuple[int, int], int]
+    evidence: RunEvidence, reports: Sequence[workers.WorkerNote], recorded: Mapping[tuple[int, int], int]
 ) -> Circumstances:
     about, course = find_recipe(evidence.scenario.recipe).about, evidence.course
     commands = [info.commands_processed for info in evidence.counters]
@@ -165,17 +165,17 @@ def _instances(
 def _warnings(
     evidence: RunEvidence,
     instances: Sequence[InstanceReport],
-    reports: Sequence[workers.Worker],
+    reports: Sequence[workers.WorkerNote],
     safety: SafetyReport,
 ) -> Iterator[str]:
     for instance in instances:
         yield from _instance_warnings(instance)
-    for text, number in workers.errors(reports).items():
+    for text, number in workers.added(report.errors for report in reports).items():
         yield f"a caller failed {number} times: {text}"
     about = find_recipe(evidence.scenario.recipe).about
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
-    for name, number in workers.figures(reports).items():
+    for name, number in workers.added(report.figures for report in reports).items():
         yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
         yield f"safety is unknown: {safety.reason}"

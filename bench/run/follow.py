@@ -147,16 +147,15 @@ def _ask_to_end(load: Load) -> None:
 def lost_workers(follower: Follower, faults: Timeline) -> tuple[str, ...]:
     """One sentence for each worker that is gone before its time, with or without a report, and that no fault killed."""
     killed = faults.killed_workers().values()
-    notes = [note for note in workers.read_workers(follower.workdir) if note["pid"] not in killed]
+    notes = [note for note in workers.read_workers(follower.workdir) if note.pid not in killed]
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
 
 
-def _loss(note: workers.Worker, window_ns: tuple[int, int] | None) -> str:
-    name = f"worker {note['worker']} (pid {note['pid']})"
-    if note["phase"] == "running":
-        return "" if is_alive(int(note["pid"])) else f"{name} died in the middle of the run"
-    early_ns = window_ns[1] - int(note["stopped_ns"]) if window_ns else 0
-    return f"{name} ended {early_ns / NS:.1f} s before the end of the run" if early_ns > 0 else ""
+def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
+    if note.phase == "running":
+        return "" if is_alive(note.pid) else f"{note.name} died in the middle of the run"
+    early_ns = window_ns[1] - note.stopped_ns if window_ns else 0
+    return f"{note.name} ended {early_ns / NS:.1f} s before the end of the run" if early_ns > 0 else ""
 
 
 def _unreported(follower: Follower, faults: Timeline) -> tuple[str, ...]:
@@ -165,19 +164,17 @@ def _unreported(follower: Follower, faults: Timeline) -> tuple[str, ...]:
     deadline_s = time.monotonic() + REPORT_S
     while True:
         notes = workers.read_workers(follower.workdir)
-        silent = [note for note in notes if note["phase"] == "running" and note["pid"] not in killed]
-        if time.monotonic() > deadline_s or not any(is_alive(int(note["pid"])) for note in silent):
+        silent = [note for note in notes if note.phase == "running" and note.pid not in killed]
+        if time.monotonic() > deadline_s or not any(is_alive(note.pid) for note in silent):
             break
         time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
-    return tuple(
-        f"worker {note['worker']} (pid {note['pid']}) did not report its end: what it did last may have no record"
-        for note in silent
-    )
+    return tuple(f"{note.name} did not report its end: what it did last may have no record" for note in silent)
 
 
 def _ended_ns(follower: Follower) -> int:
     """When a load that ended by itself did so: at its last worker's end, if they told it."""
-    ends = [int(note["stopped_ns"]) for note in workers.read_workers(follower.workdir) if note["phase"] == "stopped"]
+    notes = workers.read_workers(follower.workdir)
+    ends = [note.stopped_ns for note in notes if note.phase == "stopped"]
     return max(ends, default=time.monotonic_ns())
 
 

@@ -94,9 +94,9 @@ class Follower:
             self._note_spawned(workers.read_workers(self.workdir))
         return self.window_ns
 
-    def _note_spawned(self, notes: Sequence[workers.Worker]) -> None:
+    def _note_spawned(self, notes: Sequence[workers.WorkerNote]) -> None:
         if self.spawned_ns is None and len(notes) >= self.processes:
-            self.spawned_ns = max(int(note["spawned_ns"]) for note in notes)
+            self.spawned_ns = max(note.spawned_ns for note in notes)
 
     def look(self, now_ns: int, faults: Sequence[FaultOrder] = ()) -> Progress:
         """Return what happened since the last look, at the monotonic time `now_ns`. `faults`: those there are now."""
@@ -118,7 +118,7 @@ class Follower:
             troubles=_troubles(notes),
             cpu_ratio=self._busiest(notes, now_ns),
             lag_p99_s=_seconds(workers.scheduler_lag(notes).percentile(99)),
-            late_starts=workers.total(notes, "late_starts"),
+            late_starts=sum(note.late_starts for note in notes),
             safety=self.live.add(records),
             faults=tuple(f"{fault.kind} {fault.target}" for fault in faults),
         )
@@ -140,14 +140,14 @@ class Follower:
             return "measuring", (now_ns - start) / NS, (end - now_ns) / NS
         return "draining", self.duration_s, 0.0
 
-    def _busiest(self, notes: Sequence[workers.Worker], now_ns: int) -> float | None:
+    def _busiest(self, notes: Sequence[workers.WorkerNote], now_ns: int) -> float | None:
         """The CPU share of the busiest worker since the last look; None at the first."""
         shares = []
         for note in notes:
-            cpu_s = cpu_seconds(int(note["pid"]))
+            cpu_s = cpu_seconds(note.pid)
             if cpu_s is not None:
-                before_ns, before_s = self._cpu.get(note["pid"], (now_ns, cpu_s))
-                self._cpu[note["pid"]] = (now_ns, cpu_s)
+                before_ns, before_s = self._cpu.get(note.pid, (now_ns, cpu_s))
+                self._cpu[note.pid] = (now_ns, cpu_s)
                 if now_ns > before_ns:
                     shares.append((cpu_s - before_s) * NS / (now_ns - before_ns))
         return max(shares, default=None)
@@ -162,16 +162,16 @@ def cpu_seconds(pid: int) -> float | None:
     return float(times.user + times.system)
 
 
-def _troubles(notes: Sequence[workers.Worker]) -> tuple[InstanceTrouble, ...]:
+def _troubles(notes: Sequence[workers.WorkerNote]) -> tuple[InstanceTrouble, ...]:
     """The worst state and the sum of errors of every instance over all workers, if either is worth a word."""
     found: dict[int, InstanceTrouble] = {}
     for note in notes:
-        for status in note.get("instances", ()):
-            errors = sum(int(count) for count in status.get("errors", {}).values())
-            known = found.get(status["index"])
-            state = status["state"] if known is None or known.state == "voting" else known.state
+        for status in note.instances:
+            errors = sum(status.errors.values())
+            known = found.get(status.index)
+            state = status.state if known is None or known.state == "voting" else known.state
             errors += known.errors if known else 0
-            found[status["index"]] = InstanceTrouble(status["index"], status["address"], state, errors)
+            found[status.index] = InstanceTrouble(status.index, status.address, state, errors)
     return tuple(trouble for _, trouble in sorted(found.items()) if trouble.errors or trouble.state != "voting")
 
 

@@ -168,7 +168,7 @@ def _timeline(
     faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry, order: Order, follower: Follower
 ) -> Timeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
-    site.workers = lambda: {note["worker"]: note["pid"] for note in read_workers(follower.workdir)}
+    site.workers = lambda: {note.worker: note.pid for note in read_workers(follower.workdir)}
     timeline = Timeline(faults, partial(injection, site), follower.find_window, allow_skipped=order.allow_skipped)
     timeline.require()
     telemetry.start(timeline, follower.live)

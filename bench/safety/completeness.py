@@ -9,29 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.measure.workers import Worker
+from bench.measure.workers import WorkerNote
 
 Who = tuple[int, int]  # worker, pid
 
 
 def holes(
-    notes: Sequence[Worker], recorded: Mapping[Who, int], unfinished: Mapping[Who, int], processes: int, known: str = ""
+    notes: Sequence[WorkerNote],
+    recorded: Mapping[Who, int],
+    unfinished: Mapping[Who, int],
+    processes: int,
+    known: str = "",
 ) -> Iterator[str]:
     """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that have none.
 
     `known`: what is said already of workers that ended early, by their pids.
     """
-    said = {(int(note["worker"]), int(note["pid"])): note for note in notes}
+    said = {(note.worker, note.pid): note for note in notes}
     if len(said) < processes:
         yield f"{processes - len(said)} of {processes} workers left no word"
     for who in sorted({*said, *recorded, *(who for who, number in unfinished.items() if number)}):
         name, note = f"worker {who[0]} (pid {who[1]})", said.get(who)
         if note is None:
             yield f"{name} left no word"
-        elif note.get("phase") != "stopped":
+        elif note.phase != "stopped":
             if f"(pid {who[1]})" not in known:
                 yield f"{name} did not report its end"
-        elif (number := recorded.get(who, 0)) < int(note.get("recorded") or 0):
-            yield f"{name} recorded {note['recorded']:,} operations, and {number:,} are there"
+        elif (number := recorded.get(who, 0)) < note.recorded:
+            yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"
         if unfinished.get(who):
             yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"

@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, Records, history_parts, read_history
 from bench.measure.run_result import SafetyReport
-from bench.measure.workers import Worker, read_workers
+from bench.measure.workers import WorkerNote, read_workers
 from bench.telemetry.counts import Extensions, HandoffWindow, OperationCounts, busy
 from bench.telemetry.instances import AnswerTimes, Info, InfoTotals, instance_points
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
@@ -181,7 +181,7 @@ class Exporter:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, notes: Sequence[Worker], phase: str | None, judged: Judged | None) -> None:
+    def _offer(self, notes: Sequence[WorkerNote], phase: str | None, judged: Judged | None) -> None:
         run = self._run
         shown = self._tracing.exemplars if self._settings.exemplars else {}
         exemplars = {name: list(of.values()) for name, of in shown.items()}
@@ -206,12 +206,12 @@ class Exporter:
             if sink is not None:
                 sink.offer(snapshot)
 
-    def _gauges(self, notes: Sequence[Worker]) -> Sequence[DataPoint]:
+    def _gauges(self, notes: Sequence[WorkerNote]) -> Sequence[DataPoint]:
         """Who holds and who waits: as the records tell, or as the workers saw it last, where holds and waits outlast
         an interval."""
-        running = [note for note in notes if note["phase"] == "running"]
-        holding = sum(int(note.get("holding") or 0) for note in running)
-        asking = sum(int(note.get("callers") or 0) - int(note.get("idle") or 0) for note in running) - holding
+        running = [note for note in notes if note.phase == "running"]
+        holding = sum(note.holding for note in running)
+        asking = sum(note.callers - note.idle for note in running) - holding
         return (
             point("redlock.leases.held", max(self._held, holding)),
             point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0)),

@@ -11,14 +11,13 @@ Source: redis.io, INFO; OpenTelemetry's metrics data model, "Resets and gaps".
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bench.measure.histogram import Histogram
-from bench.measure.workers import Worker
+from bench.measure.workers import WorkerNote, added
 from bench.telemetry.load_log import ObservedAttempt
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Address
@@ -103,22 +102,19 @@ def _is_another(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return int(now.get("uptime_in_seconds", 0)) < int(before.get("uptime_in_seconds", 0))
 
 
-def instance_points(notes: Sequence[Worker], addresses: Sequence[Address]) -> Iterator[DataPoint]:
+def instance_points(notes: Sequence[WorkerNote], addresses: Sequence[Address]) -> Iterator[DataPoint]:
     """The instances as the load sees them, over all processes."""
     for index, (host, port) in enumerate(addresses):
-        seen = [note["instances"][index] for note in notes if len(note.get("instances") or ()) > index]
+        seen = [note.instances[index] for note in notes if len(note.instances) > index]
         if not seen:
             continue
         where: dict[str, str | int] = {"server_address": host, "server_port": port}
-        states = [status["state"] for status in seen]
+        states = [status.state for status in seen]
         yield point("redlock.instance.voting", int(all(state == "voting" for state in states)), **where)
         yield point("redlock.instance.abstaining", int("abstaining" in states), **where)
-        yield point("redlock.instance.commands", sum(int(status["commands"]) for status in seen), **where)
-        yield point("redlock.instance.reconnects", sum(int(status["reconnects"]) for status in seen), **where)
-        errors: Counter[str] = Counter()
-        for status in seen:
-            errors.update(status.get("errors") or {})
-        for kind, number in errors.items():
+        yield point("redlock.instance.commands", sum(status.commands for status in seen), **where)
+        yield point("redlock.instance.reconnects", sum(status.reconnects for status in seen), **where)
+        for kind, number in added(status.errors for status in seen).items():
             yield point("redlock.instance.errors", number, error_type=kind, **where)
 
 
@@ -140,7 +136,7 @@ class AnswerTimes:
                     took_ns = max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0)
                     self._times_ns.setdefault((index, error), []).append(took_ns)
 
-    def adopt(self, notes: Sequence[Worker]) -> None:
+    def adopt(self, notes: Sequence[WorkerNote]) -> None:
         """For a recipe whose attempts are not observed: the reply times of any command, left by its workers."""
         if self._buckets or self._times_ns:
             return

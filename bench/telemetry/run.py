@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from bench.measure.histogram import Histogram
-from bench.measure.workers import Worker, total
+from bench.measure.workers import WorkerNote
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.table import PHASES
 from lockcore.clock import NS_PER_MS
@@ -96,13 +96,13 @@ def run_points(run: Run) -> Iterator[DataPoint]:
         yield point("redlock.load.offered", run.rate_per_s)
 
 
-def phase_of(run: Run, notes: Sequence[Worker], now_ns: int) -> str | None:
+def phase_of(run: Run, notes: Sequence[WorkerNote], now_ns: int) -> str | None:
     """The part of the run at `now_ns` (monotonic); None before all workers have spawned their users."""
-    begun = [int(note["spawned_ns"]) for note in notes]
+    begun = [note.spawned_ns for note in notes]
     if len(begun) < run.processes or not all(begun):
         return None
     since_ns = now_ns - max(begun)
-    if all(note["phase"] == "stopped" for note in notes):
+    if all(note.phase == "stopped" for note in notes):
         return "draining"
     if since_ns < run.warmup_ns:
         return "warm_up"
@@ -117,13 +117,12 @@ def phase_points(phase: str | None) -> Iterator[DataPoint]:
         yield point("redlock.run.active", int(name == phase), redlock_run_phase=name)
 
 
-def worker_points(notes: Sequence[Worker]) -> Iterator[DataPoint]:
+def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """The load processes' own health."""
-    yield point("redlock.load.late_starts", total(notes, "late_starts"))
-    yield point("redlock.load.queued_starts", total(notes, "queued_starts"))
+    yield point("redlock.load.late_starts", sum(note.late_starts for note in notes))
+    yield point("redlock.load.queued_starts", sum(note.queued_starts for note in notes))
     for note in notes:
-        index = int(note["worker"])
-        yield point("redlock.client.cpu", max(float(note["cpu_s"]), 0.0), redlock_worker=index)
-        if note.get("lag_histogram"):
-            lag = Buckets.of_histogram(Histogram.decode(note["lag_histogram"]))
-            yield point("redlock.scheduler.lag", lag, redlock_worker=index)
+        yield point("redlock.client.cpu", max(note.cpu_s, 0.0), redlock_worker=note.worker)
+        if note.lag_histogram:
+            lag = Buckets.of_histogram(Histogram.decode(note.lag_histogram))
+            yield point("redlock.scheduler.lag", lag, redlock_worker=note.worker)

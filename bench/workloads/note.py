@@ -7,13 +7,16 @@ Source: the protocol.
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from bench.measure.run_result import InstanceReport
+from bench.measure.workers import WorkerNote
 from bench.workloads.plan import FAILURE_FILE, planned
 from lockcore import InstanceStatus
 
@@ -25,11 +28,11 @@ def note_path(workdir: Path, worker_index: int) -> Path:
     return workdir / f"worker-{worker_index}-{os.getpid()}.json"
 
 
-def write_note(path: Path, note: dict[str, Any]) -> None:
+def write_note(path: Path, note: WorkerNote | Mapping[str, object]) -> None:
     """Put `note` at `path` in one step; nowhere if its folder is gone, for then so is its reader. Raises OSError."""
     draft = path.with_suffix(".tmp")
     with suppress(FileNotFoundError):
-        draft.write_text(json.dumps(note), encoding="utf-8")
+        draft.write_bytes(msgspec.json.encode(note))
         draft.replace(path)
 
 
@@ -40,6 +43,6 @@ def note_failure(sentence: str, exit_code: int) -> None:
         write_note(path, {"sentence": sentence, "exit_code": exit_code})
 
 
-def status_facts(status: InstanceStatus) -> dict[str, Any]:
-    """One instance as JSON."""
-    return {**{name: getattr(status, name) for name in _FIELDS}, "errors": dict(status.errors)}
+def instance_report(status: InstanceStatus) -> InstanceReport:
+    """One instance as this process sees it."""
+    return InstanceReport(**{**{name: getattr(status, name) for name in _FIELDS}, "errors": dict(status.errors)})

@@ -95,9 +95,9 @@ class Row:
             _add_error(stats, self.method, self.name, text, times)
 
     @property
-    def counts(self) -> list[int]:
+    def counts(self) -> tuple[int, int]:
         """Requests and failures that Locust was told of."""
-        return [self.total.count, self._reported_failures.total()]
+        return self.total.count, self._reported_failures.total()
 
     def _delta(self, stats: RequestStats, new: Histogram, least_ns: int | None, failures: int) -> StatsEntry:
         delta = StatsEntry(stats, self.name, self.method)

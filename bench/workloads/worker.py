@@ -25,7 +25,6 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import gevent
 import numpy as np
@@ -38,6 +37,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.begun import Begun
 from bench.measure.histogram import Histogram
 from bench.measure.record import Recorder
+from bench.measure.workers import Phase, WorkerNote
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
@@ -46,7 +46,7 @@ from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
 from bench.workloads.arrivals import offsets_ns
 from bench.workloads.contention import ALONE, CALLERS_PER_WORKER, Contention, Seat
 from bench.workloads.export import ExportBeside, export_beside
-from bench.workloads.note import note_path, status_facts, write_note
+from bench.workloads.note import instance_report, note_path, write_note
 from bench.workloads.operation import Gear, PackedVotes
 from bench.workloads.pacer import Pacer
 from bench.workloads.plan import Plan
@@ -320,34 +320,34 @@ class Worker:
         for path in segments[:-2]:
             path.unlink(missing_ok=True)
 
-    def _note(self, phase: str, cpu_s: float | None = None) -> dict[str, Any]:
+    def _note(self, phase: Phase, cpu_s: float | None = None) -> WorkerNote:
         last = phase == "stopped"
         pacer = self._pacer
-        return {
-            "worker": self.index,
-            "pid": os.getpid(),
-            "phase": phase,
-            "spawned_ns": self._origin_ns,
-            "stopped_ns": self._stopped_ns,
-            "cpu_s": (time.process_time() if cpu_s is None else cpu_s) - self._cpu_s,
-            "lag_histogram": self._lag.encode() if last else self._lag_text,
-            "lateness_histogram": self._lateness.encode() if last else "",
-            "kept_ns": self._kept_ns,
-            "late_starts": pacer.late if pacer else 0,
-            "queued_starts": pacer.queued if pacer else 0,
-            "started_starts": pacer.started if pacer else 0,
-            "scheduled_starts": self._scheduled,
-            "cut": self._cuts,
-            "recorded": self._recorder.written,
-            "callers": self._callers,
-            "holding": max(self._naps.waiting - 1, 0),  # without the prober
-            "idle": self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
-            "instances": [status_facts(status) for status in self.recipe.instances],
-            "figures": dict(self.recipe.figures),
-            "reply_histograms": [histogram.encode() for histogram in self._replies] if last else [],
-            "errors": dict(self.errors),
-            "locust": {row.name: row.counts for row in self.rows},
-        }
+        return WorkerNote(
+            worker=self.index,
+            pid=os.getpid(),
+            phase=phase,
+            spawned_ns=self._origin_ns,
+            stopped_ns=self._stopped_ns,
+            cpu_s=(time.process_time() if cpu_s is None else cpu_s) - self._cpu_s,
+            lag_histogram=self._lag.encode() if last else self._lag_text,
+            lateness_histogram=self._lateness.encode() if last else "",
+            kept_ns=self._kept_ns,
+            late_starts=pacer.late if pacer else 0,
+            queued_starts=pacer.queued if pacer else 0,
+            started_starts=pacer.started if pacer else 0,
+            scheduled_starts=self._scheduled,
+            cut=self._cuts,
+            recorded=self._recorder.written,
+            callers=self._callers,
+            holding=max(self._naps.waiting - 1, 0),  # without the prober
+            idle=self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
+            instances=tuple(map(instance_report, self.recipe.instances)),
+            figures=dict(self.recipe.figures),
+            reply_histograms=tuple(histogram.encode() for histogram in self._replies) if last else (),
+            errors=dict(self.errors),
+            locust={row.name: row.counts for row in self.rows},
+        )
 
 
 def lags_of(lateness_ns: int) -> list[int]:

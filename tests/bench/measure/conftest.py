@@ -5,6 +5,8 @@ import pytest
 
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.section import typed
+from bench.measure.workers import WorkerNote
 
 MS = 1_000_000
 TIMES = (
@@ -65,13 +67,14 @@ def report():
     """`report(key=…)`: what a worker that ended well wrote."""
 
     def make(**changes):
-        return {
+        note = {
             "worker": 0, "pid": 1, "phase": "stopped", "spawned_ns": 10**9, "stopped_ns": 11 * 10**9, "cpu_s": 5.0,
             "lag_histogram": Histogram.of(np.full(2_000, MS // 10)).encode(), "lateness_histogram": "",
             "late_starts": 0, "queued_starts": 0,
             "scheduled_starts": 0, "instances": [], "reply_histograms": [], "errors": {},
             "locust": {"acquire": [0, 0], "release": [0, 0]},
         } | changes  # fmt: skip
+        return typed(note, WorkerNote)
 
     make.instance = instance
     return make

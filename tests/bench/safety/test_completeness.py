@@ -10,13 +10,14 @@ import pytest
 
 from bench.measure.begun import PLACES, Begun, read_lost, read_open
 from bench.measure.record import Recorder, read_history
+from bench.measure.workers import WorkerNote
 from bench.safety.completeness import holes
 
 A, B = (0, 11), (1, 12)
 
 
-def note(who: tuple[int, int], *, phase: str = "stopped", recorded: int = 5) -> dict[str, Any]:
-    return {"worker": who[0], "pid": who[1], "phase": phase, "recorded": recorded}
+def note(who: tuple[int, int], *, phase: str = "stopped", recorded: int = 5) -> WorkerNote:
+    return WorkerNote(worker=who[0], pid=who[1], phase=phase, recorded=recorded)  # type: ignore[arg-type]
 
 
 WHOLE: dict[str, Any] = {

@@ -223,8 +223,15 @@ def test_what_no_oracle_judges_is_exported_neither_as_zero_nor_otherwise(tmp_pat
 
 def note(index: int, **changes: Any) -> dict[str, Any]:
     statuses = [
-        {"state": state, "commands": 10, "reconnects": 1, "errors": {"TIMEOUT": 2} if state != "voting" else {}}
-        for state in ("voting", "abstaining", "down")
+        {
+            "index": number,
+            "address": "h:1",
+            "state": state,
+            "commands": 10,
+            "reconnects": 1,
+            "errors": {"TIMEOUT": 2} if state != "voting" else {},
+        }
+        for number, state in enumerate(("voting", "abstaining", "down"))
     ]
     return {
         "worker": index, "pid": index + 1, "phase": "running", "spawned_ns": 1, "stopped_ns": 0, "cpu_s": 1.5 + index,
