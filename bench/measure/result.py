@@ -42,7 +42,7 @@ class Document(Section, frozen=True, kw_only=True):
     warnings: Annotated[tuple[str, ...], says("what a reader must know about these figures")] = ()
 
 
-def write_result(result: Result | Document, folder: Path) -> Path:
+def write_result(result: Document, folder: Path) -> Path:
     """Write `folder`/result.json, making the folder if there is none, and return its path.
 
     Raises EnvironmentNotReadyError when there is one already or it cannot be written.

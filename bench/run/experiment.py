@@ -23,9 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar
 
+from bench.errors import EnvironmentNotReadyError
 from bench.measure.environment import Environment, describe_environment
+from bench.measure.result import write_result
 from bench.run.interrupt import Interrupts
-from bench.run.verdict import INTERRUPTED, Done, Stored, store
+from bench.run.verdict import INTERRUPTED, Done, Stored, exit_code
 
 Show = Callable[[str], None]
 Plan_co = TypeVar("Plan_co", covariant=True)
@@ -109,7 +111,11 @@ class Experiment:
 
     def store(self, result: Stored) -> Done[Stored]:
         """Write `result` into the order's folder; one that cannot be written is told all the same."""
-        return store(result, self._order.folder)
+        code = exit_code(result.verdict, interrupted=result.interrupted)
+        try:
+            return Done(result, write_result(result, self._order.folder), code)
+        except EnvironmentNotReadyError as error:
+            return Done(result, None, code if code == INTERRUPTED else error.exit_code, str(error))
 
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:

@@ -10,15 +10,14 @@ Source: bench.measure.verdict, which has the words, their order and their exit c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Generic, TypeVar
 
-from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import sentence
 from bench.measure import verdict as words
-from bench.measure.result import Document, Result, write_result
+from bench.measure.result import Document
 from bench.measure.run_result import JudgedThreshold, Measured
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict, conclude
 
@@ -54,9 +53,9 @@ def judge_run(
     return conclude(words.SAFE, evidence, found, thin=words.NOT_TESTED)
 
 
-def exit_code(verdict: Mapping[str, Any] | Verdict, *, interrupted: bool) -> int:
+def exit_code(verdict: Verdict, *, interrupted: bool) -> int:
     """Return the exit code of a run with this verdict."""
-    return INTERRUPTED if interrupted else int(verdict["exit_code"])
+    return INTERRUPTED if interrupted else int(verdict.exit_code or 0)
 
 
 def invalidities(measured: Measured, deaths: Sequence[str]) -> list[str]:
@@ -75,14 +74,7 @@ def _nothing_granted(measured: Measured) -> list[str]:
     return ["no lease was granted in the measured window"]
 
 
-if TYPE_CHECKING:  # `Done` alone is that of a result without a type, while there are some (issue 12)
-    from typing_extensions import TypeVar
-
-    Stored = TypeVar("Stored", bound=Result | Document, default=Result)
-else:
-    from typing import TypeVar
-
-    Stored = TypeVar("Stored")
+Stored = TypeVar("Stored", bound=Document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +85,3 @@ class Done(Generic[Stored]):
     path: Path | None
     exit_code: int
     unstored: str = ""
-
-
-def store(result: Stored, folder: Path) -> Done[Stored]:
-    """Write `result` to `folder`; what cannot be written is complained of, not lost."""
-    code = exit_code(result["verdict"], interrupted=result["interrupted"])
-    try:
-        return Done(result, write_result(result, folder), code)
-    except EnvironmentNotReadyError as error:
-        return Done(result, None, code if code == INTERRUPTED else error.exit_code, str(error))

@@ -12,7 +12,7 @@ import pytest
 
 from bench.experiments.safety_matrix import clocks
 from bench.experiments.safety_matrix.experiment import look_at
-from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, judge_rows
+from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.instance import Instance
 from bench.recipes.registry import find_recipe
@@ -43,8 +43,8 @@ def row(schedule: str, recipe: str, ground: RowSetup) -> tuple[str, int]:
     """The verdict of a row of the matrix, and what the command would end with if it were the only one."""
     entry = SCHEDULES[schedule]
     finding = look_at(entry, recipe, recipe in entry.shown_by, ground)
-    cells = {"recipe": recipe, "fault": schedule, "expected": "", "seen": finding.seen, "reason": finding.reason}
-    return finding.verdict, exit_code(judge_rows([{**cells, "verdict": finding.verdict}]), interrupted=False)
+    planned = PlannedRow("schedule", recipe, schedule, "", "", finding)
+    return finding.verdict, exit_code(judge_rows([planned.row(finding)]), interrupted=False)
 
 
 # -- a lock that is safe, made unsafe ----------------------------------------------------------------------------------
