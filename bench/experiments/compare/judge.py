@@ -7,6 +7,8 @@ Rules
 - Gate: PASS if hi ≤ t; FAIL if lo > 0 and d > t; else INCONCLUSIVE. An effect must be both real and large to fail.
 - The gate's interval has the confidence 1 − 0.02/m for m judged metrics. Identical code has lo > 0 with a chance of at
   most 0.01/m per metric, whatever the noise is like: so it fails at most 1 time in 100.
+- A share of acquires is compared by its difference, with a tolerance of one point whatever was asked for: who forgives
+  10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst.
 - Compare: `different` if the interval (95 %) excludes 1, `same` if it lies within the tolerance, else `inconclusive`.
 - A pair without a value on either side is no pair; without any pair the verdict is inconclusive. Where only one side
   has a value, as the other got no lease, nothing passes.
@@ -22,9 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, inf, isinf, log, pi, sqrt
+from math import ceil, exp, expm1, inf, isinf, log, pi, sqrt
 from statistics import NormalDist, median
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -142,12 +144,14 @@ def _rank_sum_shares(first: int, second: int) -> Array:
 
 FALSE_ALARM = 0.01  # of a whole gate over identical code, at most
 COMPARE_CONFIDENCE = 0.95
+SHARE_TOLERANCE = 0.01
 Values = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides, None or 0 where a run has none, inf where so many acquires failed.
+    """The values of two sides, None where a run has none (0, too, unless they are `shares`), inf where so many acquires
+    failed.
 
     `paired`: the i-th of both are of one round.
     """
@@ -155,19 +159,24 @@ class Sides:
     first: Values
     second: Values
     paired: bool = True
+    shares: bool = False
 
     def known(self) -> tuple[list[float], list[float]]:
         """What can be compared: whole pairs, or all values of each side."""
         first, second = (list(map(finite, side)) for side in (self.first, self.second))
         if not self.paired:
-            return [a for a in first if a], [b for b in second if b]
-        both = [(a, b) for a, b in zip(first, second, strict=True) if a and b]
-        return [a for a, _ in both], [b for _, b in both]
+            return [a for a in first if self._is_value(a)], [b for b in second if self._is_value(b)]
+        both = [(a, b) for a, b in zip(first, second, strict=True) if self._is_value(a) and self._is_value(b)]
+        return [a for a, _ in both if a is not None], [b for _, b in both if b is not None]
 
     @property
     def torn(self) -> int:
         """In how many pairs only one side has a value."""
-        return sum(bool(a) != bool(b) for a, b in zip(self.first, self.second, strict=True)) if self.paired else 0
+        both = zip(self.first, self.second, strict=True)
+        return sum(self._is_value(a) != self._is_value(b) for a, b in both) if self.paired else 0
+
+    def _is_value(self, value: float | None) -> TypeGuard[float]:
+        return value is not None if self.shares else bool(value)
 
 
 def gate_confidence(metrics: int) -> float:
@@ -211,6 +220,8 @@ def judge_compare(metric: Metric, values: Sides, tolerance: float) -> Judged:
 def _judge(
     metric: Metric, values: Sides, confidence: float, word_for: Callable[[Shift, float], Word], tolerance: float
 ) -> Judged:
+    if shares := metric.path[0] == "outcome_shares":
+        values, tolerance = Sides(values.first, values.second, values.paired, shares=True), expm1(SHARE_TOLERANCE)
     first, second = values.known()
     found = Judged(
         metric=metric.name,
@@ -228,18 +239,22 @@ def _judge(
     sign = -1.0 if metric.higher_is_better else 1.0
     deviation = None
     if values.paired:
-        differences = [sign * ratio for ratio in log_ratios(first, second)]
+        apart = [b - a for a, b in zip(first, second, strict=True)] if shares else log_ratios(first, second)
+        differences = [sign * shift for shift in apart]
         worse, deviation = paired_shift(differences, confidence), spread(differences)
     else:
-        logs = [[sign * log(value) for value in side] for side in (first, second)]
+        logs = [[sign * (value if shares else log(value)) for value in side] for side in (first, second)]
         worse = unpaired_shift(logs[0], logs[1], confidence)
     word, reason, noisy = _word(word_for(worse, tolerance), worse, deviation, values, tolerance)
-    low, high = sorted((sign * worse.low, sign * worse.high))
+    ratio, low, high = (
+        _ratio(sign * shift, found.first if shares else None)
+        for shift in (worse.shift, *sorted((worse.low, worse.high), key=lambda end: sign * end))
+    )
     return replace(
         found,
-        ratio=exp(sign * worse.shift),
-        low=None if isinf(low) else exp(low),
-        high=None if isinf(high) else exp(high),
+        ratio=ratio,
+        low=low,
+        high=high,
         confidence=confidence,
         pair_noise_ratio=None if deviation is None else exp(deviation) - 1,
         detectable_ratio=None if deviation is None else exp(detectable(deviation, found.pairs, confidence)) - 1,
@@ -247,6 +262,13 @@ def _judge(
         reason=reason or None,
         noisy=noisy,
     )
+
+
+def _ratio(shift: float, share: float | None) -> float | None:
+    """What the second is of the first: by logarithms, or of a first `share` that it lies `shift` above."""
+    if isinf(shift) or share == 0:
+        return None
+    return exp(shift) if share is None else 1 + shift / share
 
 
 def _word(word: Word, worse: Shift, deviation: float | None, values: Sides, tolerance: float) -> tuple[Word, str, bool]:

@@ -115,8 +115,10 @@ class Rounds:
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value]
-    return geometric_mean(known) if len(known) == len(values) else None
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return geometric_mean(known) if all(known) else 0.0
 
 
 def run_pairs(order: PairsOrder, say: Show) -> Rounds:

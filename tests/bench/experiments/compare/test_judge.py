@@ -235,3 +235,34 @@ def test_of_safety_the_worst_run_speaks() -> None:
     path = "safety.service_faults"
     runs = [run(thresholds=(limit("pass", 0.0, path),))] * 5 + [run(thresholds=(limit("fail", 3.0, path),))]
     assert combine_thresholds(runs) == [limit("fail", 3.0, path)]
+
+
+SUCCESS = find_metric("acquire.success")
+FULL = [1.0] * 24
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (FULL, FULL, "pass"),
+        (FULL, [0.995] * 24, "pass"),
+        (FULL, [0.95] * 24, "fail"),  # half of the tolerance of other figures
+        (FULL, [0.0] * 24, "fail"),  # the other gets no lock at all
+        ([0.5] * 24, [0.47] * 24, "fail"),
+        ([0.9 + 0.004 * (n % 24) for n in range(24)], [0.9 + 0.004 * (n * 7 % 24) for n in range(24)], "inconclusive"),
+        ([0.0] * 24, [0.0] * 24, "pass"),  # neither got a lock: not worse (other figures say nothing then)
+        ([0.95] * 24, FULL, "pass"),
+        (FULL, [None] * 24, "inconclusive"),
+    ],
+)
+def test_a_gate_forgives_one_point_of_failures_whatever_its_tolerance(
+    first: list[float | None], second: list[float | None], verdict: str
+) -> None:
+    assert judge_gate(SUCCESS, Sides(first, second), 0.5, metrics=4).verdict == verdict
+
+
+def test_a_share_is_told_as_a_ratio_like_any_figure() -> None:
+    found = judge_gate(SUCCESS, Sides([0.8] * 24, [0.6] * 24), 0.1, metrics=1)
+    assert (found.ratio, found.low, found.high) == (pytest.approx(0.75), pytest.approx(0.75), pytest.approx(0.75))
+    unpaired = judge_compare(SUCCESS, Sides([0.8] * 8, [0.6] * 8, paired=False), 0.5)
+    assert (unpaired.verdict, unpaired.ratio) == ("different", pytest.approx(0.75))

@@ -187,3 +187,10 @@ def test_one_command_more_fails_though_nothing_got_slower(
 
 def test_how_long_it_takes_counts_every_run() -> None:
     assert order(24).about_s == pytest.approx(24 * 4 * (2 + 1 + pairs.OVERHEAD_S))
+
+
+@pytest.mark.parametrize(
+    ("values", "middle"), [((4.0, 9.0), 6.0), ((1.0, 0.0), 0.0), ((0.0, 0.0), 0.0), ((1.0, None), None)]
+)
+def test_a_share_of_nothing_acquired_is_a_value(values: tuple[float | None, ...], middle: float | None) -> None:
+    assert pairs._middle(values) == (middle if middle is None else pytest.approx(middle))
