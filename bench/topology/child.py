@@ -13,20 +13,24 @@ Rules
 - The kernel's signal is tied to the *thread* that made the process, and cleared by a fork, so each process asks for
   itself; asking late is caught by comparing the parent.
 - One that ends early is told of by its own last words on stderr, else by its signal or exit code.
-- A command whose end undoes what it did is a `Leash`: it is let go of, and never killed before it had time.
+- A command whose end undoes what it did is a `Leash`: it is let go of, and never killed before it had time. What must
+  start fast and outlive a fork of ours (guard, proxies) is a `Servant`.
 
-Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
+Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +43,8 @@ from bench.errors import EnvironmentNotReadyError
 
 Message = TypeVar("Message")
 END_S = 2.0
+MESSAGE_BYTES = 1 << 16
+_ANSWER_S = 10.0
 PARENT_VARIABLE = "LOCKBENCH_PARENT"  # the process that started this one
 _UNDO_S = 5.0
 _ROOT = Path(__file__).parents[2]
@@ -179,6 +185,71 @@ class Leash:
         """Let go and wait until the command has undone its change and ended. More than once is fine."""
         self._child.finish(_UNDO_S)
         self._child.close()
+
+
+class Servant:
+    """A script of the standard library alone, started within 35 ms, that answers numbered requests on a socket.
+
+    `hello`: what it said first. Safe to use from several threads; an answer to a request that was interrupted is
+    dropped. Its own end is the reply to the end of the socket. A forked child's copy closes nothing.
+    """
+
+    def __init__(self, script: Path, words: Sequence[str], *, gone: str) -> None:
+        """Start `script`; `gone`: what it means when it has ended. Raises EnvironmentNotReadyError."""
+        self._owner, self._lock, self._asked, self._gone = os.getpid(), threading.Lock(), 0, gone
+        self.process: subprocess.Popen[bytes] | None = None
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_ANSWER_S)
+        try:
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(script), *words], stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            self.hello = self._receive(0)
+        except OSError as error:
+            self.close()
+            raise EnvironmentNotReadyError(f"{script.stem} cannot be started: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Return the answer. Raises EnvironmentNotReadyError when it has ended."""
+        with self._lock:
+            self._asked += 1
+            try:
+                self._channel.send(json.dumps({"id": self._asked, **request}).encode())
+            except OSError as error:
+                raise EnvironmentNotReadyError(self._gone) from error
+            return self._receive(self._asked)
+
+    def close(self) -> None:
+        """Have it end; returns when it has. More than once is fine."""
+        process = self.process
+        if os.getpid() != self._owner:
+            return
+        if process is not None and process.returncode is None:
+            try:
+                self._channel.shutdown(socket.SHUT_WR)
+                while self._channel.recv(MESSAGE_BYTES):
+                    pass  # answers nobody waits for any more; its exit is the end of file
+            except OSError:
+                process.kill()  # it hangs
+            process.wait()
+        self._channel.close()
+
+    def _receive(self, number: int) -> dict[str, Any]:
+        while True:
+            try:
+                message = self._channel.recv(MESSAGE_BYTES)
+            except OSError as error:
+                raise EnvironmentNotReadyError(self._gone) from error
+            if not message:
+                raise EnvironmentNotReadyError(self._gone)
+            answer: dict[str, Any] = json.loads(message)
+            if answer["id"] == number:
+                return answer
 
 
 def _line(message: object) -> str:

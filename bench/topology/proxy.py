@@ -5,23 +5,15 @@ some 50 µs per chunk, and the process is shared, so absolute rates are lower be
 Source: bench/topology/proxy_process.py, which holds the protocol's other half.
 """
 
-import contextlib
-import json
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from bench.errors import EnvironmentNotReadyError
-from bench.topology.proxy_process import MESSAGE_BYTES
+from bench.topology.child import Servant
 
 _SCRIPT = Path(__file__).with_name("proxy_process.py")
-_ANSWER_S = 10.0
-_END_S = 2.0
+_GONE = "the proxies are closed, or their process was killed: start the run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,70 +36,19 @@ class Proxies:
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
         """Stand before these loopback ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""
-        self._lock = threading.Lock()
-        self._asked = 0
-        self._owner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._owner.settimeout(_ANSWER_S)
-        self._process: subprocess.Popen[bytes] | None = None
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_SCRIPT), str(seed), *map(str, ports)],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            self.ports: tuple[int, ...] = tuple(self._receive(0)["ports"])
-        except OSError as error:
-            self.close()
-            raise EnvironmentNotReadyError(f"the proxies cannot be started: {error}") from error
-        except BaseException:
-            self.close()
-            raise
+        self._servant = Servant(_SCRIPT, [str(seed), *map(str, ports)], gone=_GONE)
+        self.ports: tuple[int, ...] = tuple(self._servant.hello["ports"])
 
     def shape(self, index: int, shape: Shape) -> None:
         """Have the link to instance `index` be like this from now on; returns when it is."""
-        wish = {
-            "index": index,
-            "delay_ns": shape.delay_ns,
-            "jitter_ns": shape.jitter_ns,
-            "slow": shape.slow,
-            "held": shape.held,
-            "reset": shape.reset,
-        }
-        with self._lock:
-            self._asked += 1
-            try:
-                self._owner.send(json.dumps({"id": self._asked, **wish}).encode())
-                self._receive(self._asked)
-            except OSError as error:
-                raise self._gone() from error
+        self._servant.ask({"index": index, **asdict(shape)})
 
     def close(self) -> None:
         """End the proxies and every connection through them. More than once is fine."""
-        self._owner.close()
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
-            self._process.kill()
-            self._process.wait()
+        self._servant.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
-
-    def _receive(self, number: int) -> dict[str, Any]:
-        while True:
-            message = self._owner.recv(MESSAGE_BYTES)
-            if not message:
-                raise self._gone()
-            answer: dict[str, Any] = json.loads(message)
-            if answer["id"] == number:
-                return answer
-
-    @staticmethod
-    def _gone() -> EnvironmentNotReadyError:
-        return EnvironmentNotReadyError("the proxies are closed, or their process was killed: start the run again")

@@ -44,7 +44,7 @@ if "fork" in sys.argv:        # a child that keeps the socket open
         guards[0].close()     # not its own: must do nothing
         sys.stdin.read()
         os._exit(0)
-pids = {"server": guards[0].states()[0].pid, "guard": guards[0]._process.pid, "child": child}
+pids = {"server": guards[0].states()[0].pid, "guard": guards[0]._servant.process.pid, "child": child}
 print(json.dumps({"folder": str(guards[0].folder), **pids}), flush=True)
 if "exit" in sys.argv:
     os._exit(0)
@@ -136,8 +136,8 @@ def test_a_killed_guard_takes_its_servers_along_and_closing_removes_the_folder(
     guard: Guard, tmp_path: Path, number: signal.Signals
 ) -> None:
     server = start(guard, SLEEP)
-    assert guard._process is not None
-    guard._process.send_signal(number)
+    assert guard._servant.process is not None
+    guard._servant.process.send_signal(number)
     assert ended(server)
     with pytest.raises(EnvironmentNotReadyError, match="guard process was killed"):
         guard.states()
@@ -182,7 +182,7 @@ def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(guard, "_receive", interrupted)
+        patch.setattr(guard._servant, "_receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             guard.signal(0, signal.SIGKILL)
     second = guard.start(1, SLEEP, guard.folder, guard.folder / "log", {})

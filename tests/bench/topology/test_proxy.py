@@ -219,7 +219,7 @@ OWNER = """
 import sys
 from bench.topology.proxy import Proxies
 proxies = Proxies([1])
-print(proxies._process.pid, flush=True)
+print(proxies._servant.process.pid, flush=True)
 sys.stdin.read()
 """
 
