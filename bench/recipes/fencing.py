@@ -28,7 +28,7 @@ from hashlib import sha1
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import Instance
+from bench.recipes.instance import PlainInstance
 from bench.recipes.protocol import Recipe, RecipeSettings
 from lockcore import Denied, InstanceStatus, Lease, Outcome
 from lockcore.clock import monotonic_ns
@@ -92,7 +92,7 @@ class FencedLease(Lease):
 class FencingRegister:
     """Per resource something protected that takes no write with a smaller fencing token than one it has seen."""
 
-    def __init__(self, instance: Instance, key: str) -> None:
+    def __init__(self, instance: PlainInstance, key: str) -> None:
         self._instance, self._key = instance, key
 
     def write(self, lease: FencedLease, value: str) -> bool:
@@ -104,7 +104,7 @@ class FencingRegister:
 class OwnerRegister:
     """Per resource something protected that takes writes only from the owner token it is marked with."""
 
-    def __init__(self, instance: Instance, key: str) -> None:
+    def __init__(self, instance: PlainInstance, key: str) -> None:
         self._instance, self._key = instance, key
 
     def mark(self, lease: Lease) -> None:
@@ -123,7 +123,7 @@ class Protected:
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
         self.recipe = recipe
         self.take_reply_times_ns = recipe.take_reply_times_ns
-        self._instance = Instance(0, url, settings)
+        self._instance = PlainInstance(0, url, settings)
         key = settings.key_prefix + REGISTERS
         self._by_token, self._by_owner = FencingRegister(self._instance, key), OwnerRegister(self._instance, key)
         self._counts: Counter[str] = Counter()

@@ -39,7 +39,7 @@ DEFINITE = (ResponseError, BusyLoadingError)  # the instance answered with an er
 _KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}  # redis-py drops the word
 
 
-class Instance:
+class PlainInstance:
     """A pool of connections to one server. Callers share it; each takes a connection for one command.
 
     `trouble`: why it could not be used last time (an exception of lockcore or redis-py), None while it answers.

@@ -23,7 +23,7 @@ from threading import Lock
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.plain import PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome, Tally
@@ -44,7 +44,7 @@ class MultiWrite(PlainRecipe):
         points=("before-copy",),
     )
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._in_use = 0
 
@@ -86,11 +86,11 @@ class MultiWrite(PlainRecipe):
                     found = Outcome.RELEASED if deleted else Outcome.GONE
         return found
 
-    def _from_the_one_in_use(self) -> Iterator[Instance]:
+    def _from_the_one_in_use(self) -> Iterator[PlainInstance]:
         for turn in range(len(self.servers)):
             yield self.servers[(self._in_use + turn) % len(self.servers)]
 
-    def _copy(self, origin: Instance, key: str, token: bytes, ttl_ms: int) -> int:
+    def _copy(self, origin: PlainInstance, key: str, token: bytes, ttl_ms: int) -> int:
         """To how many others the copy went."""
         copies = 0
         for server in self.servers:
@@ -148,7 +148,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         safe=True,
     )
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         name = sha1(settings.key_prefix.encode(), usedforsecurity=False).hexdigest()[:16]
         self._path = (settings.folder or Path(tempfile.gettempdir())) / f"unique-index-{name}.sqlite"

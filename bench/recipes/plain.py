@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple, Self
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.protocol import About, RecipeSettings, reach_of
 from lockcore import Denied, InstanceStatus, Lease, Outcome, Tally
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
@@ -52,7 +52,7 @@ class PlainRecipe:
 
     about: ClassVar[About]
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         self.servers = tuple(servers)
         self.ask = self.servers[0].ask
         self.pause = reach_of(settings.pause, settings.seed, settings.process, settings.gate)
@@ -112,6 +112,18 @@ class PlainRecipe:
             valid_until_ns = started_ns + ttl_ms * NS_PER_MS - drift_ns(ttl_ms, DRIFT_FACTOR)
         return Lease(resource, token, ttl_ms, started_ns, monotonic_ns(), valid_until_ns, Closed(tally))
 
+    def set_nx(self, resource: str, token: bytes, ttl_ms: int) -> Lease | Refusal:
+        """One SET NX PX. Raises RedisError."""
+        started_ns = monotonic_ns()
+        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
+            return HELD
+        return self.leased(resource, token, ttl_ms, started_ns)
+
+    def delete_own(self, lease: Lease) -> Outcome:
+        """Compare-and-delete: nobody else's lock."""
+        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
+        return Outcome.RELEASED if deleted else Outcome.GONE
+
     def delete(self, resource: str) -> Outcome:
         """A plain DEL of whatever is there."""
         return Outcome.RELEASED if self.ask("DEL", self.key(resource)) else Outcome.GONE
@@ -121,7 +133,7 @@ class PlainRecipe:
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
         """See `Recipe.connect`."""
-        servers = [Instance(index, url, settings) for index, url in enumerate(targets)]
+        servers = [PlainInstance(index, url, settings) for index, url in enumerate(targets)]
         troubles = [server.trouble for server in servers if server.trouble is not None]
         refused = [trouble for trouble in troubles if isinstance(trouble, InstanceRefusedError)]
         if refused or len(servers) - len(troubles) < cls.needed(len(servers)):

@@ -17,7 +17,7 @@ from random import Random
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.plain import PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome, Tally, Vote
@@ -43,7 +43,7 @@ class RedlockSequential(PlainRecipe):
         """A quorum."""
         return quorum_of(instances)
 
-    def order(self) -> Sequence[Instance]:
+    def order(self) -> Sequence[PlainInstance]:
         """In which order the instances are asked this time."""
         return self.servers
 
@@ -89,16 +89,16 @@ class RedlockRandomOrder(RedlockSequential):
         flaw="slow, and splits the votes more often than one order for all",
     )
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._dice = Random(f"{settings.seed} {settings.process} order")
 
-    def order(self) -> Sequence[Instance]:
+    def order(self) -> Sequence[PlainInstance]:
         """A shuffle drawn from the seed."""
         return self._dice.sample(self.servers, len(self.servers))
 
 
-def _vote(server: Instance, key: str, token: bytes, ttl_ms: int) -> Vote:
+def _vote(server: PlainInstance, key: str, token: bytes, ttl_ms: int) -> Vote:
     try:
         return Vote.REFUSED if server.ask("SET", key, token, "NX", "PX", ttl_ms) is None else Vote.GRANTED
     except DEFINITE:
@@ -107,7 +107,7 @@ def _vote(server: Instance, key: str, token: bytes, ttl_ms: int) -> Vote:
         return Vote.SILENT
 
 
-def deleted(server: Instance, key: str, token: bytes) -> bool | None:
+def deleted(server: PlainInstance, key: str, token: bytes) -> bool | None:
     """Compare-and-delete on one instance; None when it did not say."""
     with suppress(RedisError):
         return server.delete_own(key, token)

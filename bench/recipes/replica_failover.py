@@ -23,7 +23,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.recipes.instance import Instance
+from bench.recipes.instance import PlainInstance
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
@@ -84,7 +84,7 @@ class ReplicaFailover(PlainRecipe):
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
         """See `Recipe.connect`: exactly one instance must be a master."""
-        recipe = cls([Instance(index, url, settings) for index, url in enumerate(targets)], settings)
+        recipe = cls([PlainInstance(index, url, settings) for index, url in enumerate(targets)], settings)
         masters = [server.address for server in recipe.servers if _is_master(server)]
         if len(masters) == 1:
             recipe._find_master()
@@ -96,7 +96,7 @@ class ReplicaFailover(PlainRecipe):
             "or servers that lockbench starts itself"
         )
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._master = self.servers[0]
 
@@ -150,7 +150,7 @@ class ReplicaDelayedPromotion(ReplicaFailover):
         return self._max_ttl_ms
 
 
-def _is_master(server: Instance) -> bool:
+def _is_master(server: PlainInstance) -> bool:
     with suppress(RedisError):
         return bool(server.ask("ROLE")[0] == b"master")
     return False

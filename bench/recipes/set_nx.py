@@ -1,6 +1,8 @@
 """Locks on one instance by SET key value NX PX ttl, told apart by their release: *DEL; GET, then DEL; a Lua script*.
 
 Rules
+- `backoff` waits 0.1 s, 0.2 s, … 5 s once it was refused, and has no try/finally: newcomers overtake who waits longest
+  (starvation), and an exception in the body leaves the lock where it is. Do not copy it.
 - The same value for everybody and a plain DEL: a holder that outlives its TTL deletes its successor's lock, whose
   release deletes the next one's. GET == mine, then DEL: the same, in the gap between the two. Do not copy these.
 - `set-nx-lua` is sound: the owner token is unique per attempt and compared by the server. A SET without a reply may
@@ -13,17 +15,20 @@ Source: the SET command's reference page ("Patterns").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from uuid import uuid1
 
 from redis.exceptions import RedisError
 
 from bench.recipes.fencing import COUNTER, FENCED_SET, FencedLease
-from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.plain import GRANTED, HELD, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
-from lockcore.clock import monotonic_ns
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+FIRST_MS, LONGEST_MS = 100, 5_000  # of `backoff`
 
 
 class SetNxFixed(PlainRecipe):
@@ -38,10 +43,7 @@ class SetNxFixed(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """SET NX PX."""
-        started_ns = monotonic_ns()
-        if self.ask("SET", self.key(resource), "1", "NX", "PX", ttl_ms) is None:
-            return HELD
-        return self.leased(resource, b"1", ttl_ms, started_ns)
+        return self.set_nx(resource, b"1", ttl_ms)
 
     def give_back(self, lease: Lease) -> Outcome:
         """DEL."""
@@ -61,10 +63,7 @@ class SetNxGetDel(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """SET NX PX."""
-        token, started_ns = self.new_token(), monotonic_ns()
-        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
-            return HELD
-        return self.leased(resource, token, ttl_ms, started_ns)
+        return self.set_nx(resource, self.new_token(), ttl_ms)
 
     def give_back(self, lease: Lease) -> Outcome:
         """GET, then DEL."""
@@ -83,7 +82,7 @@ class SetNxLuaRecipe(PlainRecipe):
         safe=True,
     )
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._fencing = settings.fencing
 
@@ -107,8 +106,7 @@ class SetNxLuaRecipe(PlainRecipe):
 
     def give_back(self, lease: Lease) -> Outcome:
         """Delete the key if it is still ours."""
-        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
-        return Outcome.RELEASED if deleted else Outcome.GONE
+        return self.delete_own(lease)
 
     def abandon(self, lease: Lease) -> None:
         """A caller that is killed has its key deleted all the same."""
@@ -124,3 +122,38 @@ class SetNxLuaRecipe(PlainRecipe):
     def _undo(self, resource: str, token: bytes) -> None:
         with suppress(RedisError):
             self.servers[0].delete_own(self.key(resource), token)
+
+
+class Backoff(PlainRecipe):
+    """The longer one waits, the more seldom one asks. Flawed, on purpose: do not copy it."""
+
+    about = About(
+        how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without try/finally",
+        flaw="starves who waits long; an exception in the body leaks the lock",
+        safe=True,
+        shown_by=("same-time start", "exception in the body"),
+    )
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """SET NX PX."""
+        return self.set_nx(resource, str(uuid1()).encode(), ttl_ms)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        """Compare-and-delete."""
+        return self.delete_own(lease)
+
+    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
+        """Twice the last wait; the scenario's retry policy has no say."""
+        if outcome is not Outcome.CONTENDED:
+            return None
+        start_ns = now_ns + min(FIRST_MS << min(attempts - 1, 16), LONGEST_MS) * NS_PER_MS
+        return start_ns if start_ns <= deadline_ns else None
+
+    def run(self, resource: str, ttl_ms: int, wait_ms: int, body: Callable[[Lease], None]) -> bool:
+        """As described: what the body raises goes past the release."""
+        lease = self.acquire(resource, ttl_ms, wait_ms)
+        if not isinstance(lease, Lease):
+            return False
+        body(lease)
+        self.release(lease)
+        return True

@@ -20,8 +20,8 @@ from itertools import count
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import Instance
-from bench.recipes.plain import DRIFT_FACTOR, HELD, PlainRecipe, Refusal
+from bench.recipes.instance import PlainInstance
+from bench.recipes.plain import DRIFT_FACTOR, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from bench.telemetry.load_log import ExtensionLog
 from lockcore import Lease, Outcome
@@ -42,7 +42,7 @@ class Watchdog(PlainRecipe):
         points=("before-renew",),
     )
 
-    def __init__(self, servers: Sequence[Instance], settings: RecipeSettings) -> None:
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._changed = threading.Condition()
         self._due: list[tuple[int, int, Lease]] = []
@@ -55,13 +55,11 @@ class Watchdog(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """SET NX PX; from now on it is renewed."""
-        token, started_ns = self.new_token(), monotonic_ns()
-        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
-            return HELD
-        lease = self.leased(resource, token, ttl_ms, started_ns)
-        with self._changed:
-            self._watched.add(token)
-            self._renew_at(lease, started_ns)
+        lease = self.set_nx(resource, self.new_token(), ttl_ms)
+        if isinstance(lease, Lease):
+            with self._changed:
+                self._watched.add(lease.owner_token)
+                self._renew_at(lease, lease.started_ns)
         return lease
 
     def extend(self, lease: Lease) -> bool:
@@ -73,8 +71,7 @@ class Watchdog(PlainRecipe):
         """No more renewals; compare-and-delete."""
         with self._changed:
             self._watched.discard(lease.owner_token)
-        deleted = self.servers[0].delete_own(self.key(lease.resource), lease.owner_token)
-        return Outcome.RELEASED if deleted else Outcome.GONE
+        return self.delete_own(lease)
 
     def abandon(self, lease: Lease) -> None:
         """A caller that is killed has no watchdog any more."""

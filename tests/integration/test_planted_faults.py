@@ -14,7 +14,7 @@ from bench.experiments.safety_matrix import clocks
 from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from bench.recipes.instance import Instance
+from bench.recipes.instance import PlainInstance
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules.stage import Stage
 from bench.recipes.schedules.table import SCHEDULES
@@ -71,7 +71,7 @@ def test_with_the_right_quorum_one_of_them_does_not_even_connect(fleet: Fleet) -
 
 def test_a_release_without_owner_check_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row("overslept-holder", "set-nx-lua", ground) == (AS_EXPECTED, 0)
-    monkeypatch.setattr(Instance, "delete_own", lambda self, key, _token: self.ask("DEL", key))
+    monkeypatch.setattr(PlainInstance, "delete_own", lambda self, key, _token: self.ask("DEL", key))
     assert row("overslept-holder", "set-nx-lua", ground) == (VIOLATED, 5)
 
 

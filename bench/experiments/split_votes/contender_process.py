@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from bench.experiments.split_votes.judge import Attempt, CastVote
 from bench.experiments.split_votes.plan import TTL_MS, Block, Enrolment, resource_of
 from bench.experiments.split_votes.starting_gate import STOP, StartingGate
-from bench.recipes.instance import DEFINITE, Instance
+from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say
@@ -142,13 +142,13 @@ def lost_ns(record: AttemptRecord) -> int:
     return known[spare] if len(known) > spare else record.decided_ns  # TOO_LATE: won, and not in time
 
 
-class TimedInstance(Instance):
+class TimedInstance(PlainInstance):
     """An instance that keeps the ballot of the present attempt."""
 
     ballot = CastVote(Vote.ABSENT)
 
     def ask(self, *command: Any) -> Any:
-        """See Instance.ask."""
+        """See PlainInstance.ask."""
         asked_ns = monotonic_ns()
         if command[0] != "SET":
             reply = super().ask(*command)

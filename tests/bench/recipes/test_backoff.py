@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from redis import Redis
 
-from bench.recipes.backoff import Backoff
 from bench.recipes.protocol import RecipeSettings
+from bench.recipes.set_nx import Backoff
 from bench.topology.fleet import Fleet
 from lockcore import Outcome, RetryPolicy
 from lockcore.clock import NS_PER_MS

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, FencingRegister, OwnerRegister, Protected
-from bench.recipes.instance import Instance
+from bench.recipes.instance import PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.fleet import Fleet
@@ -28,8 +28,8 @@ def fenced(token: int) -> FencedLease:
 
 
 @pytest.fixture
-def instance(fleet: Fleet, server: Redis, settings: RecipeSettings) -> Iterator[Instance]:
-    made = Instance(0, fleet.urls[0], settings)
+def instance(fleet: Fleet, server: Redis, settings: RecipeSettings) -> Iterator[PlainInstance]:
+    made = PlainInstance(0, fleet.urls[0], settings)
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def test_a_fenced_lease_is_a_lease_with_a_token() -> None:
     ],
 )
 def test_a_smaller_token_than_one_seen_is_rejected(
-    tokens: list[int], accepted: list[bool], instance: Instance, server: Redis
+    tokens: list[int], accepted: list[bool], instance: PlainInstance, server: Redis
 ) -> None:
     register = FencingRegister(instance, "test:register")
     assert [register.write(fenced(token), f"by {token}") for token in tokens] == accepted
@@ -59,19 +59,19 @@ def test_a_smaller_token_than_one_seen_is_rejected(
     assert server.hget("test:register", "r1") == f"by {last}".encode()
 
 
-def test_resources_are_protected_apart(instance: Instance) -> None:
+def test_resources_are_protected_apart(instance: PlainInstance) -> None:
     register = FencingRegister(instance, "test:register")
     assert register.write(fenced(5), "r1's")
     assert register.write(FencedLease.of(lease_of(b"owner", "r2"), 2), "r2's")
 
 
-def test_every_stale_write_is_rejected_once_a_later_holder_has_written(instance: Instance) -> None:
+def test_every_stale_write_is_rejected_once_a_later_holder_has_written(instance: PlainInstance) -> None:
     register = FencingRegister(instance, "test:register")
     assert register.write(fenced(100), "new")
     assert not any(register.write(fenced(token), "stale") for token in range(1, 100))
 
 
-def test_only_the_marked_owner_writes(instance: Instance, server: Redis) -> None:
+def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) -> None:
     register, first, second = OwnerRegister(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
     assert not register.write(first, "unmarked")
     register.mark(first)
@@ -82,7 +82,7 @@ def test_only_the_marked_owner_writes(instance: Instance, server: Redis) -> None
     assert server.hget("test:register", "r1") == b"two"
 
 
-def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(instance: Instance) -> None:
+def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(instance: PlainInstance) -> None:
     register, first, second = OwnerRegister(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
     register.mark(second)
     register.mark(first)  # its lease is long over: this is what cannot be caught
@@ -90,7 +90,7 @@ def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(insta
     assert not register.write(second, "two")
 
 
-def test_a_register_outlives_a_script_flush(instance: Instance, server: Redis) -> None:
+def test_a_register_outlives_a_script_flush(instance: PlainInstance, server: Redis) -> None:
     register = FencingRegister(instance, "test:register")
     assert register.write(fenced(1), "one")
     server.script_flush()
