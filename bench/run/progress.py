@@ -126,8 +126,9 @@ class Follower:
     def _count(self, records: Records) -> tuple[int, Histogram]:
         codes = records["outcome"] & 0xFF
         self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
-        granted = records[acquired(records)]
-        return len(granted), Histogram.of(np.maximum(granted["ended_ns"] - granted["intended_ns"], 0))
+        granted = acquired(records)
+        times_ns = records["ended_ns"][granted] - records["intended_ns"][granted]
+        return len(times_ns), Histogram.of(np.maximum(times_ns, 0))
 
     def _clock(self, now_ns: int) -> tuple[str, float, float]:
         window = self.window_ns

@@ -58,11 +58,13 @@ class LiveJudge:
         """Judge what was recorded since the last call, by all workers; return the new verdict. Never raises."""
         before = self.verdict
         try:
-            fresh = records[acquired(records)]
-            if len(fresh):
+            granted = acquired(records)
+            if granted.any():
+                fresh = records if granted.all() else records[granted]
                 both = np.concatenate([self._kept, fresh])
                 seen = _count(both)
-                seen.subtract(_count(self._kept))
+                if any(seen.values()):  # else there is nothing to take off
+                    seen.subtract(_count(self._kept))
                 counts = {kind: before.counts.get(kind, 0) + max(number, 0) for kind, number in seen.items()}
                 self._keep(both)
                 self.verdict = LiveVerdict(before.leases + len(fresh), {**before.counts, **counts}, before.failure)
@@ -72,11 +74,10 @@ class LiveJudge:
 
     def _keep(self, records: Records) -> None:
         ended_ns = np.maximum(records["ended_ns"], records["release_replied_ns"])
-        recent = records[ended_ns >= ended_ns.max() - self._ttl_ns]
+        recent = np.flatnonzero(ended_ns >= ended_ns.max() - self._ttl_ns)
         if len(recent) > MOST_KEPT:
-            ended_ns = np.maximum(recent["ended_ns"], recent["release_replied_ns"])
-            recent = recent[np.argpartition(ended_ns, len(recent) - MOST_KEPT)[-MOST_KEPT:]]
-        self._kept = recent
+            recent = recent[np.argpartition(ended_ns[recent], len(recent) - MOST_KEPT)[-MOST_KEPT:]]
+        self._kept = records[np.sort(recent)]
 
 
 def _count(records: Records) -> Counter[str]:

@@ -103,7 +103,8 @@ def operation(gear: Gear) -> Operate:
         if tell is not None:
             tell(ended_ns - intended_ns, None)
         code = ACQUIRED_RELEASED if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
-        packed = still_open if lease.is_open else votes[lease.tally]
+        won = lease.round  # asked itself: `is_open` and `tally` of the lease would ask it, too
+        packed = still_open if won.undecided else votes[won.tally]
         slot = write(
             intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
             replied_ns, ended_ns, resource, caller, code, packed, lease.attempts | lease.split_votes << 32,

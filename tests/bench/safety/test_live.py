@@ -98,3 +98,16 @@ def test_a_look_without_leases_changes_nothing(count, history):
     records = history(refused).records if count else np.empty(0, RECORD_DTYPE)
     oracle = LiveJudge(TTL_MS)
     assert oracle.add(records).leases == 0
+
+
+def test_what_is_kept_is_judged_by_itself_only_when_something_was_seen(legal, monkeypatch):
+    """Of a lock that holds, each look judges once: half of what following a run cost went into the second time."""
+    judged, count = [], live_module._count
+    monkeypatch.setattr(live_module, "_count", lambda records: judged.append(len(records)) or count(records))
+    records = legal(2_000, 20)
+    looks = len(list(looks_of(records)))
+    assert seen_live(records).verdict is None
+    assert len(judged) == looks > 3
+    records["granted_ns"][1_020] = records["release_sent_ns"][1_000] - 1
+    assert seen_live(records).violations == {"service_fault": 1}
+    assert len(judged) > 2 * looks
