@@ -9,6 +9,7 @@ machine does. Source: README, "How fast".
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -22,14 +23,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from statistics import median
 from typing import Literal, Self
 
-import msgspec
-
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
 from bench.experiments.contest.result import OverRounds, Speed, SpeedConditions, SpeedResult, SpeedRow, TelemetryCost
 from bench.experiments.contest.turn import TurnLoad, contest, two_cores
 from bench.measure.environment import describe_environment
-from bench.measure.section import Section
+from bench.measure.run_result import RunResult
+from bench.measure.section import typed
 from bench.run.experiment import Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import ServerBinary, found_servers
@@ -165,25 +165,6 @@ def _speed(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
     )  # fmt: skip
 
 
-class _Cost(Section, frozen=True):
-    client_cpu_us_per_cycle: float
-    server_cpu_us_per_cycle: float
-
-
-class _Rate(Section, frozen=True):
-    achieved_per_s: float
-
-
-class _Quantiles(Section, frozen=True):
-    p50: float
-
-
-class _RunFigures(Section, frozen=True):
-    cost: _Cost
-    rate: _Rate
-    latency_s: dict[str, object]
-
-
 def _locust(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
     """A whole `lockbench run`, as a user would: its own cost figures are the answer."""
     with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, Sink() as sink:
@@ -197,16 +178,16 @@ def _locust(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
         done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
     try:
-        run = msgspec.json.decode(done.stdout, type=_RunFigures)
-        acquire = msgspec.convert(run.latency_s["acquire"], _Quantiles)
-    except msgspec.MsgspecError:
+        run = typed(json.loads(done.stdout), RunResult)
+    except ValueError:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
         raise EnvironmentNotReadyError(f"{entry.label} gave no figures; it said: {last}") from None
     if entry.telemetry and not sink.taken:
         raise EnvironmentNotReadyError(f"{entry.label} exported nothing; install the extra `telemetry`")
+    p50_s, cost = run.latency_s.acquire.p50, run.cost
     return Speed(
-        cycles_per_s=run.rate.achieved_per_s, client_us=run.cost.client_cpu_us_per_cycle,
-        server_us=run.cost.server_cpu_us_per_cycle, p50_us=acquire.p50 * 1e6,
+        cycles_per_s=run.rate.achieved_per_s, client_us=cost.client_cpu_us_per_cycle,
+        server_us=cost.server_cpu_us_per_cycle, p50_us=None if p50_s is None else p50_s * 1e6,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Literal
 
-from bench.experiments.contest.result import Bar, StopRow, TurnFigures, TurnRow
+from bench.experiments.contest.result import PeerBar, StopRow, TurnFigures, TurnRow
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
 
 PYTHON_BAR, OTHER_BAR, STOPPED_BAR = 20.0, 2.5, 0.9
@@ -23,7 +23,7 @@ HOT_N = (1, 5)
 Figure = Literal["cycles_per_s", "p50_us", "p99_us"]
 
 
-def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> tuple[Bar, ...]:
+def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> tuple[PeerBar, ...]:
     """What lockcore is to reach, and whether it does; a bar whose peers are absent is left out."""
     many = [row for row in cycles if (row.instances, row.callers) == (INSTANCES, MANY)]
     single = [row for row in cycles if (row.instances, row.callers) == (INSTANCES, 1)]
@@ -45,7 +45,7 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[St
     return tuple(bar for bar in found if bar is not None)
 
 
-def judge_peers(judged: Sequence[Bar], *, interrupted: bool = False) -> Verdict:
+def judge_peers(judged: Sequence[PeerBar], *, interrupted: bool = False) -> Verdict:
     """Return the verdict over the bars."""
     sides = [
         (bar.name, {_reaches(end, bar.bar, at_least=bar.at_least) for end in (bar.low, bar.high)}) for bar in judged
@@ -71,7 +71,7 @@ def _of_kinds(rows: Sequence[TurnRow], *kinds: str) -> list[TurnRow]:
     return [row for row in rows if _is_ours(row) or row.kind in kinds]
 
 
-def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> Bar | None:
+def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> PeerBar | None:
     """Our best contestant's figure ÷ the best of the peers', round by round; its median against the bar."""
     at_least = figure == "cycles_per_s"  # of a rate more is better, of a latency less
     best = max if at_least else min
@@ -84,10 +84,10 @@ def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> Ba
     return _bar(name, us.name, them.name, ratios, bar, at_least=at_least) if ratios else None
 
 
-def _bar(name: str, ours: str, theirs: str | None, ratios: Sequence[float], bar: float, *, at_least: bool) -> Bar:
+def _bar(name: str, ours: str, theirs: str | None, ratios: Sequence[float], bar: float, *, at_least: bool) -> PeerBar:
     middle = median(ratios)
     value, low, high = (None if math.isinf(one) else one for one in (middle, min(ratios), max(ratios)))
-    return Bar(
+    return PeerBar(
         name=name, ours=ours, theirs=theirs, value=value, low=low, high=high, bar=bar, at_least=at_least,
         reached=_reaches(middle, bar, at_least=at_least),
     )  # fmt: skip
@@ -111,7 +111,7 @@ def _champion(rows: Sequence[TurnRow], figure: Figure, best: Callable[..., tuple
     return rows[best(medians)[1]] if medians else None
 
 
-def _stopped(rows: Sequence[StopRow]) -> Bar | None:
+def _stopped(rows: Sequence[StopRow]) -> PeerBar | None:
     """The share of the rate that ours keep while an instance stands still: the median of all their rounds."""
     kept = [one.kept_ratio for row in rows if _is_ours(row) for one in row.rounds if one.kept_ratio is not None]
     name = "one of three stopped: rate ÷ the mean of before and after, median of ours"

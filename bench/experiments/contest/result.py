@@ -91,7 +91,7 @@ class Missing(Section, frozen=True, kw_only=True):
     reason: Annotated[str, says("why not")]
 
 
-class Bar(Section, frozen=True, kw_only=True):
+class PeerBar(Section, frozen=True, kw_only=True):
     """What lockcore is to reach."""
 
     name: Annotated[str, says("what is compared")]
@@ -115,7 +115,7 @@ class PeersResult(Document, frozen=True, kw_only=True):
     cycles: Annotated[tuple[TurnRow, ...], says("acquire and release of a free resource")]
     hot: Annotated[tuple[TurnRow, ...], says("64 callers want one resource")]
     stopped: Annotated[tuple[StopRow, ...], says("one of three instances stands still for 5 s")]
-    bars: Annotated[tuple[Bar, ...], says("what lockcore is to reach")]
+    bars: Annotated[tuple[PeerBar, ...], says("what lockcore is to reach")]
 
 
 # -- make bench ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from bench.experiments.contest.clients.order import BIN_S, Answer, ClientOrder, middle_us
+from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, middle_us
 from bench.experiments.contest.installed import Contestant
 from bench.experiments.contest.result import StopFigures, TurnFigures
 from bench.topology.fleet import Fleet
@@ -111,7 +111,7 @@ def rate_between(bins: Mapping[int, int], from_s: float, until_s: float) -> floa
     return sum(bins.get(number, 0) for number in range(first, last)) / ((last - first) * BIN_S)
 
 
-def figures_of(answer: Answer, sent: int) -> TurnFigures:
+def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     """From a driver's answer and the `sent` commands that the servers counted."""
     cycles, leases = answer.cycles, answer.all_cycles
     return TurnFigures(
@@ -135,7 +135,7 @@ def jains_index(amounts: Sequence[float]) -> float | None:
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
 
 
-def _percentile(answer: Answer, share: float) -> float | None:
+def _percentile(answer: DriverAnswer, share: float) -> float | None:
     """Of all that were begun; an acquire that was never granted took for ever, so that None may be among them."""
     left = int((sum(answer.acquires.values()) + answer.failed) * share)
     for bucket, count in sorted(answer.acquires.items()):
@@ -157,7 +157,7 @@ def _order(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float,
         own=load.own,
         hold_s=load.hold_s,
         ttl_ms=TTL_MS,
-        wait_ms=max(WAIT_MS, int(3000 * seconds)) if load.waiting else WAIT_MS,
+        wait_ms=0 if load.own and contestant.peer.kind == "lockcore" else WAIT_MS,  # a free resource needs none
         merge=load.merge,
         waiting=load.waiting,
     )
@@ -185,16 +185,16 @@ def _running(contestant: Contestant, order: ClientOrder) -> Iterator[subprocess.
         process.wait()
 
 
-def _answer(process: subprocess.Popen[bytes], seconds: float) -> Answer:
+def _answer(process: subprocess.Popen[bytes], seconds: float) -> DriverAnswer:
     """What it wrote; an empty answer with the error's name when that is none."""
     try:
         out, complaint = process.communicate(timeout=seconds + PATIENCE_S)
-        return msgspec.json.decode(out, type=Answer)
+        return msgspec.json.decode(out, type=DriverAnswer)
     except subprocess.TimeoutExpired:
-        return Answer(seconds, errors={"did not end": 1})
+        return DriverAnswer(seconds, errors={"did not end": 1})
     except msgspec.MsgspecError:
         lines = (complaint or b"").decode(errors="replace").strip().splitlines()
-        return Answer(seconds, errors={(lines or ["no answer"])[-1][:120]: 1})
+        return DriverAnswer(seconds, errors={(lines or ["no answer"])[-1][:120]: 1})
 
 
 def _forget(fleet: Fleet) -> list[int]:

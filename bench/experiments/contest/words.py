@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from bench.experiments.contest.result import Bar, PeersResult, SpeedResult, SpeedRow, StopRow, TelemetryCost, TurnRow
+from bench.experiments.contest.result import (
+    PeerBar,
+    PeersResult,
+    SpeedResult,
+    SpeedRow,
+    StopRow,
+    TelemetryCost,
+    TurnRow,
+)
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.junit import Case, Suite
 from bench.report.readme import put_between_marks
@@ -92,7 +100,7 @@ def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
         yield "not there", f"{one.name}: {one.reason}"
 
 
-def _bar(bar: Bar) -> str:
+def _bar(bar: PeerBar) -> str:
     wanted = f"{'≥' if bar.at_least else '<'} {bar.bar:g}"
     who = f"{bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "")
     value, low, high = ("∞" if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))

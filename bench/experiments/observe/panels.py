@@ -62,7 +62,7 @@ class _Annotation(Section, frozen=True):
     title: str = field(name="titleFormat")
 
 
-class _Target(Section, frozen=True):
+class _PanelQuery(Section, frozen=True):
     expr: str
     legend: str = field(name="legendFormat", default="")
     instant: bool = False
@@ -82,7 +82,7 @@ class _Panel(Section, frozen=True, kw_only=True):
     type: str
     description: str = ""
     fields: _Fields = field(name="fieldConfig", default=_Fields())
-    targets: tuple[_Target, ...] = ()
+    targets: tuple[_PanelQuery, ...] = ()
 
 
 class Board(Section, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ def _panels(prometheus: Prometheus, board: Board, watched: Watched) -> Iterator[
         )  # fmt: skip
 
 
-def _asked(prometheus: Prometheus, target: _Target, board: Board, watched: Watched) -> AskedQuery:
+def _asked(prometheus: Prometheus, target: _PanelQuery, board: Board, watched: Watched) -> AskedQuery:
     query = resolve(target.expr, board, watched)
     if target.instant:
         answer = prometheus.at(query, watched.end_s)

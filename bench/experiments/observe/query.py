@@ -26,13 +26,13 @@ class _Found(Section, frozen=True):
     values: tuple[tuple[float, str], ...] = ()
 
 
-class _Data(Section, frozen=True):
+class _Answered(Section, frozen=True):
     result: tuple[_Found, ...] = ()
     version: str = ""
 
 
 class _Reply(Section, frozen=True):
-    data: _Data = _Data()
+    data: _Answered = _Answered()
     warnings: tuple[str, ...] = ()
     infos: tuple[str, ...] = ()
     error: str = ""

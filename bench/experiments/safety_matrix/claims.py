@@ -20,7 +20,7 @@ from bench.experiments.safety_matrix import clocks, leases, restarts
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot, find
 from bench.experiments.split_votes.experiment import run_split_votes
-from bench.experiments.split_votes.plan import ORDERS, Retry, SplitVotesPlan
+from bench.experiments.split_votes.plan import ORDERS, RetrySettings, SplitVotesPlan
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.measure.latency import Latency
 from bench.run.experiment import ExperimentOrder
@@ -137,7 +137,7 @@ def split_vote_window(setup: RowSetup) -> Finding:
 
 
 def retry_delay(setup: RowSetup) -> Finding:
-    """Retry policies side by side, where nobody wins most often: time to a first grant, attempts per grant.
+    """RetrySettings policies side by side, where nobody wins most often: time to a first grant, attempts per grant.
 
     They are judged by the dead time: of the trials that nobody's first attempt won, which alone had a delay.
     """
@@ -179,7 +179,7 @@ def _split_votes(setup: RowSetup) -> SplitVotesResult:
             contenders=(CONTENDERS,),
             spreads_ms=(0.0,),
             orders=ORDERS,
-            retries=(Retry("fixed", 200.0), Retry("full-jitter", 5.0)),
+            retries=(RetrySettings("fixed", 200.0), RetrySettings("full-jitter", 5.0)),
             retry_contenders=(CONTENDERS,),
             rounds=rounds,
             parallel_retry_rounds=rounds,

@@ -15,7 +15,7 @@ from bench.cli.experiment import carry_out, each, experiment_options
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from bench.experiments.split_votes.plan import Retry, SplitVotesPlan
+    from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 
 ROUNDS, QUICK_ROUNDS = 300, 60
 PARALLEL_RETRY_ROUNDS = 1000  # a p99 wants so many
@@ -96,12 +96,12 @@ def _one_of(text: str, names: Sequence[str]) -> str:
     return text
 
 
-def _retry(text: str) -> Retry:
-    from bench.experiments.split_votes.plan import Retry
+def _retry(text: str) -> RetrySettings:
+    from bench.experiments.split_votes.plan import RetrySettings
 
     policy, _, window = text.partition(":")
     if policy == "fixed":
-        return Retry("fixed", parse_duration(window))
+        return RetrySettings("fixed", parse_duration(window))
     if policy == "full-jitter":
-        return Retry("full-jitter", parse_duration(window))
+        return RetrySettings("full-jitter", parse_duration(window))
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")

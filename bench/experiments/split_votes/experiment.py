@@ -49,7 +49,7 @@ WINDOW_PER_ATTEMPT = 5  # the advice of lockcore.retry
 PATIENCE_MS = 5000.0  # for a first grant
 
 
-class Sections(TypedDict):
+class SplitVotesSections(TypedDict):
     """What was measured, for the result's constructor."""
 
     fleet: OwnFleet
@@ -88,7 +88,7 @@ class _Measurement:
         self._next_trial = 1
         self._warnings: list[str] = []
 
-    def sections(self) -> Sections:
+    def sections(self) -> SplitVotesSections:
         """Everything that is measured. Raises KeyboardInterrupt if that is nothing."""
         plan, calibration = self._plan, list[CalibrationRow]()
         facts = ask(self._fleet.urls, allow_missing=False)
@@ -104,7 +104,7 @@ class _Measurement:
         contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
         self._qualify([*contests, *retried])
         leaks = self._leaks()
-        return Sections(
+        return SplitVotesSections(
             fleet=OwnFleet(server=self._fleet.server, fsync=self._fleet.fsync, instances=facts),
             conditions=Conditions(**asdict(plan), seats=seats, usable_cores=len(os.sched_getaffinity(0))),
             calibration=tuple(calibration),

@@ -22,7 +22,7 @@ RETRY_CONTENDERS = 20
 NO_RETRY = RetryPolicy("none", 0.0)
 
 
-class Retry(Section, frozen=True):
+class RetrySettings(Section, frozen=True):
     """A retry policy of lockcore."""
 
     policy: Annotated[Literal["full-jitter", "fixed", "none"], says("how the wait is drawn")]
@@ -49,7 +49,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     contenders: Annotated[tuple[int, ...], says("the Ks of calibration and contention")]
     spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
     orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
-    retries: Annotated[tuple[Retry, ...], says("policies side by side")]
+    retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
     retry_contenders: Annotated[tuple[int, ...], says("the Ks of the retry rows")]
     rounds: Annotated[Count, says("trials per row; calibration: at least 2,000")]
     parallel_retry_rounds: Annotated[Count, says("trials of a retry row in parallel")]

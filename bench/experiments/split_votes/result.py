@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from bench.experiments.split_votes.plan import Retry, SplitVotesPlan
+from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 from bench.measure.intervals import Interval
 from bench.measure.latency import Latency
 from bench.measure.result import Document
@@ -74,7 +74,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
 class RetryRow(ContestRow, frozen=True, kw_only=True):
     """Attempt after attempt, until somebody wins."""
 
-    retry: Annotated[Retry, says("when the next attempt starts")]
+    retry: Annotated[RetrySettings, says("when the next attempt starts")]
     granted: Annotated[Count, says("trials that somebody won")]
     first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
     rounds_per_grant: Annotated[float | None, says("contention rounds until the grant, the won one included")]

@@ -25,7 +25,7 @@ from bench.experiments.split_votes.judge import (
     rounds_of,
     until_grant,
 )
-from bench.experiments.split_votes.plan import Contest, Retry
+from bench.experiments.split_votes.plan import Contest, RetrySettings
 from bench.experiments.split_votes.result import (
     CalibrationRow,
     ContentionRow,
@@ -187,7 +187,7 @@ class ContestFigures:
         retry = self.contest.retry
         return RetryRow(
             **self._conditions(),
-            retry=Retry(retry.policy, retry.window_ms, retry.attempts, retry.retry_unreachable),
+            retry=RetrySettings(retry.policy, retry.window_ms, retry.attempts, retry.retry_unreachable),
             granted=self._granted,
             first_attempts_lost=self._first_lost,
             rounds_per_grant=self._per_grant(self._rounds),

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from bench.experiments.contest.clients import locks
 from bench.experiments.contest.clients.loops import Run, by_greenlets, by_tasks, by_threads
-from bench.experiments.contest.clients.order import Answer, ClientOrder
+from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer
 
 DRIVERS: dict[str, Run] = {
     "lockcore gevent": by_greenlets(locks.Lockcore.blocking("gevent")),
@@ -31,13 +31,13 @@ DRIVERS: dict[str, Run] = {
 }
 
 
-def _replay(order: ClientOrder) -> Answer:
+def _replay(order: ClientOrder) -> DriverAnswer:
     from bench.experiments.contest.clients.wire import replay
 
     return replay(order)
 
 
-def _raw(order: ClientOrder) -> Answer:
+def _raw(order: ClientOrder) -> DriverAnswer:
     from bench.experiments.contest.clients.wire import Raw
 
     return by_threads(Raw)(order)

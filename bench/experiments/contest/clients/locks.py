@@ -8,7 +8,6 @@ Source: the quick start of each library's README.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -27,10 +26,7 @@ class _Library:
     @classmethod
     async def connect(cls, order: ClientOrder) -> Any:
         """For asyncio: it connects on first use."""
-        return cls(order)
-
-    def __init__(self, order: ClientOrder) -> None:
-        self._order = order
+        return cls(order)  # type: ignore[call-arg]  # each library takes it
 
 
 class Lockcore:
@@ -39,9 +35,7 @@ class Lockcore:
     def __init__(self, order: ClientOrder, lock: Any) -> None:
         core: Any = import_module("lockcore")
         self.refused, self.released = core.Denied, core.Outcome.RELEASED
-        wait_ms = 0 if order.own and not order.waiting else order.wait_ms
-        self.acquire = partial(lock.try_acquire, ttl_ms=order.ttl_ms, wait_ms=wait_ms)
-        self.release = lock.try_release
+        self.acquire, self.release = lock.try_acquire, lock.try_release
         if order.waiting:
             lock.keep_alive(lock.acquire("held", order.ttl_ms))
 
@@ -57,28 +51,22 @@ class Lockcore:
 
 
 def _settings(order: ClientOrder) -> dict[str, Any]:
-    return {
-        "urls": order.urls,
-        "key_prefix": KEY_PREFIX,
-        "rejoin": "trust-first",
-        "merge_releases": order.merge,
-    }
+    return {"urls": order.urls, "key_prefix": KEY_PREFIX, "rejoin": "trust-first", "merge_releases": order.merge}
 
 
 class RedisPyByHand(_Library):
     """The commands of Redlock by redis-py, one instance after the other."""
 
     def __init__(self, order: ClientOrder) -> None:
-        super().__init__(order)
         redis: Any = import_module("redis")
         self._clients = [redis.Redis.from_url(url) for url in order.urls]
         source = import_module("lockcore.commands").COMPARE_AND_DELETE.source
         self._scripts = [client.register_script(source) for client in self._clients]
 
-    def acquire(self, resource: str) -> str:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> str:
         """See Lock."""
         for client in self._clients:
-            client.set(KEY_PREFIX + resource, "owner", nx=True, px=self._order.ttl_ms)
+            client.set(KEY_PREFIX + resource, "owner", nx=True, px=ttl_ms)
         return KEY_PREFIX + resource
 
     def release(self, held: str) -> None:
@@ -92,12 +80,10 @@ class RedisPy(_Library):
 
     def __init__(self, order: ClientOrder) -> None:
         self._client: Any = import_module("redis").Redis.from_url(order.urls[0])
-        super().__init__(order)
 
-    def acquire(self, resource: str) -> Any:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
-        order = self._order
-        lock = self._client.lock(resource, timeout=order.ttl_ms / 1000, blocking_timeout=order.wait_ms / 1000)
+        lock = self._client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
         return lock if lock.acquire() else None
 
     def release(self, held: Any) -> None:
@@ -110,12 +96,10 @@ class RedisAsyncio(_Library):
 
     def __init__(self, order: ClientOrder) -> None:
         self._client: Any = import_module("redis.asyncio").Redis.from_url(order.urls[0])
-        super().__init__(order)
 
-    async def acquire(self, resource: str) -> Any:
+    async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
-        order = self._order
-        lock = self._client.lock(resource, timeout=order.ttl_ms / 1000, blocking_timeout=order.wait_ms / 1000)
+        lock = self._client.lock(resource, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000)
         return lock if await lock.acquire() else None
 
     async def release(self, held: Any) -> None:
@@ -129,12 +113,11 @@ class PythonRedisLock(_Library):
     def __init__(self, order: ClientOrder) -> None:
         self._lock: Any = import_module("redis_lock").Lock
         self._client = import_module("redis").StrictRedis.from_url(order.urls[0])
-        super().__init__(order)
 
-    def acquire(self, resource: str) -> Any:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
-        lock = self._lock(self._client, resource, expire=self._order.ttl_ms // 1000)
-        return lock if lock.acquire(timeout=self._order.wait_ms // 1000) else None
+        lock = self._lock(self._client, resource, expire=ttl_ms // 1000)
+        return lock if lock.acquire(timeout=wait_ms // 1000) else None
 
     def release(self, held: Any) -> None:
         """See Lock."""
@@ -146,11 +129,10 @@ class RedlockPy(_Library):
 
     def __init__(self, order: ClientOrder) -> None:
         self._manager: Any = import_module("redlock").Redlock(list(order.urls))
-        self._ttl_ms = order.ttl_ms
 
-    def acquire(self, resource: str) -> Any:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
-        return self._manager.lock(resource, self._ttl_ms) or None
+        return self._manager.lock(resource, ttl_ms) or None
 
     def release(self, held: Any) -> None:
         """See Lock."""
@@ -164,12 +146,11 @@ class Pottery(_Library):
         self._redlock: Any = import_module("pottery").Redlock
         redis: Any = import_module("redis")
         self._masters = {redis.Redis.from_url(url) for url in order.urls}
-        super().__init__(order)
 
-    def acquire(self, resource: str) -> Any:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
-        lock = self._redlock(key=resource, masters=self._masters, auto_release_time=self._order.ttl_ms / 1000)
-        return lock if lock.acquire(timeout=self._order.wait_ms / 1000) else None
+        lock = self._redlock(key=resource, masters=self._masters, auto_release_time=ttl_ms / 1000)
+        return lock if lock.acquire(timeout=wait_ms / 1000) else None
 
     def release(self, held: Any) -> None:
         """See Lock."""
@@ -183,12 +164,11 @@ class AsyncPottery(_Library):
         self._redlock: Any = import_module("pottery").AIORedlock
         redis: Any = import_module("redis.asyncio")
         self._masters = {redis.Redis.from_url(url) for url in order.urls}
-        super().__init__(order)
 
-    async def acquire(self, resource: str) -> Any:
+    async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
-        lock = self._redlock(key=resource, masters=self._masters, auto_release_time=self._order.ttl_ms / 1000)
-        return lock if await lock.acquire(timeout=self._order.wait_ms / 1000) else None
+        lock = self._redlock(key=resource, masters=self._masters, auto_release_time=ttl_ms / 1000)
+        return lock if await lock.acquire(timeout=wait_ms / 1000) else None
 
     async def release(self, held: Any) -> None:
         """See Lock."""
@@ -203,12 +183,11 @@ class Aioredlock(_Library):
         servers = [{"host": part.hostname, "port": part.port} for part in parts]
         self._manager: Any = import_module("aioredlock").Aioredlock(servers)
         self._gave_up: Any = import_module("aioredlock").LockError
-        self._ttl_s = order.ttl_ms / 1000
 
-    async def acquire(self, resource: str) -> Any:
+    async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
         """See Lock."""
         try:
-            return await self._manager.lock(resource, lock_timeout=self._ttl_s)
+            return await self._manager.lock(resource, lock_timeout=ttl_ms / 1000)
         except self._gave_up:
             return None
 

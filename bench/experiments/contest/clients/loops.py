@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from bench.experiments.contest.clients.order import Answer, ClientOrder, Turn
+from bench.experiments.contest.clients.order import ClientOrder, ClientTurn, DriverAnswer
 
 REST_S = 0.001  # after a failure
 
@@ -33,23 +33,24 @@ class Lock(Protocol):
     def released(self) -> object:
         """What a release that did what it should returns."""
 
-    def acquire(self, resource: str, /) -> Any:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Any:
         """Take it, with the library's own retries."""
 
     def release(self, held: Any, /) -> Any:
         """Give it back."""
 
 
-def _call(lock: Lock, turn: Turn, caller: int, sleep: Callable[[float], Any]) -> None:
-    calls, resource, end_s, hold_s = turn.calls[caller], turn.order.resource(caller), turn.end_s, turn.order.hold_s
+def _call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any]) -> None:
+    order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
     acquire, release, refused, released = lock.acquire, lock.release, lock.refused, lock.released
-    now, begin, grant, end = time.perf_counter, calls.begun.append, calls.granted.append, calls.ended.append
-    while (began_s := now()) < end_s:
-        begin(began_s)
+    ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
+    now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
+    calls.first_s = began_s = now()
+    while began_s < end_s:
         try:
-            held = acquire(resource)
-            if isinstance(held, refused):
-                calls.lose(None)
+            held = acquire(resource, ttl_ms, wait_ms)
+            if held.__class__ is refused:
+                began_s = calls.lose(None)
                 continue
             grant(now())
             if hold_s:
@@ -57,45 +58,48 @@ def _call(lock: Lock, turn: Turn, caller: int, sleep: Callable[[float], Any]) ->
             if release(held) is not released:
                 raise NotReleasedError
         except Exception as error:  # noqa: BLE001 - whatever a library raises is a figure here
-            calls.lose(error)
             sleep(REST_S)
+            began_s = calls.lose(error)
         else:
-            end(now())
+            began_s = now()
+            end(began_s)
 
 
-async def _call_async(lock: Lock, turn: Turn, caller: int) -> None:
-    calls, resource, end_s, hold_s = turn.calls[caller], turn.order.resource(caller), turn.end_s, turn.order.hold_s
+async def _call_async(lock: Lock, turn: ClientTurn, caller: int) -> None:
+    order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
     acquire, release, refused, released = lock.acquire, lock.release, lock.refused, lock.released
-    now, begin, grant, end = time.perf_counter, calls.begun.append, calls.granted.append, calls.ended.append
-    while (began_s := now()) < end_s:
-        begin(began_s)
+    ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
+    now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
+    calls.first_s = began_s = now()
+    while began_s < end_s:
         try:
-            held = await acquire(resource)
-            if isinstance(held, refused):
-                calls.lose(None)
+            held = await acquire(resource, ttl_ms, wait_ms)
+            if held.__class__ is refused:
+                began_s = calls.lose(None)
                 continue
             grant(now())
             if hold_s:
                 await asyncio.sleep(hold_s)
             if await release(held) is not released:
                 raise NotReleasedError
-        except Exception as error:  # noqa: BLE001
-            calls.lose(error)
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is a figure here
             await asyncio.sleep(REST_S)
+            began_s = calls.lose(error)
         else:
-            end(now())
+            began_s = now()
+            end(began_s)
 
 
-def _span(turn: Turn, sleep: Callable[[float], Any]) -> Answer:
+def _span(turn: ClientTurn, sleep: Callable[[float], Any]) -> DriverAnswer:
     sleep(turn.order.warmup_s)
     turn.enter()
     sleep(max(turn.end_s - time.perf_counter(), 0))
     return turn.leave()
 
 
-def run_threads(order: ClientOrder, lock: Lock) -> Answer:
+def run_threads(order: ClientOrder, lock: Lock) -> DriverAnswer:
     """One thread per caller."""
-    turn = Turn(order)
+    turn = ClientTurn(order)
     threads = [
         threading.Thread(target=_call, args=(lock, turn, caller, time.sleep), daemon=True)
         for caller in range(order.callers)
@@ -108,12 +112,14 @@ def run_threads(order: ClientOrder, lock: Lock) -> Answer:
     return turn.count(answer)
 
 
-def run_greenlets(order: ClientOrder, lock: Lock) -> Answer:
+def run_greenlets(order: ClientOrder, lock: Lock) -> DriverAnswer:
     """One greenlet per caller, and one for each who waits besides."""
     import gevent
 
-    besides = [gevent.spawn(lock.acquire, "held") for _ in range(order.waiting)]
-    turn = Turn(order)
+    besides = [
+        gevent.spawn(lock.acquire, "held", order.ttl_ms, int(3000 * order.seconds)) for _ in range(order.waiting)
+    ]
+    turn = ClientTurn(order)
     callers = [gevent.spawn(_call, lock, turn, caller, gevent.sleep) for caller in range(order.callers)]
     answer = _span(turn, gevent.sleep)
     gevent.joinall(callers, timeout=order.wait_ms / 1000 + 10)
@@ -121,9 +127,9 @@ def run_greenlets(order: ClientOrder, lock: Lock) -> Answer:
     return turn.count(answer)
 
 
-async def run_tasks(order: ClientOrder, lock: Lock) -> Answer:
+async def run_tasks(order: ClientOrder, lock: Lock) -> DriverAnswer:
     """One asyncio task per caller."""
-    turn = Turn(order)
+    turn = ClientTurn(order)
     callers = [asyncio.create_task(_call_async(lock, turn, caller)) for caller in range(order.callers)]
     await asyncio.sleep(order.warmup_s)
     turn.enter()
@@ -133,7 +139,7 @@ async def run_tasks(order: ClientOrder, lock: Lock) -> Answer:
     return turn.count(answer)
 
 
-Run = Callable[[ClientOrder], Answer]
+Run = Callable[[ClientOrder], DriverAnswer]
 
 
 def by_threads(connect: Callable[[ClientOrder], Lock]) -> Run:
@@ -149,13 +155,13 @@ def by_greenlets(connect: Callable[[ClientOrder], Lock]) -> Run:
 def by_tasks(connect: Callable[[ClientOrder], Coroutine[Any, Any, Lock]], *, uvloop: bool = False) -> Run:
     """A driver: an event loop of asyncio's own, or uvloop's, in which it connects and runs."""
 
-    async def run(order: ClientOrder) -> Answer:
+    async def run(order: ClientOrder) -> DriverAnswer:
         return await run_tasks(order, await connect(order))
 
-    def on_uvloop(order: ClientOrder) -> Answer:
+    def on_uvloop(order: ClientOrder) -> DriverAnswer:
         import uvloop
 
-        answer: Answer = uvloop.run(run(order))
+        answer: DriverAnswer = uvloop.run(run(order))
         return answer
 
     return on_uvloop if uvloop else lambda order: asyncio.run(run(order))

@@ -56,7 +56,7 @@ class ClientOrder:
 
 
 @dataclass
-class Answer:
+class DriverAnswer:
     """What happened, as every driver writes it; `acquires` by bucket of their time, `bins` by tenth of a second since
     the begin, `all_cycles` those of warm-up and end, too."""
 
@@ -75,31 +75,35 @@ class Answer:
 
 @dataclass
 class Calls:
-    """What one caller did: of each acquire when (s) it was begun, granted, and its cycle completed, or NEVER."""
+    """What one caller did, cycle after cycle: when (s) its acquire was granted, or NEVER; when it had completed it, or
+    lost it (negative), which is when it began the next."""
 
-    begun: array[float] = field(default_factory=lambda: array("d"))
+    first_s: float = NEVER
     granted: array[float] = field(default_factory=lambda: array("d"))
     ended: array[float] = field(default_factory=lambda: array("d"))
     gave_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
-    def lose(self, error: BaseException | None) -> None:
-        """The cycle that was begun last ended early: by an error, or (None) because the acquire gave up."""
+    def lose(self, error: BaseException | None) -> float:
+        """The cycle is lost: by an error, or (None) because the acquire gave up. Returns now."""
         if error is None:
             self.gave_up += 1
         else:
             self.errors[type(error).__name__] += 1
-        for times in (self.granted, self.ended):
-            times.extend([NEVER] * (len(self.begun) - len(times)))
+        if len(self.granted) == len(self.ended):
+            self.granted.append(NEVER)
+        now_s = time.perf_counter()
+        self.ended.append(-now_s)
+        return now_s
 
-    def cycles(self) -> Iterator[tuple[float, float, float]]:
-        """Yield the three times of each; one that has not returned yet never will."""
-        for number, began_s in enumerate(self.begun):
-            yield (
-                began_s,
-                self.granted[number] if number < len(self.granted) else NEVER,
-                self.ended[number] if number < len(self.ended) else NEVER,
-            )
+    def cycles(self, end_s: float) -> Iterator[tuple[float, float, float]]:
+        """Yield when each was begun, granted and completed, or NEVER; one that has not returned yet never will."""
+        begun_s = self.first_s
+        for granted_s, ended_s in zip(self.granted, self.ended, strict=False):
+            yield begun_s, granted_s, ended_s if ended_s > 0 else NEVER
+            begun_s = abs(ended_s)
+        if begun_s < end_s:
+            yield begun_s, self.granted[-1] if len(self.granted) > len(self.ended) else NEVER, NEVER
 
 
 class Meter:
@@ -109,13 +113,13 @@ class Meter:
         self._pids = pids
         self._server_ns, self._client_s = run_ns(pids), time.process_time()
 
-    def read(self, answer: Answer) -> None:
+    def read(self, answer: DriverAnswer) -> None:
         """Write what was used until now."""
         answer.client_us = (time.process_time() - self._client_s) * 1e6
         answer.server_us = (run_ns(self._pids) - self._server_ns) / 1e3
 
 
-class Turn:
+class ClientTurn:
     """A load from its begin on. `calls`: of every caller; `enter` when the warm-up is over, `leave` at the end."""
 
     def __init__(self, order: ClientOrder) -> None:
@@ -131,17 +135,17 @@ class Turn:
         if self.order.warmup_s:
             self.measure_s = time.perf_counter()
 
-    def leave(self) -> Answer:
+    def leave(self) -> DriverAnswer:
         """The measured time is over: an answer that has its CPU. `count` makes it whole."""
-        answer = Answer(self.end_s - self.measure_s)
+        answer = DriverAnswer(self.end_s - self.measure_s)
         self._meter.read(answer)
         return answer
 
-    def count(self, answer: Answer) -> Answer:
+    def count(self, answer: DriverAnswer) -> DriverAnswer:
         """Count what all callers have noted, once they have ended."""
         acquires, bins, leases, asked = Counter[int](), Counter[int](), [0] * len(self.calls), 0
         for caller, calls in enumerate(self.calls):
-            for began_s, granted_s, ended_s in calls.cycles():
+            for began_s, granted_s, ended_s in calls.cycles(self.end_s):
                 if measured := self.measure_s <= began_s < self.end_s:
                     asked += 1
                 if measured and granted_s < NEVER:

@@ -12,7 +12,7 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-from bench.experiments.contest.clients.order import Answer, ClientOrder, Meter
+from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, Meter
 from lockcore import Redlock
 from lockcore.commands import FIRST_NUMBER, Dialect, claim_stem, set_nx_px
 
@@ -37,7 +37,7 @@ def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
 
 
-def replay(order: ClientOrder) -> Answer:
+def replay(order: ClientOrder) -> DriverAnswer:
     """Blind replay: warm up, then measure."""
     sizes = (order.callers * len(reply) for reply in (b"+OK\r\n", b":1\r\n"))
     batches = list(zip(_batches(order), sizes, strict=True))
@@ -71,7 +71,7 @@ def replay(order: ClientOrder) -> Answer:
     load(order.warmup_s)
     begin_s, meter = time.perf_counter(), Meter(order.pids)
     cycles = load(order.seconds)
-    answer = Answer(time.perf_counter() - begin_s, cycles, all_cycles=cycles)
+    answer = DriverAnswer(time.perf_counter() - begin_s, cycles, all_cycles=cycles)
     meter.read(answer)
     return answer
 
@@ -84,7 +84,7 @@ class Raw:
     def __init__(self, order: ClientOrder) -> None:
         self._batches, self._all = _batches(order), _sockets(order)
 
-    def acquire(self, _resource: str) -> bytes:
+    def acquire(self, _resource: str, _ttl_ms: int, _wait_ms: int) -> bytes:
         """See Lock."""
         return self._exchange(self._batches[0])
 

@@ -17,13 +17,13 @@ from bench.experiments.contest import installed as peers_installed
 from bench.experiments.contest.ceiling import Entry, rows_of
 from bench.experiments.contest.clients.driver import DRIVERS
 from bench.experiments.contest.clients.loops import NotReleasedError, run_threads
-from bench.experiments.contest.clients.order import Answer, ClientOrder, Turn, bucket_of
+from bench.experiments.contest.clients.order import Calls, ClientOrder, ClientTurn, DriverAnswer, bucket_of
 from bench.experiments.contest.installed import PEERS, Absent, Contestant, Peer, install
 from bench.experiments.contest.judge import bars, judge_peers
 from bench.experiments.contest.peers import Cell, _row
 from bench.experiments.contest.result import (
-    Bar,
     Missing,
+    PeerBar,
     PeersResult,
     Speed,
     StopFigures,
@@ -54,7 +54,7 @@ def row(name: str, load: TurnLoad, *rounds: dict[str, Any], **figures: Any) -> T
     return _row(Cell(Contestant(peer, ()), load, shown), TurnRow)
 
 
-def named(found: tuple[Bar, ...], word: str) -> Bar:
+def named(found: tuple[PeerBar, ...], word: str) -> PeerBar:
     return next(bar for bar in found if word in bar.name)
 
 
@@ -125,7 +125,9 @@ def order(seconds: float = 0.05, **more: Any) -> ClientOrder:
 
 def test_an_answer_becomes_figures() -> None:
     acquires = {bucket_of(us / 1e6): 1 for us in (10.0, 20.0, 30.0, 40.0)}
-    figures = figures_of(Answer(2.0, 4, 40.0, 8.0, acquires, leases_by_caller=[1, 3], gave_up=2, all_cycles=5), sent=50)
+    figures = figures_of(
+        DriverAnswer(2.0, 4, 40.0, 8.0, acquires, leases_by_caller=[1, 3], gave_up=2, all_cycles=5), sent=50
+    )
     assert figures.cycles_per_s == 2
     assert (figures.client_us, figures.server_us, figures.commands_per_lease) == (10, 2, 10)
     assert (figures.p50_us, figures.p99_us) == (pytest.approx(30.0, rel=0.006), pytest.approx(40.0, rel=0.006))
@@ -142,7 +144,7 @@ def test_jains_index_is_1_when_all_got_the_same_and_1_of_n_when_one_got_all(
 def test_an_acquire_that_was_never_granted_took_for_ever() -> None:
     """Who gives up early would else show the shortest waits."""
     for failed, median_us, p99_us in ((0, True, True), (1, True, False), (3, True, False), (200, False, False)):
-        figures = figures_of(Answer(2.0, acquires={100: 97}, leases_by_caller=[1], failed=failed), sent=0)
+        figures = figures_of(DriverAnswer(2.0, acquires={100: 97}, leases_by_caller=[1], failed=failed), sent=0)
         assert (figures.p50_us is not None, figures.p99_us is not None) == (median_us, p99_us), failed
         assert figures.failed == failed
 
@@ -177,7 +179,7 @@ class Fake:
     def __init__(self, *held: object, release: Exception | None = None) -> None:
         self._held, self._release = list(held), release
 
-    def acquire(self, _resource: str) -> object:
+    def acquire(self, _resource: str, _ttl_ms: int, _wait_ms: int) -> object:
         held = self._held.pop(0) if self._held else "held"
         if isinstance(held, Exception):
             raise held
@@ -207,13 +209,14 @@ def test_a_release_that_says_it_did_not_release_is_an_error(said: Outcome) -> No
 
 
 def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles() -> None:
-    turn = Turn(order(1.0))
+    turn = ClientTurn(order(1.0))
     calls = turn.calls[0]
-    for times, at_s in ((calls.begun, 0.5), (calls.granted, 3.0), (calls.ended, 4.0), (calls.begun, 0.9)):
-        times.append(turn.begin_s + at_s)
-    answer = turn.count(Answer(1.0))
-    assert (answer.cycles, answer.all_cycles, sum(answer.acquires.values())) == (0, 1, 1)
-    assert answer.failed == 1, "one that has not returned"
+    calls.first_s = turn.begin_s + 0.5
+    calls.granted.append(turn.begin_s + 3.0)
+    calls.ended.append(turn.begin_s + 4.0)
+    turn.calls.append(Calls(first_s=turn.begin_s + 0.5))  # one that has not returned
+    answer = turn.count(DriverAnswer(1.0))
+    assert (answer.cycles, answer.all_cycles, sum(answer.acquires.values()), answer.failed) == (0, 1, 1, 1)
 
 
 def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +274,10 @@ def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
     assert readme.read_text(encoding="utf-8") == "nothing"
 
 
-def bar(low: float, high: float) -> Bar:
-    return Bar(name="a bar", ours="", theirs=None, value=low, low=low, high=high, bar=0.9, at_least=True, reached=True)
+def bar(low: float, high: float) -> PeerBar:
+    return PeerBar(
+        name="a bar", ours="", theirs=None, value=low, low=low, high=high, bar=0.9, at_least=True, reached=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +289,7 @@ def bar(low: float, high: float) -> Bar:
         ([], "NOT KNOWN", 4),
     ],
 )
-def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(bars: list[Bar], word: str, code: int) -> None:
+def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(bars: list[PeerBar], word: str, code: int) -> None:
     verdict = judge_peers(bars)
     assert (verdict.word, verdict.exit_code) == (word, code)
     assert judge_peers(bars, interrupted=True).exit_code == 130
