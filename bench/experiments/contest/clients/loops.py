@@ -116,9 +116,11 @@ def run_greenlets(order: ClientOrder, lock: Lock) -> DriverAnswer:
     """One greenlet per caller, and one for each who waits besides."""
     import gevent
 
-    besides = [
-        gevent.spawn(lock.acquire, "held", order.ttl_ms, int(3000 * order.seconds)) for _ in range(order.waiting)
-    ]
+    patience_ms = int(3000 * order.seconds)
+    besides = [gevent.spawn(lock.acquire, "held", order.ttl_ms, patience_ms) for _ in range(order.waiting)]
+    if besides:  # what is asked for after them is answered when all of them stand in line
+        gevent.sleep(0)
+        lock.release(lock.acquire("last", order.ttl_ms, patience_ms))
     turn = ClientTurn(order)
     callers = [gevent.spawn(_call, lock, turn, caller, gevent.sleep) for caller in range(order.callers)]
     answer = _span(turn, gevent.sleep)
