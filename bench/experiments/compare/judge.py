@@ -66,11 +66,6 @@ class Shift:
     count: int
 
 
-def log_ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return log(second ÷ first) of each pair; all values above 0, both of one length."""
-    return [log(b / a) for a, b in zip(first, second, strict=True)]
-
-
 def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
     """Return the estimate from one difference per pair (at least one), with an interval of `confidence` (0…1)."""
     values = np.asarray(differences, float)
@@ -237,14 +232,7 @@ def _judge(
     if not found.pairs:
         return found
     sign = -1.0 if metric.higher_is_better else 1.0
-    deviation = None
-    if values.paired:
-        apart = [b - a for a, b in zip(first, second, strict=True)] if shares else log_ratios(first, second)
-        differences = [sign * shift for shift in apart]
-        worse, deviation = paired_shift(differences, confidence), spread(differences)
-    else:
-        logs = [[sign * (value if shares else log(value)) for value in side] for side in (first, second)]
-        worse = unpaired_shift(logs[0], logs[1], confidence)
+    worse, deviation = _worse(first, second, values, sign, confidence)
     word, reason, noisy = _word(word_for(worse, tolerance), worse, deviation, values, tolerance)
     ratio, low, high = (
         _ratio(sign * shift, found.first if shares else None)
@@ -262,6 +250,17 @@ def _judge(
         reason=reason or None,
         noisy=noisy,
     )
+
+
+def _worse(
+    first: Sequence[float], second: Sequence[float], values: Sides, sign: float, confidence: float
+) -> tuple[Shift, float | None]:
+    """How far the second lies on the worse side, and the spread of one pair; of shares themselves, else logarithms."""
+    a, b = ([sign * (value if values.shares else log(value)) for value in side] for side in (first, second))
+    if not values.paired:
+        return unpaired_shift(a, b, confidence), None
+    differences = [after - before for before, after in zip(a, b, strict=True)]
+    return paired_shift(differences, confidence), spread(differences)
 
 
 def _ratio(shift: float, share: float | None) -> float | None:
