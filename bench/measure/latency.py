@@ -18,7 +18,6 @@ from math import inf
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from msgspec.structs import asdict
 
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Values
@@ -154,11 +153,6 @@ class SlowEvent:
 
     seconds: Annotated[Count, says("of each instance, in which it was noted")]
     max_ms: Annotated[Count, says("the longest")]
-
-
-def block(histogram: Histogram, unit_ns: float = 1e9) -> dict[str, Any]:
-    """The figures of a histogram by name."""
-    return asdict(Latency.of(histogram, unit_ns))
 
 
 def block_of_all(acquired: Histogram, failed: int) -> AllAcquires:

@@ -11,7 +11,6 @@ Source: `result.schema.json` beside this file, which documents every key.
 import contextlib
 import json
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -98,15 +97,3 @@ def _upgraded(result: Result) -> Result:
 
 
 _TESTS = {"contested_leases", "tested_leases"}
-
-
-def schema(kind: str = "result") -> dict[str, Any]:
-    """The JSON Schema (2020-12) of every result of this version: of a run, or by `kind` safety, split_votes.
-
-    What a kind shares with a run is referred to by the URN of the run's schema, which is bundled under `$defs`.
-    """
-    text = (resources.files("bench.measure") / f"{kind}.schema.json").read_text("utf-8")
-    document = dict(json.loads(text))
-    if kind != "result":
-        document.setdefault("$defs", {})["run"] = {**schema(), "$id": "urn:lockbench:result:1"}
-    return document

@@ -21,7 +21,6 @@ from bench.measure.over_time import OverTime
 from bench.measure.result import Document, read_result
 from bench.measure.section import Amount, Count, Section, says, typed
 from bench.scenario import Scenario
-from bench.scenario.model import Readable
 
 BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
@@ -180,7 +179,7 @@ class Measured(Section, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerBinary(Readable):
+class ServerBinary:
     """One server program and what identifies it in a result."""
 
     path: Annotated[str, says("as found; Redis acts by the name it is called by")]
@@ -203,7 +202,7 @@ class ServerBinary(Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class SyncLatency(Readable):
+class SyncLatency:
     """How long an append of 100 bytes and its fdatasync take on the disk of the servers."""
 
     count: Annotated[Count, says("how often it was measured")]
@@ -213,7 +212,7 @@ class SyncLatency(Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceFacts(Readable):
+class InstanceFacts:
     """What one instance is. null: it did not or may not say, and `warnings` tell why."""
 
     index: Annotated[Count, says("position in the list of targets")]
@@ -246,7 +245,7 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class InfoDelta(Readable):
+class InfoDelta:
     """What an instance did between two looks at its INFO."""
 
     address: Annotated[str, says("host:port or socket path, without secrets")]

@@ -10,7 +10,6 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -33,26 +32,8 @@ Amount = Annotated[float, Meta(ge=0)]  # the unit stands in the field's name
 class Section(Struct, frozen=True, kw_only=True):
     """A part of a result."""
 
-    def __getitem__(self, name: str) -> Any:  # while not every reader takes attributes (issue 12)
+    def __getitem__(self, name: str) -> object:  # for tests that read by name, too
         return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the field, or `default` where there is none."""
-        return getattr(self, name, default)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.__struct_fields__
-
-    def keys(self) -> Iterator[str]:
-        """Return the fields' names."""
-        return iter(self.__struct_fields__)
-
-    def __iter__(self) -> Iterator[str]:
-        return self.keys()
-
-    def items(self) -> Iterator[tuple[str, Any]]:
-        """Return the fields with their names."""
-        return ((name, getattr(self, name)) for name in self.keys())
 
 
 def builtins_of(section: object) -> Any:

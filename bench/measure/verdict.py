@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from bench.measure.section import Count, Section, builtins_of, says
+from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
 _PRECEDENCE = (INTERRUPTED_CODE, 5, 1, 4, 0)  # of exit codes; 2 and 3 end a command before it has a verdict
@@ -80,10 +80,6 @@ class Verdict(Section, frozen=True, kw_only=True):
         return cls(
             status=word.status, word=word.text, exit_code=exit_code, evidence=tuple(evidence), reasons=tuple(reasons)
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the section `verdict` of a result."""
-        return dict(builtins_of(self))
 
 
 VIOLATED = Word(
@@ -174,10 +170,9 @@ def conclude(
     return Verdict.of(word, code, evidence, list(dict.fromkeys(line for one in ranked for line in said[one])))
 
 
-def word_of(command: str, verdict: Mapping[str, Any] | Verdict) -> Word:
+def word_of(command: str, verdict: Verdict) -> Word:
     """Return the word of a stored verdict. One written before there was a `word` is never shown as good."""
-    words, text = WORDS.get(command, ()), verdict.get("word")
-    status: Status = verdict["status"]
+    words, text, status = WORDS.get(command, ()), verdict.word, verdict.status
     if known := [one for one in words if one.text == text]:
         return known[0]
     bad = status in (VIOLATED.status, FAIL.status)

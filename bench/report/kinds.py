@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from bench.measure import run_result
 from bench.measure.result import Document
-from bench.measure.section import typed
+from bench.measure.section import builtins_of, typed
 from bench.report import summary
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import BAD, DOUBTFUL, Part, Sheet, around
 
 Result = Mapping[str, Any]
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
@@ -54,8 +54,10 @@ def of_its_kind(result: Result | Document) -> Any:
 
 def kind_of(result: Result | Document) -> str:
     """The command that made `result`: run, safety, split-votes, fsync, crash, capacity, compare …"""
-    if isinstance(result.get("kind"), str):
-        return str(result["kind"])
+    if isinstance(result, Document):
+        return str(getattr(result, "kind"))  # noqa: B009 - each type has its own Literal
+    if isinstance(written := result.get("kind"), str):
+        return written
     for kind, section in _SECTIONS.items():
         if section in result:
             return kind
@@ -66,21 +68,18 @@ def kind_of(result: Result | Document) -> str:
 def told(result: Result | Document, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     words = room_of(kind_of(result), "words")
-    return (
-        _plain(cast("Result", result), place)
-        if words is None
-        else cast("Sheet", words.sheet(of_its_kind(result), place))
-    )
+    if words is None:
+        return _plain(builtins_of(result), place)
+    return cast("Sheet", words.sheet(of_its_kind(result), place))
 
 
 def cases_of(result: Result | Document) -> Suite:
     """Return `result` as JUnit cases."""
-    words = room_of(kind_of(result), "words")
-    if words is not None:
+    if (words := room_of(kind_of(result), "words")) is not None:
         return cast("Suite", words.suite(of_its_kind(result)))
-    verdict = result["verdict"]
-    case = Case(kind_of(result), str(verdict["status"]), "; ".join(verdict["reasons"]))
-    return Suite(kind_of(result), str(result["started_at"]), float(result["duration_s"]), [case], {})
+    stored = builtins_of(result)
+    case = Case(kind_of(result), str(stored["verdict"]["status"]), "; ".join(stored["verdict"]["reasons"]))
+    return Suite(kind_of(result), str(stored["started_at"]), float(stored["duration_s"]), [case], {})
 
 
 def room_of(kind: str, room: str) -> ModuleType | None:
@@ -94,10 +93,13 @@ def room_of(kind: str, room: str) -> ModuleType | None:
 def _plain(result: Result, place: str) -> Sheet:
     """A result of an unknown kind: its verdict, its warnings, a table for each section that is a list of rows."""
     kind = kind_of(result)
-    told = {**result, "verdict": result.get("verdict") or {"status": "unknown", "reasons": []}}
+    verdict: Mapping[str, Any] = result.get("verdict") or {"status": "unknown"}
+    status = str(verdict.get("status"))
     about = f"seed {result.get('seed', 'unknown')} · started {result.get('started_at', 'unknown')}"
     headline = f"{kind}, {result.get('duration_s', 0):.0f} s"
-    return sheet_of(told, place, kind=kind, headline=headline, conditions=about, parts=_tables(result), lines=())
+    said = around((), verdict.get("reasons") or (), result.get("warnings") or (), place)
+    style = BAD if status in ("fail", "violated") else DOUBTFUL
+    return Sheet(str(verdict.get("word") or status.upper()), style, headline, about, tuple(_tables(result)), said)
 
 
 def _tables(result: Result) -> Iterator[Part]:

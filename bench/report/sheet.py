@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -78,7 +78,7 @@ class Sheet:
 
 
 def sheet_of(
-    result: Mapping[str, Any] | Document, place: str, *, kind: str, headline: str, conditions: str,
+    result: Document, place: str, *, kind: str, headline: str, conditions: str,
     parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence], charts: Iterable[Sequence[str]] = (),
     tables_first: bool = False,
 ) -> Sheet:  # fmt: skip
@@ -86,13 +86,20 @@ def sheet_of(
 
     Around its own `lines` stand what every result says: the reasons of its verdict, its warnings, and where it is.
     """
-    word = word_of(kind, result["verdict"])
-    said = [("because", reason) for reason in result["verdict"]["reasons"]]
-    beware = [("warning", warning) for warning in result.get("warnings") or ()]
-    where = [("result", place)] if place else []
-    sentences = tuple(dict.fromkeys(Sentence(*line) for line in (*said, *lines, *beware, *where)))
+    word = word_of(kind, result.verdict)
+    said = around(lines, result.verdict.reasons, result.warnings, place)
     plots = tuple(map(tuple, charts))
-    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), sentences, plots, tables_first)
+    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), said, plots, tables_first)
+
+
+def around(
+    lines: Iterable[tuple[str, str] | Sentence], reasons: Iterable[str], warnings: Iterable[str], place: str
+) -> tuple[Sentence, ...]:
+    """Return `lines` between what every result says, each once."""
+    said = [("because", reason) for reason in reasons]
+    beware = [("warning", warning) for warning in warnings]
+    where = [("result", place)] if place else []
+    return tuple(dict.fromkeys(Sentence(*line) for line in (*said, *lines, *beware, *where)))
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:

@@ -6,7 +6,7 @@ reads is the scenario that the result prints. Source: the keys and defaults of `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -20,36 +20,8 @@ def says(sentence: str) -> Meta:
     return Meta(description=sentence)
 
 
-class Readable:
-    """Read by name, too, while not every reader takes attributes (issue 12)."""
-
-    __slots__ = ()
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the field, or `default` where there is none."""
-        return getattr(self, name, default)
-
-    def keys(self) -> Iterator[str]:
-        """Return the fields' names."""
-        return iter(self.__dataclass_fields__)  # type: ignore[attr-defined]
-
-    def __iter__(self) -> Iterator[str]:
-        return self.keys()
-
-    def items(self) -> Iterator[tuple[str, Any]]:
-        """Return the fields with their names."""
-        return ((name, getattr(self, name)) for name in self.keys())
-
-    def values(self) -> Iterator[Any]:
-        """Return the fields' values."""
-        return (getattr(self, name) for name in self.keys())
-
-
 @dataclass(frozen=True, slots=True)
-class Delay(Readable):
+class Delay:
     """A hold or think time: `kind` fixed | exp | lognormal; `ms` constant, mean or median; `sigma` of lognormal."""
 
     kind: Annotated[str, says("fixed, exp or lognormal")] = "fixed"
@@ -58,7 +30,7 @@ class Delay(Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class Skew(Readable):
+class Skew:
     """How resources are chosen: uniform | zipf (`value` = exponent) | hot (`value` = the share of resource 0)."""
 
     kind: Annotated[str, says("uniform, own, zipf or hot")] = "uniform"
@@ -66,7 +38,7 @@ class Skew(Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class Retry(Readable):
+class Retry:
     """When to try again: full-jitter waits U(0, `window_ms`), fixed `window_ms`, none never; at most `attempts`.
 
     `unreachable`: also when a quorum was impossible.
@@ -81,7 +53,7 @@ class Retry(Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(Readable):
+class Pause:
     """A recipe's pause point stretched by `ms` on `share` (0…1) of the passes."""
 
     point: Annotated[str, says("of the recipe")]
@@ -90,7 +62,7 @@ class Pause(Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault(Readable):
+class Fault:
     """One injected fault: `kind` on `target` from `at_ms` after the measured start for `for_ms` (None = to the end)."""
 
     kind: Annotated[str, says("what is done")]
@@ -102,7 +74,7 @@ class Fault(Readable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario(Readable):
+class Scenario:
     """What one run does. Field names carry their units; `rate_per_s` None means closed loop."""
 
     recipe: Annotated[str, says("which lock was loaded")]

@@ -142,7 +142,7 @@ class AnswerTimes:
             return
         self._operation = {}
         for note in notes:
-            for index, text in enumerate(note.get("reply_histograms") or ()):
+            for index, text in enumerate(note.reply_histograms):
                 buckets = Buckets.of_histogram(Histogram.decode(text))
                 known = self._buckets.setdefault((index, ""), Buckets())
                 known.merge(buckets)

@@ -47,12 +47,12 @@ def safety_rows(*verdicts: MatrixWord) -> Verdict:
     rows = [
         SafetyRow("?", one, part="claim", recipe="redlock", fault="votes", expected="confirmed") for one in verdicts
     ]
-    return judge_rows(rows).to_json()
+    return judge_rows(rows)
 
 
 def crash(word: RowWord, checked: CrossCheck = CROSS_CHECK) -> Verdict:
     row = structs.replace(typed(OLD_CRASH, CrashResult).rows[0], verdict=word)
-    return judge_crash([], [row], checked).to_json()
+    return judge_crash([], [row], checked)
 
 
 def noisy_row() -> MatrixWord:
@@ -62,7 +62,7 @@ def noisy_row() -> MatrixWord:
 
 def fsync(*visits: dict[str, Any], planned: int = 0) -> Verdict:
     rows = rows_of(visits)
-    return judge_fsync(findings_of(rows), rows, planned=planned or len(visits), done=len(visits)).to_json()
+    return judge_fsync(findings_of(rows), rows, planned=planned or len(visits), done=len(visits))
 
 
 def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str, ...] = ()) -> Verdict:
@@ -71,8 +71,7 @@ def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str
         "contention_rounds": contention_rounds,
     }  # fmt: skip
     calibration = {"contenders": 5, "rounds": rounds, "misses": list(misses)}
-    verdict = judge_split_votes([attributes(calibration)], [attributes(contention)], [], interrupted=False)
-    return verdict.to_json()
+    return judge_split_votes([attributes(calibration)], [attributes(contention)], [], interrupted=False)
 
 
 def capacity(looks: list[tuple[float, Seen]], closed: tuple[tuple[int, float, bool], ...] = ()) -> Verdict:
@@ -101,7 +100,7 @@ def run(safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generat
 
 def peers(*ends: tuple[float, float]) -> Verdict:
     bars = [{"name": "cycles/s", "low": low, "high": high, "bar": 1.0, "at_least": True} for low, high in ends]
-    return judge_peers(attributes(bars)).to_json()
+    return judge_peers(attributes(bars))
 
 
 CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
@@ -126,12 +125,12 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
     ),
     "safety": (safety_rows, lambda: safety_rows("skipped"), lambda: safety_rows(noisy_row())),
     "crash": (
-        lambda: judge_crash([], [], CROSS_CHECK).to_json(),
+        lambda: judge_crash([], [], CROSS_CHECK),
         lambda: crash(AS_EXPECTED, CrossCheck("differs", "?")),
         lambda: crash(NOT_KNOWN),
     ),
     "split-votes": (
-        lambda: judge_split_votes([], [], [], interrupted=False).to_json(),
+        lambda: judge_split_votes([], [], [], interrupted=False),
         lambda: split_votes(200, misses=("the rate is 0.9, expected 0.4",)),
         lambda: split_votes(0),
         lambda: split_votes(200, rounds=30),

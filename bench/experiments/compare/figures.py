@@ -30,7 +30,7 @@ def _side(result: ComparisonResult, side: int) -> Figure | None:
     ]
     if not entries:
         return None
-    known = [entry[name] for entry in entries for name in ("ratio", "low", "high") if entry[name]]
+    known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high) if value]
     x, tick, axis = _scale(known)
     first, second = result.sides[0].label, result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries

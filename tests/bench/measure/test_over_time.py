@@ -6,6 +6,7 @@ import pytest
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import Fold, fold
 from bench.measure.over_time import MOST_SLICES, Slices
+from bench.measure.section import builtins_of
 
 MS = 1_000_000
 WINDOW = Window(1_000 * MS, 2_000 * MS)
@@ -37,7 +38,7 @@ def test_the_slices_of_the_window_add_up_to_the_outcomes_and_the_rate(records):
     operations = records(
         *({"start": s, "ended": s + 30, "outcome": str(name)} for s, name in zip(starts, outcomes, strict=True))
     )
-    values = fold(operations, WINDOW, FACTS).values
+    values = builtins_of(fold(operations, WINDOW, FACTS).values)
     over = values["over_time"]
     inside = [start >= 0 for start in over["start_s"]]
     for name, count in values["outcomes"].items():

@@ -19,6 +19,7 @@ from bench.measure.verdict import (
     WORDS,
     Evidence,
     Kind,
+    Verdict,
     Word,
     conclude,
     word_of,
@@ -76,14 +77,14 @@ def test_reasons_stand_once_those_of_the_worst_word_first() -> None:
     found = {INCONCLUSIVE: ["late", "few"], VIOLATED: ["two holders", "few"]}
     verdict = conclude(SAFE, ENOUGH, found)
     assert verdict.reasons == ("two holders", "few", "late")
-    assert verdict.to_json()["status"] == "violated"
+    assert verdict.status == "violated"
 
 
 def test_a_stored_verdict_without_a_word_is_never_shown_as_good() -> None:
-    assert word_of("run", {"status": "pass", "reasons": []}).kind is Kind.UNKNOWN
-    assert word_of("run", {"status": "violated", "reasons": []}).kind is Kind.BAD
-    assert word_of("never heard of", {"status": "pass", "word": "SAFE"}).kind is Kind.UNKNOWN
-    assert word_of("run", conclude(SAFE, ENOUGH, {}).to_json()) is SAFE
+    assert word_of("run", Verdict(status="pass", reasons=())).kind is Kind.UNKNOWN
+    assert word_of("run", Verdict(status="violated", reasons=())).kind is Kind.BAD
+    assert word_of("never heard of", Verdict(status="pass", word="SAFE", reasons=())).kind is Kind.UNKNOWN
+    assert word_of("run", conclude(SAFE, ENOUGH, {})) is SAFE
 
 
 def test_the_rule_of_three_bounds_what_was_never_seen() -> None:
