@@ -28,11 +28,11 @@ from bench.experiments.contest.installed import ours
 from bench.experiments.contest.result import OverRounds, Speed, SpeedConditions, SpeedResult, SpeedRow, TelemetryCost
 from bench.experiments.contest.turn import TurnLoad, contest, two_cores
 from bench.measure.environment import describe_environment
-from bench.measure.run_result import RunResult
+from bench.measure.run_result import RunResult, ServerBinary
 from bench.measure.section import typed
 from bench.run.experiment import Show
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.server import ServerBinary, found_servers
+from bench.topology.server import found_servers
 
 INSTANCES = 5
 CALLERS = 200

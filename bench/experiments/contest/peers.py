@@ -34,10 +34,11 @@ from bench.experiments.contest.result import (
     TurnRow,
 )
 from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, two_cores
+from bench.measure.run_result import ServerBinary
 from bench.run.experiment import Experiment, ExperimentOrder, Show
 from bench.run.verdict import Done
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.server import ServerBinary, find_server, found_servers
+from bench.topology.server import find_server, found_servers
 
 EVERY_N, CALLERS = (1, 3, 5), (1, MANY)
 HOT_HOLD_S = 0.001

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
+from bench.measure.run_result import ServerBinary
 from bench.measure.section import Amount, Count, Section, says
-from bench.topology.server import ServerBinary
 
 Kind = Literal["lockcore", "python", "node", "go"]
 

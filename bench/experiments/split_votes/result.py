@@ -8,9 +8,9 @@ from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 from bench.measure.intervals import Interval
 from bench.measure.latency import Latency
 from bench.measure.result import Document
+from bench.measure.run_result import InstanceFacts, ServerBinary
 from bench.measure.section import Amount, Count, Section, Share, says
-from bench.topology.probe import InstanceFacts, LeakCount
-from bench.topology.server import ServerBinary
+from bench.topology.probe import LeakCount
 
 
 class Endings(Section, frozen=True, kw_only=True):
