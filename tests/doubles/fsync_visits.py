@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync import rows as product
+from bench.experiments.fsync import judge as product
 from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram
 from bench.measure.section import typed

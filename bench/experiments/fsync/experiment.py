@@ -4,7 +4,7 @@
 
 Rules: a visit that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
-Source: bench.experiments.fsync.plan, cell_servers, visit, rows; bench.run.experiment.
+Source: bench.experiments.fsync.plan, cell_servers, visit, judge; bench.run.experiment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers
-from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of
 from bench.experiments.fsync.plan import FsyncPlan
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
@@ -34,7 +34,6 @@ from bench.experiments.fsync.result import (
     SkippedCell,
     VisitSeen,
 )  # fmt: skip
-from bench.experiments.fsync.rows import always_costs, rows_of
 from bench.experiments.fsync.visit import NothingGrantedError, Visit
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of

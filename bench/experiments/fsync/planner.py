@@ -10,7 +10,7 @@ Rules
   crash that counts. An option is called safe when cuts were made and none led to a double grant.
 - What a policy costs is the whole range over everything measured, because no single ratio is true.
 
-Source: README, "Choosing an fsync policy"; rows.py and the judge of crash for the figures.
+Source: README, "Choosing an fsync policy"; judge.py and the judge of crash for the figures.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
+from bench.experiments.fsync.judge import always_costs, disk_of, find_rows
 from bench.experiments.fsync.result import (
     POLICIES,
     RESTARTS,
@@ -37,7 +38,6 @@ from bench.experiments.fsync.result import (
     Restart,
     Typical,
 )  # fmt: skip
-from bench.experiments.fsync.rows import always_costs, disk_of, find_rows
 from bench.measure.run_result import ServerBinary
 
 POWER_CUTS = ("power-cut", "power-cut-torn")

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.judge import always_costs, find_rows, findings_of, judge_fsync
 from bench.experiments.fsync.result import Spread
-from bench.experiments.fsync.rows import always_costs, find_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.measure.latency import SlowEvent
 from tests.doubles.fsync_visits import load, rows_of, sustained, visit

@@ -11,10 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from bench.experiments.fsync.figures import figures
-from bench.experiments.fsync.judge import findings_of, judge_fsync
+from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult, Option
-from bench.experiments.fsync.rows import always_costs
 from bench.experiments.fsync.words import Scattered, disk_text, planner_sheet, scatter, sheet, suite
 from bench.measure.expectation import conclude_rows
 from bench.measure.section import builtins_of, schema_of, typed
