@@ -136,7 +136,7 @@ CONFIRMED = Word(
     "CONFIRMED", Kind.GOOD, "pass", 0, "every probe at that rate held the SLO, at least as many as were asked for",
     "that rate holds, the next one tried does not",
 )  # fmt: skip
-NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "the lowest rate tried missed the SLO", "no rate holds")
+NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "every rate tried missed the SLO, down to 0.5/s", "no rate holds")
 BARS_REACHED = Word("BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached in every round", "at least as good")
 BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "a bar missed in every round", "worse than it is to be")
 
@@ -151,6 +151,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of 
     "crash": _EXPERIMENT,
     "fsync": _EXPERIMENT,
     "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
+    "bench": (BARS_REACHED, BARS_MISSED, NOT_KNOWN),
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from msgspec import structs
 from bench.experiments.capacity.judge import agreed, judge_capacity, outrun
 from bench.experiments.capacity.search import Bracket, Seen
 from bench.experiments.compare.judge import judge_comparison
-from bench.experiments.contest.judge import judge_peers
+from bench.experiments.contest.judge import judge_peers, judge_speed
+from bench.experiments.contest.result import OverRounds, TelemetryCost
 from bench.experiments.crash.experiment import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
 from bench.experiments.fsync.figures import _fastest as fastest
@@ -103,6 +105,16 @@ def peers(*ends: tuple[float, float]) -> Verdict:
     return judge_peers(attributes(bars))
 
 
+def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) -> Verdict:
+    def spread(low: float, high: float) -> dict[str, float]:
+        return {"median": (low + high) / 2, "low": low, "high": high}
+
+    rows = [{"label": "gevent", "bar": 0.8, "ratio": OverRounds(**spread(*one))} for one in ends]
+    cost = TelemetryCost(**spread(*added), bar=2.0) if added else None
+    result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], telemetry_us=cost)
+    return judge_speed(result).to_json()
+
+
 CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
 GREEN: dict[str, Callable[[], Verdict]] = {
     "run": run,
@@ -114,6 +126,7 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
     "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
     "peers": lambda: peers((1.1, 1.3)),
+    "bench": lambda: speed((0.85, 0.95), added=(0.5, 1.5)),
 }
 NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a contradiction, noise
     "run": (
@@ -157,6 +170,12 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: comparison("gate", (), "pass", "pass"),
         lambda: comparison("gate", ("pass",), "pass", "violated"),
         lambda: comparison("gate", ("pass", "inconclusive"), "pass", "pass"),
+    ),
+    "bench": (
+        speed,
+        lambda: speed((0.85, 0.95), (0.7, 0.75)),
+        lambda: speed((0.75, 0.85)),  # its median reaches the bar, its rounds do not
+        lambda: speed((0.85, 0.95), added=(1.5, 3.0)),
     ),
     "peers": (
         peers,

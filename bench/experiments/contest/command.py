@@ -20,6 +20,7 @@ from bench.cli.outputs import Outputs
 from bench.cli.showing import show
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.contest.ceiling import measure
+from bench.experiments.contest.judge import judge_speed
 from bench.experiments.contest.peers import PARTS, PeersPlan, run_peers
 from bench.experiments.contest.words import print_speed, write_readme
 from bench.run.verdict import INTERRUPTED
@@ -51,8 +52,9 @@ def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> None:
             raise EnvironmentNotReadyError(
                 f"{path} cannot be written ({error.strerror}); choose another --out"
             ) from None
-        print_speed(result, str(path))
-        return 0
+        verdict = judge_speed(result)
+        print_speed(result, verdict, str(path))
+        return verdict.exit_code or 0
 
     _end(work)
 

@@ -1,4 +1,4 @@
-"""What lockcore is to reach beside the peers: *rows of turns → bars → the verdict*. Pure.
+"""What lockcore is to reach beside the peers, and beside the ceiling: *rows of turns → bars → the verdict*. Pure.
 
 Rules: ratios are taken inside a round, and their median is the bar's value. Who never got a lease waited for ever; what
 we did not get done in time counts against us, what they did not is no bar. On the hot key only those count that never
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Literal
 
-from bench.experiments.contest.result import PeerBar, StopRow, TurnFigures, TurnRow
+from bench.experiments.contest.result import PeerBar, SpeedResult, StopRow, TurnFigures, TurnRow
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
 
 PYTHON_BAR, OTHER_BAR, STOPPED_BAR = 20.0, 2.5, 0.9
@@ -47,15 +47,28 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[St
 
 def judge_peers(judged: Sequence[PeerBar], *, interrupted: bool = False) -> Verdict:
     """Return the verdict over the bars."""
-    sides = [
-        (bar.name, {_reaches(end, bar.bar, at_least=bar.at_least) for end in (bar.low, bar.high)}) for bar in judged
-    ]
+    return _over_bars(
+        [(bar.name, {_reaches(end, bar.bar, at_least=bar.at_least) for end in (bar.low, bar.high)}) for bar in judged],
+        interrupted=interrupted,
+    )
+
+
+def judge_speed(result: SpeedResult) -> Verdict:
+    """Return the verdict of `make bench`."""
+    sides = [(row.label, row.ratio.sides_of(row.bar)) for row in result.rows if row.bar is not None]
+    if cost := result.telemetry_us:
+        sides.append(("what telemetry adds", {not above for above in cost.sides_of(cost.bar)}))
+    return _over_bars(sides)
+
+
+def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = False) -> Verdict:
+    """Of bars, each whether its rounds reached it: all of them, none, or some."""
     found = {
         BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
         NOT_KNOWN: [f"reached in some rounds only: {name}" for name, side in sides if len(side) > 1],
         INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
     }
-    return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found)
+    return conclude(BARS_REACHED, [Evidence("bars measured", len(sides))], found)
 
 
 def _reaches(value: float | None, bar: float, *, at_least: bool) -> bool:

@@ -128,6 +128,10 @@ class OverRounds(Section, frozen=True, kw_only=True):
     low: Annotated[float, says("the least")]
     high: Annotated[float, says("the most")]
 
+    def sides_of(self, bar: float) -> set[bool]:
+        """Whether rounds reached `bar`, as their least and most tell: both where they disagree."""
+        return {self.low >= bar, self.high >= bar}
+
 
 class TelemetryCost(OverRounds, frozen=True, kw_only=True):
     """CPU that telemetry adds to the load per cycle, in µs."""

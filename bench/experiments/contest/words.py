@@ -22,6 +22,7 @@ from bench.experiments.contest.result import (
     TelemetryCost,
     TurnRow,
 )
+from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.junit import Case, Suite
 from bench.report.readme import put_between_marks
@@ -184,11 +185,12 @@ def _count(value: float | None, digits: int = 0) -> str:
 
 # -- make bench ------------------------------------------------------------------------------------------------------
 
-_COLUMNS = 108  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
+_SIDES = {frozenset({True}): "reached", frozenset({False}): "missed", frozenset({True, False}): "not known"}
+_COLUMNS = 112  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
 
 
-def print_speed(result: SpeedResult, path: str, console: Console | None = None) -> None:
-    """Print the rows of `make bench`, its conditions, and where the JSON is."""
+def print_speed(result: SpeedResult, verdict: Verdict, path: str, console: Console | None = None) -> None:
+    """Print the rows of `make bench`, its conditions, its verdict, and where the JSON is."""
     console = console or Console(highlight=False)
     console.width = max(console.width, _COLUMNS)
     conditions = result.conditions
@@ -206,14 +208,15 @@ def print_speed(result: SpeedResult, path: str, console: Console | None = None) 
         "client, server: CPU µs per cycle; p50: of acquire; wall: cycles/s ÷ those of the replay\n"
         "CPU ratio: (client + server of the replay) ÷ (of the row)\n"
         f"{_telemetry(result.telemetry_us)}"
-        f"{path}"
+        f"{path}\n\n"
+        f"[bold {word_of('bench', verdict).colour}]{verdict.word}[/]  {'; '.join(verdict.reasons) or 'in all rounds'}"
     )
 
 
 def _telemetry(added: TelemetryCost | None) -> str:
     if added is None:
         return ""
-    verdict = "reached" if added.median <= added.bar else "missed"
+    verdict = _SIDES[frozenset(not above for above in added.sides_of(added.bar))]
     return (
         f"telemetry adds {added.median:+.2f} µs to the client ({added.low:+.2f} … {added.high:+.2f} over the "
         f"rounds); at most {added.bar:g}: {verdict}\n"
@@ -230,6 +233,6 @@ def _cells(row: SpeedRow) -> list[str]:
         decimals(row.p50_us, 0),
         f"{ratio.median:.3f}",
         f"{ratio.low:.2f}–{ratio.high:.2f}",
-        "" if bar is None else f"{bar:.2f} {'reached' if ratio.median >= bar else 'missed'}",
+        "" if bar is None else f"{bar:.2f} {_SIDES[frozenset(ratio.sides_of(bar))]}",
         f"{row.wall_ratio.median:.2f}",
     ]
