@@ -112,7 +112,7 @@ def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) 
     rows = [{"label": "gevent", "bar": 0.8, "ratio": OverRounds(**spread(*one))} for one in ends]
     cost = TelemetryCost(**spread(*added), bar=2.0) if added else None
     result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], telemetry_us=cost)
-    return judge_speed(result).to_json()
+    return judge_speed(result)
 
 
 CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
