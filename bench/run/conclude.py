@@ -24,14 +24,13 @@ from bench.measure.run_result import InfoDelta, InstanceReport, RunResult, Safet
 from bench.measure.steady import steady_state
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
-from bench.run.faults import Timeline
+from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
 from bench.run.servers import Servers
 from bench.run.verdict import invalidities, judge_run
-from bench.safety.completeness import holes
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
-from bench.safety.report import Circumstances
+from bench.safety.report import Circumstances, holes
 from bench.scenario import Scenario
 from bench.topology.probe import LeakCount, leaked_keys
 from bench.workloads.arrivals import due_between
@@ -48,7 +47,7 @@ class RunEvidence:
     key_prefix: str
     course: Course
     window: Window
-    timeline: Timeline
+    timeline: FaultTimeline
     counters: Sequence[InfoDelta]
     server_cpu_s: float | None
 

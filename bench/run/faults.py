@@ -78,7 +78,7 @@ class Event:
         return None if self.failed is None else f"{name} failed: {self.failed}"
 
 
-class Timeline:
+class FaultTimeline:
     """Injects orders at their times, beside the load. Made before the load starts, `start`ed with it."""
 
     def __init__(

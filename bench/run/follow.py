@@ -22,7 +22,7 @@ from typing import Protocol
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.measure import workers
 from bench.measure.facts import Window
-from bench.run.faults import Timeline
+from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
 from bench.run.progress import NS, Follower, Progress
 from bench.workloads.launch import is_alive
@@ -33,7 +33,7 @@ REPORT_S = 3.0  # for a worker that outlives Locust to leave its last note
 Show = Callable[[Progress], None]
 
 
-class Load(Protocol):
+class RunningLoad(Protocol):
     """A running Locust: what `follow` uses of bench.workloads.launch.LocustProcess."""
 
     @property
@@ -75,7 +75,7 @@ class Course:
 
 
 def follow(
-    load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show, *, faults: Timeline
+    load: RunningLoad, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show, *, faults: FaultTimeline
 ) -> Course:
     """Show the run until Locust has ended; return its course.
 
@@ -139,12 +139,12 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
     return f"{what}: {rest[-1].strip()}" if rest and exit_code > 0 else what
 
 
-def _ask_to_end(load: Load) -> None:
+def _ask_to_end(load: RunningLoad) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(load.pid, signal.SIGINT)
 
 
-def lost_workers(follower: Follower, faults: Timeline) -> tuple[str, ...]:
+def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """One sentence for each worker that is gone before its time, with or without a report, and that no fault killed."""
     killed = faults.killed_workers().values()
     notes = [note for note in workers.read_workers(follower.workdir) if note.pid not in killed]
@@ -158,7 +158,7 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
     return f"{note.name} ended {early_ns / NS:.1f} s before the end of the run" if early_ns > 0 else ""
 
 
-def _unreported(follower: Follower, faults: Timeline) -> tuple[str, ...]:
+def _unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """Once Locust has ended: one sentence for each worker that never said so, so that its last operations may lack."""
     killed = faults.killed_workers().values()
     deadline_s = time.monotonic() + REPORT_S
@@ -178,7 +178,7 @@ def _ended_ns(follower: Follower) -> int:
     return max(ends, default=time.monotonic_ns())
 
 
-def _require_start(load: Load, follower: Follower, now_ns: int) -> None:
+def _require_start(load: RunningLoad, follower: Follower, now_ns: int) -> None:
     if follower.window_ns is None and now_ns - follower.began_ns > START_S * NS:
         raise EnvironmentNotReadyError(
             f"Locust did not start its users within {START_S:.0f} s; the end of its log:\n{load.log_tail()}"

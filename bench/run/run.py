@@ -24,7 +24,7 @@ from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
-from bench.run.faults import Timeline
+from bench.run.faults import FaultTimeline
 from bench.run.follow import Course, Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower
@@ -141,8 +141,8 @@ def _load(
     start: Callable[[], LocustProcess],
     interrupts: Interrupts,
     show: Show,
-    timeline_of: Callable[[Follower], Timeline],
-) -> tuple[Course, Timeline]:
+    timeline_of: Callable[[Follower], FaultTimeline],
+) -> tuple[Course, FaultTimeline]:
     """Run Locust to its end, whatever that is, with the faults of the run beside it."""
     scenario = plan.scenario
     assert plan.workdir is not None
@@ -166,10 +166,10 @@ def _load(
 
 def _timeline(
     faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry, order: Order, follower: Follower
-) -> Timeline:
+) -> FaultTimeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
     site.workers = lambda: {note.worker: note.pid for note in read_workers(follower.workdir)}
-    timeline = Timeline(faults, partial(injection, site), follower.find_window, allow_skipped=order.allow_skipped)
+    timeline = FaultTimeline(faults, partial(injection, site), follower.find_window, allow_skipped=order.allow_skipped)
     timeline.require()
     telemetry.start(timeline, follower.live)
     return timeline

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bench.errors import BenchError
 from bench.measure.run_result import SafetyReport
-from bench.run.faults import Timeline
+from bench.run.faults import FaultTimeline
 from bench.run.servers import Servers
 from bench.safety.live import LiveJudge
 from bench.scenario import Scenario
@@ -38,7 +38,7 @@ class RunTelemetry:
     def __init__(self, exporter: Exporter | None, servers: InfoWatch | None, beside: _Beside) -> None:
         self._exporter, self._servers, self._beside = exporter, servers, beside
 
-    def start(self, timeline: Timeline, live: LiveJudge) -> None:
+    def start(self, timeline: FaultTimeline, live: LiveJudge) -> None:
         """The load starts, with these faults and this judge of what is known by now."""
         self._beside.timeline, self._beside.live = timeline, live
         if self._exporter is not None and self._servers is not None:
@@ -85,7 +85,7 @@ class _Beside:
     """What goes on beside the load: faults and the live verdict, once there are any."""
 
     def __init__(self) -> None:
-        self.timeline: Timeline | None = None
+        self.timeline: FaultTimeline | None = None
         self.live: LiveJudge | None = None
         self._asked_ns = 0
 

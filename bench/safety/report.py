@@ -11,11 +11,12 @@ Rules
 Source: the rule of three; the oracle of README's section on safety.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from bench.measure.verdict import TESTED_LEAST
+from bench.measure.workers import WorkerNote
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 KINDS = (*VIOLATIONS, "client_overstay", "spurious_refusal")
@@ -86,3 +87,33 @@ def ignorance(operations: int, torn: int, missing_segments: int, circumstances: 
     if circumstances.hosts > 1:
         reasons.append(f"{circumstances.hosts} hosts recorded it, and their clocks cannot be compared")
     return "; ".join(reasons) or None
+
+
+Who = tuple[int, int]  # worker, pid
+
+
+def holes(
+    notes: Sequence[WorkerNote],
+    recorded: Mapping[Who, int],
+    unfinished: Mapping[Who, int],
+    processes: int,
+    known: str = "",
+) -> Iterator[str]:
+    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that have none.
+
+    `known`: what is said already of workers that ended early, by their pids.
+    """
+    said = {(note.worker, note.pid): note for note in notes}
+    if len(said) < processes:
+        yield f"{processes - len(said)} of {processes} workers left no word"
+    for who in sorted({*said, *recorded, *(who for who, number in unfinished.items() if number)}):
+        name, note = f"worker {who[0]} (pid {who[1]})", said.get(who)
+        if note is None:
+            yield f"{name} left no word"
+        elif note.phase != "stopped":
+            if f"(pid {who[1]})" not in known:
+                yield f"{name} did not report its end"
+        elif (number := recorded.get(who, 0)) < note.recorded:
+            yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"
+        if unfinished.get(who):
+            yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"

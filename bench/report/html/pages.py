@@ -6,17 +6,18 @@ different kinds stand one after the other in a table. Source: bench.report.kinds
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
-from bench.report.html.figure import Page
+from bench.report.html.figure import Figure, Page, Section, Table
 from bench.report.html.page import REPORT_NAME, write_page
 from bench.report.html.run.page import run_page
 from bench.report.html.several_page import several_page
-from bench.report.html.sheet_page import sheet_page
 from bench.report.kinds import kind_of, of_its_kind, room_of, told
+from bench.report.sheet import STYLES, Part, Sheet
 
 Result = Mapping[str, Any]
 
@@ -41,3 +42,24 @@ def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:
 def write_report(result: Result, stored: Path) -> Path:
     """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
     return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
+
+
+def sheet_page(sheet: Sheet, result: Result, kind: str, figures: Sequence[Figure] = ()) -> Page:
+    """Return the page of `sheet`, told of `result`, with `figures`."""
+    tables = tuple(Section(part.name, (), (_table(part, number),), "sheet") for number, part in enumerate(sheet.parts))
+    pictures = (Section("In pictures", tuple(figures)),) if figures else ()
+    started = str(result.get("started_at", ""))[:16].replace("T", " ")
+    return Page(
+        title=f"{sheet.verdict} · {kind} · {started}",
+        verdict=sheet.verdict,
+        style=STYLES.get(sheet.style, "warning"),
+        headline=sheet.headline,
+        conditions=sheet.conditions,
+        facts=tuple((line.label, line.text, STYLES.get(sheet.style_of(line), "")) for line in sheet.lines),
+        sections=(*pictures, *tables),
+        repeat=shlex.join(str(word) for word in result.get("command") or ()),
+    )
+
+
+def _table(part: Part, number: int) -> Table:
+    return Table("", part.about, part.plain_head, part.rows, left=part.left, name=f"part-{number}")

@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.section import builtins_of
-from bench.run.faults import NOT_BEGUN, TOO_LATE, Timeline
+from bench.run.faults import NOT_BEGUN, TOO_LATE, FaultTimeline
 from bench.topology.faults.injection import FaultOrder, Injection
 
 MS = 1_000_000
@@ -66,7 +66,7 @@ class Stage:
             self.acted.append(acted)
             return acted
 
-        self.timeline = Timeline(orders, make, lambda: self.span, allow_skipped=allow_skipped)
+        self.timeline = FaultTimeline(orders, make, lambda: self.span, allow_skipped=allow_skipped)
 
 
 def order(at_ms: float = 0.0, lasts_ms: float | None = None, index: int = 0) -> FaultOrder:

@@ -14,7 +14,7 @@ import pytest
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.run import follow as module
-from bench.run.faults import Timeline
+from bench.run.faults import FaultTimeline
 from bench.run.follow import follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower, Progress
@@ -122,8 +122,8 @@ def follower(tmp_path: Path) -> Follower:
     return Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
 
 
-def no_faults() -> Timeline:
-    return Timeline((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
+def no_faults() -> FaultTimeline:
+    return FaultTimeline((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
 
 
 def quiet(_: Progress) -> None:
@@ -308,7 +308,7 @@ def test_a_locust_that_never_starts_its_users_is_an_error(
         follow(script(lambda: None), follower, Interrupts(), 60.0, quiet, faults=no_faults())
 
 
-class Killing(Timeline):
+class Killing(FaultTimeline):
     """A timeline that has killed one process."""
 
     def __init__(self, pid: int) -> None:

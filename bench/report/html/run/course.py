@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.measure.over_time import OverTime
-from bench.measure.run_result import RunResult, fields_of
+from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
-from bench.report.html.faults import fault_at, fault_bands, warmup_band
 from bench.report.html.figure import Cell, Column, Data, Figure, Key
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
 from bench.report.html.scale import Scale, duration_tick, exact, linear, logarithmic, number_tick, ratio_tick
@@ -18,6 +17,7 @@ from bench.report.html.scale import Scale, duration_tick, exact, linear, logarit
 OUTCOMES = {
     "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
 }  # fmt: skip
+_TOGETHER_S = 0.3  # faults of one kind that began and ended so close are one band
 TIME = "s since the measured window began"
 
 
@@ -31,11 +31,11 @@ def course_figures(result: RunResult) -> list[Figure]:
     """The figures over time; none for a result that has no course."""
     if (over := course_of(result)) is None:
         return []
-    course = _Course(result, over)
+    course = _CourseFigures(result, over)
     return [course.latency(), course.rate(), course.outcomes(), course.votes()]
 
 
-class _Course:
+class _CourseFigures:
     """What all figures of a run over time share."""
 
     def __init__(self, result: RunResult, over: OverTime) -> None:
@@ -202,3 +202,54 @@ class _Course:
         rows = [list(row) for row in zip(self._starts, *series, strict=True)]
         data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
         return Figure(name, title, about, picture, data, keys)
+
+
+def fault_bands(result: RunResult, end_s: float) -> list[Band]:
+    """One band for each group of faults, in seconds of the measured window; `end_s`: where one without an end stops."""
+    groups: list[tuple[float, float, str, list[str]]] = []
+    for fault in result.faults:
+        if fault.begun_s is None:
+            continue
+        start, stop = fault.begun_s, end_s if fault.ended_s is None else fault.ended_s
+        known = next((g for g in groups if g[2] == fault.kind and _together(g, start, stop)), None)
+        if known is None:
+            groups.append((start, stop, fault.kind, [_target(fault)]))
+        else:
+            known[3].append(_target(fault))
+    return [Band(start, min(stop, end_s), f"{kind} {_listed(targets)}") for start, stop, kind, targets in groups]
+
+
+def warmup_band(starts_s: Sequence[float]) -> list[Band]:
+    """The time before the measured window, if the slices show it."""
+    return [Band(starts_s[0], 0.0, "warm-up", "warmup")] if starts_s and starts_s[0] < 0 else []
+
+
+def fault_at(bands: Sequence[Band], at_s: float) -> str:
+    """`, during <fault>` for a moment of the run, "" when there was none."""
+    names = [band.text for band in bands if band.start <= at_s <= band.stop]
+    return f", during {' and '.join(names)}" if names else ""
+
+
+def fault_rows(result: RunResult) -> tuple[tuple[str, ...], ...]:
+    """One row per fault: what, on what, from when to when, and what became of it."""
+    return tuple(_row(fault) for fault in result.faults)
+
+
+def _row(fault: InjectedFault) -> tuple[str, ...]:
+    times = [f"{at_s:.3f} s" if at_s is not None else "–" for at_s in (fault.begun_s, fault.ended_s)]
+    params = ", ".join(f"{name} {value}" for name, value in fault.params.items())
+    said = [f"skipped: {fault.skipped}" if fault.skipped else "", fault.failed or "", params]
+    return (fault.kind, fault.target, *times, "; ".join(part for part in said if part))
+
+
+def _together(group: tuple[float, float, str, list[str]], start: float, stop: float) -> bool:
+    return abs(group[0] - start) < _TOGETHER_S and abs(group[1] - stop) < _TOGETHER_S
+
+
+def _target(fault: InjectedFault) -> str:
+    noun, _, index = fault.target.partition(":")
+    return f"#{index}" if noun == "instance" else f"{noun} {index}".strip()
+
+
+def _listed(targets: Sequence[str]) -> str:
+    return ", ".join(targets) if len(targets) < 4 else f"{targets[0]}…{targets[-1]}"

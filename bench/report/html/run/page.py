@@ -12,9 +12,8 @@ from bench.measure.run_result import RunResult
 from bench.measure.section import Section as Facts
 from bench.measure.section import builtins_of
 from bench.report.html.facts import fact_text, scenario_facts
-from bench.report.html.faults import fault_rows
 from bench.report.html.figure import Figure, Page, Section, Table
-from bench.report.html.run.course import course_figures
+from bench.report.html.run.course import course_figures, fault_rows
 from bench.report.html.run.instances import instance_figures, instances_finding
 from bench.report.html.run.latency import percentile_figure
 from bench.report.html.run.safety import examples_table, holders_figure, safety_finding

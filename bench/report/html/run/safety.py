@@ -11,9 +11,8 @@ from typing import Any
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.report.figures import count, inverse
-from bench.report.html.faults import fault_bands
 from bench.report.html.figure import Column, Data, Figure, Key, Table
-from bench.report.html.run.course import course_of
+from bench.report.html.run.course import course_of, fault_bands
 
 _COLUMNS = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
 _TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
