@@ -54,7 +54,7 @@ class OwnLoad:
 
 
 @dataclass(slots=True)
-class _Calls:
+class _OwnRun:
     """What all callers write."""
 
     lock: OwnLock
@@ -70,7 +70,7 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:
 
     Raises InconclusiveError when callers do not come back within a TTL, and a while, after the end.
     """
-    course = _Calls(lock, load, prefix)
+    course = _OwnRun(lock, load, prefix)
     start_ns = time.monotonic_ns() + int(load.warmup_s * NS)
     course.stop_ns = start_ns + int(load.seconds * NS)
     course.rows = [[] for _ in range(load.callers)]
@@ -88,7 +88,7 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:
     return _measured(course, Window(start_ns, course.stop_ns)), dict(course.errors)
 
 
-def _call(course: _Calls, caller: int) -> None:
+def _call(course: _OwnRun, caller: int) -> None:
     load, now, rows = course.load, time.monotonic_ns, course.rows[caller]
     resource = caller % load.resources if load.resources else caller
     name, ttl_ns = f"{course.prefix}{resource}", int(load.ttl_s * NS)
@@ -111,7 +111,7 @@ def _call(course: _Calls, caller: int) -> None:
         rows.append((*row, granted or ended, resource, caller, outcome, 0, 1, caller << 40 | len(rows), len(rows) + 1))
 
 
-def _measured(course: _Calls, window: Window) -> Measured:
+def _measured(course: _OwnRun, window: Window) -> Measured:
     load = course.load
     records = np.array(list(chain.from_iterable(course.rows)), RECORD_DTYPE)
     oracle = Judge(int(load.ttl_s * 1000))
