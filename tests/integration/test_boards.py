@@ -19,7 +19,7 @@ from bench.experiments.observe.panels import Watched as Span
 from bench.experiments.observe.query import Prometheus
 from bench.experiments.observe.result import Panels
 from bench.experiments.observe.watch import SCRAPE_S, open_watch
-from bench.measure.section import schema_of
+from bench.measure.section import builtins_of, schema_of
 from bench.run.run import Order
 from bench.scenario import load
 from bench.telemetry.page import MetricsPage, open_page
@@ -98,7 +98,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         crash = _a_crash(watch.prometheus)
         opened = observe(_order(folder / "open", OPEN, OPEN_FAULTS), lambda _: None, watch)
         assert opened.panels is not None, opened.why
-        span = Span(".*", start_s, opened.panels.end_s, SCRAPE_S, split.finished.result["id"])
+        span = Span(".*", start_s, opened.panels.end_s, SCRAPE_S, split.finished.result.id)
         asked = ask_boards(watch.prometheus, BOARDS, span)
         panels = {(board.uid, panel.title): panel for board in asked for panel in board.panels}
         yield Watched(watch.prometheus, split, opened, crash, panels, span, seen)
@@ -147,7 +147,7 @@ def test_prometheus_can_be_asked_while_the_run_goes_on(watched: Watched) -> None
     if len(set(watched.seen)) < 2:
         pytest.skip(f"not known here: Prometheus had {len(set(watched.seen))} different values while the run went on")
     assert watched.seen == sorted(watched.seen)
-    assert watched.seen[-1] <= watched.split.finished.result["totals"]["acquired"]
+    assert watched.seen[-1] <= watched.split.finished.result.totals.acquired
 
 
 def test_faults_and_runs_are_annotations(watched: Watched) -> None:
@@ -155,14 +155,14 @@ def test_faults_and_runs_are_annotations(watched: Watched) -> None:
         assert observed.panels is not None
         told = {one.name: one for one in observed.panels.boards[0].annotations}
         assert told["Faults"].title == f"{kind} on instance:0"
-        assert observed.finished.result["id"] in told["Run start and end"].title
+        assert observed.finished.result.id in told["Run start and end"].title
         assert told["Run start and end"].end_s >= told["Run start and end"].start_s
         assert "Measured time" in told
 
 
 def test_a_dozen_values_are_those_of_the_result(watched: Watched) -> None:
     for observed in (watched.split, watched.open):
-        result, run = observed.finished.result, observed.finished.result["id"]
+        result, run = builtins_of(observed.finished.result), observed.finished.result.id
         overview, generator = "lockbench-run-overview", "lockbench-generator"
         assert watched.value(overview, "Leases", run) == result["totals"]["acquired"]
         assert watched.value(overview, "Safety violations", run) == result["safety"]["service_faults"]
@@ -188,7 +188,7 @@ def _near(value: float, other: float | None, factor: float) -> bool:
 
 
 def test_the_split_run_shows_its_split_votes_its_restart_and_its_return(watched: Watched) -> None:
-    run = watched.split.finished.result["id"]
+    run = watched.split.finished.result.id
     quorum = "lockbench-quorum"
     assert watched.value(quorum, "Split-brain retries per acquire", run) > 0
     assert watched.value(quorum, "Restarts", run) == 1
@@ -199,7 +199,7 @@ def test_the_split_run_shows_its_split_votes_its_restart_and_its_return(watched:
 def test_the_open_run_shows_its_schedule_and_its_fsyncs(watched: Watched) -> None:
     offered = watched.panels["lockbench-run-overview", "Rate offered and achieved"].targets[1].series
     assert {value for one in offered for _, value in one.points} == {100.0}
-    assert watched.value("lockbench-fsync", "Fsyncs", watched.open.finished.result["id"]) > 0
+    assert watched.value("lockbench-fsync", "Fsyncs", watched.open.finished.result.id) > 0
 
 
 def test_every_recorded_rule_has_data_and_no_alert_fires_for_a_safe_run(watched: Watched) -> None:
