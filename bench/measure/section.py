@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from bench.errors import UsageError
+from bench.measure.reading import converted
 from bench.scenario.model import says
 
 __all__ = ("Amount", "Count", "Section", "Share", "builtins_of", "says", "schema_of", "typed")
@@ -47,7 +48,7 @@ def builtins_of(section: object) -> Any:
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     """Return the JSON value `value` as a `kind`. Raises UsageError that says where `name` is not one."""
     try:
-        return msgspec.convert(value, kind)
+        return converted(value, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"{name} is not a whole {kind.__name__} ({error}); make it anew") from None
 

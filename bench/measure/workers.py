@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency
+from bench.measure.reading import decoded
 from bench.measure.run_result import InstanceReport
 from bench.measure.section import Section, says
 
@@ -61,7 +62,7 @@ class WorkerNote(Section, frozen=True, kw_only=True):
 
 def read_workers(workdir: Path) -> list[WorkerNote]:
     """All workers' notes, by worker index. Each is replaced atomically, so reading while they run is safe."""
-    notes = [msgspec.json.decode(path.read_bytes(), type=WorkerNote) for path in workdir.glob("worker-*.json")]
+    notes = [decoded(path.read_bytes(), WorkerNote) for path in workdir.glob("worker-*.json")]
     return sorted(notes, key=lambda note: (note.worker, note.pid))
 
 

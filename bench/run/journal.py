@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-import msgspec
-
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.reading import converted
 from bench.measure.result import RESULT_NAME
 from bench.measure.section import builtins_of
 
@@ -148,7 +147,7 @@ def _sound(
     found = []
     for number, piece in enumerate(pieces, start=2):
         try:
-            found.append(msgspec.convert(piece, kind))
+            found.append(converted(piece, kind))
             check(found[-1])
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(

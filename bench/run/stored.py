@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from bench.errors import UsageError
+from bench.measure.reading import converted
 from bench.measure.result import RESULT_NAME, read_result
 
 Found = TypeVar("Found")
@@ -38,6 +39,6 @@ def _read(place: Path, kind: str, form: type[Found]) -> tuple[str, Found]:
     if result.get("kind") != kind:
         raise UsageError(f"{place} is no result of lockbench {kind}; name one of those")
     try:
-        return str(result.get("started_at")), msgspec.convert(result, form)
+        return str(result.get("started_at")), converted(result, form)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place} is not a whole result of lockbench {kind} ({error}); make it anew") from None

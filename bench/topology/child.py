@@ -40,6 +40,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.reading import decoded
 
 Message = TypeVar("Message")
 END_S = 2.0
@@ -107,7 +108,7 @@ class Child:
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
         """Return what it `say`s next. Raises EnvironmentNotReadyError when that is no `kind`, late, or its end."""
         try:
-            return msgspec.json.decode(self.read_line(patience_s), type=kind)
+            return decoded(self.read_line(patience_s), kind)
         except msgspec.DecodeError:
             raise self.failure() from None
 
@@ -271,7 +272,7 @@ def orders(kind: type[Message]) -> Iterator[Message]:
     """Yield the messages on stdin until its end. This process ends with its parent from now on."""
     die_with_parent()
     for line in sys.stdin:
-        yield msgspec.json.decode(line, type=kind, dec_hook=lambda part, value: part(value))  # a Path
+        yield decoded(line, kind, lambda part, value: part(value))  # a Path
 
 
 def say(message: Any) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, middle_us
 from bench.experiments.contest.installed import Contestant
 from bench.experiments.contest.result import StopFigures, TurnFigures
+from bench.measure.reading import decoded
 from bench.topology.fleet import Fleet
 from bench.topology.probe import delta, info_snapshot
 from bench.topology.target import parse_targets
@@ -189,7 +190,7 @@ def _answer(process: subprocess.Popen[bytes], seconds: float) -> DriverAnswer:
     """What it wrote; an empty answer with the error's name when that is none."""
     try:
         out, complaint = process.communicate(timeout=seconds + PATIENCE_S)
-        return msgspec.json.decode(out, type=DriverAnswer)
+        return decoded(out, DriverAnswer)
     except subprocess.TimeoutExpired:
         return DriverAnswer(seconds, errors={"did not end": 1})
     except msgspec.MsgspecError:

@@ -21,6 +21,7 @@ import msgspec
 
 from bench.errors import UsageError
 from bench.experiments.fsync.result import REWRITES, FsyncCell, LoadName, Policy, Rewrite
+from bench.measure.reading import converted
 from bench.measure.section import Section
 
 RATES: dict[LoadName, float] = {"50%": 0.5, "80%": 0.8}  # of the maximum found, in open loop
@@ -65,7 +66,7 @@ class FsyncPlan(Section, frozen=True, kw_only=True):
     def from_journal(cls, plan: Mapping[str, object]) -> Self:
         """The plan in the journal of a matrix that was cut. Raises UsageError when it is that of another experiment."""
         try:
-            return msgspec.convert(plan, cls)
+            return converted(plan, cls)
         except msgspec.ValidationError:
             raise UsageError("the matrix that was cut there is none of lockbench fsync; name one of those") from None
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 
-import msgspec
 from msgspec import field
 from msgspec.structs import asdict, replace
 
 from bench.experiments.observe.query import Prometheus
 from bench.experiments.observe.result import AskedBoard, AskedPanel, AskedQuery, Series, Stretch
+from bench.measure.reading import decoded
 from bench.measure.section import Section
 
 BOARDS = ("run-overview", "quorum", "fsync", "generator")
@@ -99,7 +99,7 @@ class Board(Section, frozen=True, kw_only=True):
 def read_boards() -> list[Board]:
     """The committed boards, in the order they are read."""
     folder = resources.files("dashboards") / "boards"
-    return [msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=Board) for name in BOARDS]
+    return [decoded((folder / f"{name}.json").read_bytes(), Board) for name in BOARDS]
 
 
 def resolve(expr: str, board: Board, watched: Watched) -> str:

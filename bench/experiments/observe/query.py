@@ -15,6 +15,7 @@ import msgspec
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.observe.result import Answer, Series
+from bench.measure.reading import decoded
 from bench.measure.section import Section
 
 _ANSWER_S = 30.0
@@ -66,7 +67,7 @@ class Prometheus:
         url = f"{self.url}/api/v1/{what}"
         try:
             with urllib.request.urlopen(url, data=body, timeout=_ANSWER_S) as answer:  # noqa: S310 - on loopback
-                return msgspec.json.decode(answer.read(), type=_Reply)
+                return decoded(answer.read(), _Reply)
         except urllib.error.HTTPError as refusal:
             return _refused(refusal)
         except (OSError, msgspec.MsgspecError) as error:
@@ -77,7 +78,7 @@ class Prometheus:
 def _refused(refusal: urllib.error.HTTPError) -> _Reply:
     said = f"HTTP {refusal.code}"
     try:
-        return _Reply(error=msgspec.json.decode(refusal.read(), type=_Reply).error or said)
+        return _Reply(error=decoded(refusal.read(), _Reply).error or said)
     except msgspec.MsgspecError:
         return _Reply(error=said)
 
