@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 def report(results: tuple[Path, ...], **values: Any) -> int:
     """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json."""
     from bench.measure.result import read_result
+    from bench.report.kinds import of_its_kind
 
-    documents = [read_result(place) for place in results]
     names = [str(place.parent if place.is_file() else place) for place in results]
+    documents = [of_its_kind(read_result(place), name) for place, name in zip(results, names, strict=True)]
     try:
         page = _write(documents, results, names, values["html"])
         _show(documents, names, page, values)

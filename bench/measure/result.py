@@ -91,8 +91,9 @@ def _upgraded(result: Result) -> Result:
             safety |= {"verdict": "NOT TESTED", "reason": "stored before leases were tested"}
         verdict["word"] = safety["verdict"] if verdict["status"] == "pass" else verdict["status"].upper()
     if isinstance(latency_s, dict) and "acquire_all" not in latency_s:  # before 2026-11-22
-        acquired = Histogram.decode(result["histograms"]["acquire"])
-        latency_s["acquire_all"] = builtins_of(block_of_all(acquired, latency_s["acquire_failed"]["count"]))
+        with contextlib.suppress(KeyError, TypeError):  # of what is not whole, its type says what is missing
+            acquired = Histogram.decode(result["histograms"]["acquire"])
+            latency_s["acquire_all"] = builtins_of(block_of_all(acquired, latency_s["acquire_failed"]["count"]))
     return result
 
 

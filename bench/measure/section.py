@@ -50,7 +50,7 @@ def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     try:
         return converted(value, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{name} is not a whole {kind.__name__} ({error}); make it anew") from None
+        raise UsageError(f"{name} is not a whole {kind.__name__} of lockbench ({error}); make it anew") from None
 
 
 def schema_of(kind: type[Section], urn: str) -> dict[str, Any]:

@@ -45,11 +45,11 @@ def type_of(kind: str) -> type[Document]:
     return cast("type[Document]", room.RESULT)
 
 
-def of_its_kind(result: Result | Document) -> Any:
-    """Return `result` as the type of its kind, if that has one. Raises UsageError when it is not whole."""
+def of_its_kind(result: Result | Document, name: str = "this result") -> Any:
+    """Return the result called `name` as the type of its kind, if it has one. Raises UsageError if it is not whole."""
     if isinstance(result, Document) or (kind := kind_of(result)) not in TYPED:
         return result
-    return typed(result, type_of(kind), f"this result of lockbench {kind}")
+    return typed(result, type_of(kind), name)
 
 
 def kind_of(result: Result | Document) -> str:

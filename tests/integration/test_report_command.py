@@ -66,7 +66,7 @@ def test_several_results_give_one_page(lockbench, folder):
         (["run.txt"], "run.txt is no result"),
         (["one", "--html", "no/such/place.html"], "cannot write no/such/place.html: No such file or directory"),
         ([], "missing argument"),
-        (["half"], "half: not a whole result of lockbench (KeyError: "),
+        (["half"], "half is not a whole RunResult of lockbench (Object missing required field"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(lockbench, folder, arguments, says):

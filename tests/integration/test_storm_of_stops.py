@@ -66,7 +66,7 @@ def judged(folder: Path) -> tuple[SafetyReport, int]:
     return oracle.report(torn, missing), operations
 
 
-@pytest.mark.parametrize("operations", [25_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("operations", [100_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
 def test_stops_longer_than_the_ttl_make_redlock_overstay_and_the_oracle_sees_nothing_else(
     tmp_path: Path, operations: int
 ) -> None:

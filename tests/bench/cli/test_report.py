@@ -12,8 +12,18 @@ def test_a_result_that_was_not_stored_has_no_report() -> None:
     assert report_beside({}, None) is None
 
 
-def test_a_fault_of_the_report_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_that_is_not_whole_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report_beside({"schema_version": 1, "latency_s": {}}, tmp_path / "result.json") is None
+    said = capsys.readouterr().err
+    assert said.startswith("lockbench: there is no report.html: this result is not a whole RunResult of lockbench (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_of_the_report_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.report.html.pages.write_report", lambda *_: {}["absent"])
+    assert report_beside({"schema_version": 1}, tmp_path / "result.json") is None
     said = capsys.readouterr().err
     assert said.startswith("lockbench: there is no report.html: a fault of the report itself (KeyError")
     assert list(tmp_path.iterdir()) == []
