@@ -38,7 +38,9 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
     from bench.report.kinds import of_its_kind
 
     names = [str(place.parent if place.is_file() else place) for place in results]
-    documents = [of_its_kind(read_result(place), name) for place, name in zip(results, names, strict=True)]
+    documents = [read_result(place) for place in results]
+    for document, name in zip(documents, names, strict=True):
+        of_its_kind(document, name)  # refused by its name, before anything is written
     try:
         page = _write(documents, results, names, values["html"])
         _show(documents, names, page, values)
