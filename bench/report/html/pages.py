@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
+from bench.measure.result import Document
 from bench.report.html.figure import Figure, Page, Section, Table
 from bench.report.html.page import REPORT_NAME, write_page
 from bench.report.html.run.page import run_page
@@ -22,7 +23,7 @@ from bench.report.sheet import STYLES, Part, Sheet
 Result = Mapping[str, Any]
 
 
-def page_of(result: Result, place: str = "") -> Page:
+def page_of(result: Result | Document, place: str = "") -> Page:
     """Return the page of one result, stored at `place`."""
     kind = kind_of(result)
     if kind == "run":
@@ -39,16 +40,17 @@ def page_of_several(results: Sequence[Result], names: Sequence[str]) -> Page:
     return several_page([of_its_kind(result) for result in results], names)
 
 
-def write_report(result: Result, stored: Path) -> Path:
+def write_report(result: Result | Document, stored: Path) -> Path:
     """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
     return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
 
 
-def sheet_page(sheet: Sheet, result: Result, kind: str, figures: Sequence[Figure] = ()) -> Page:
+def sheet_page(sheet: Sheet, result: Result | Document, kind: str, figures: Sequence[Figure] = ()) -> Page:
     """Return the page of `sheet`, told of `result`, with `figures`."""
     tables = tuple(Section(part.name, (), (_table(part, number),), "sheet") for number, part in enumerate(sheet.parts))
     pictures = (Section("In pictures", tuple(figures)),) if figures else ()
-    started = str(result.get("started_at", ""))[:16].replace("T", " ")
+    known = {"started_at": result.started_at, "command": result.command} if isinstance(result, Document) else result
+    started = str(known.get("started_at", ""))[:16].replace("T", " ")
     return Page(
         title=f"{sheet.verdict} · {kind} · {started}",
         verdict=sheet.verdict,
@@ -57,7 +59,7 @@ def sheet_page(sheet: Sheet, result: Result, kind: str, figures: Sequence[Figure
         conditions=sheet.conditions,
         facts=tuple((line.label, line.text, STYLES.get(sheet.style_of(line), "")) for line in sheet.lines),
         sections=(*pictures, *tables),
-        repeat=shlex.join(str(word) for word in result.get("command") or ()),
+        repeat=shlex.join(str(word) for word in known.get("command") or ()),
     )
 
 

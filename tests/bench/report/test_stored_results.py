@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.measure.result import read_result
 from bench.measure.section import builtins_of
 from bench.report.html.pages import page_of
 from bench.report.kinds import TYPED, cases_of, of_its_kind, told
@@ -54,3 +55,11 @@ def test_a_stored_result_keeps_every_value_and_is_told(kind: str) -> None:
 @pytest.mark.parametrize("kind", STORED)
 def test_one_from_before_the_younger_keys_is_told_too(kind: str) -> None:
     assert "INCONCLUSIVE" in sheet_markdown(told(without(STORED[kind], YOUNGER)))
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_result_in_hand_is_told_as_its_file_is(path: Path) -> None:
+    stored = read_result(path)
+    in_hand = of_its_kind(stored)
+    assert page_of(in_hand) == page_of(stored)
+    assert (told(in_hand), cases_of(in_hand)) == (told(stored), cases_of(stored))
