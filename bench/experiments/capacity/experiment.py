@@ -191,7 +191,9 @@ class _Seeker:
         self._store(finished.result)
         verdict = finished.result.verdict
         if verdict.status == "violated":
-            findings.violated = f"at {scenario.rate_per_s or 0:,.0f}/s: {'; '.join(verdict.reasons)}"
+            rate = scenario.rate_per_s
+            where = f"at {rate:,.0f}/s" if rate else f"closed loop, {scenario.users} callers"
+            findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
         if verdict.status == "invalid" and finished.result.generator.verdict == "VALID":
             raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
         self.warnings += [text for text in servers.warnings() if text not in self.warnings]
