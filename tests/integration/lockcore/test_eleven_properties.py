@@ -72,7 +72,7 @@ def hold_in_turn(lock: Redlock, spans: list[tuple[int, int]]) -> None:
 
 def test_1_no_two_leases_are_valid_at_once_without_faults(three: Fleet) -> None:
     spans: list[tuple[int, int]] = []
-    with connect(three.urls) as one, connect(three.urls) as other:
+    with connect(three.urls, instance_timeout_ms=1000) as one, connect(three.urls, instance_timeout_ms=1000) as other:
         threads = [
             threading.Thread(target=hold_in_turn, args=((one, other)[number % 2], spans)) for number in range(HOLDERS)
         ]
