@@ -113,6 +113,7 @@ RESOURCE = "r0"
 LONG_MS = 10_000  # outlives every schedule
 SHORT_MS = 240  # waited for, where a lock must expire
 ASKED_AT_MOST = 100  # on a machine that is too busy to answer; no schedule makes a server silent
+BUSY_S = 0.01  # after which an instance that lagged is asked once more
 SLACK_MS = 5  # a key's end is rounded to a millisecond
 
 
@@ -156,13 +157,15 @@ class Client:
         self._begun: Future[object] | None = None
 
     def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = 0) -> Lease | Denied:
-        """Lock the stage's resource. An attempt that no gate stops and nobody answers in time is made again."""
+        """Lock the stage's resource. An attempt that no gate stops and a busy machine answers late is made again."""
         for _ in range(ASKED_AT_MOST):
             start_ns, is_free = monotonic_ns(), self.gate.stops_nobody
             result = self.recipe.acquire(RESOURCE, ttl_ms, wait_ms)
             self.operations.append(Operation(start_ns, result, monotonic_ns()))
-            if isinstance(result, Lease) or not (is_free and result.tally.silent):
+            unasked = isinstance(result, Denied) and result.outcome is Outcome.UNREACHABLE and result.tally.absent
+            if isinstance(result, Lease) or not (is_free and (result.tally.silent or unasked)):
                 break
+            time.sleep(BUSY_S if unasked else 0)
         return result
 
     def release(self) -> Outcome:

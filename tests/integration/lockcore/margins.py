@@ -38,10 +38,19 @@ def locked_with_margin(fleet: Fleet, lock: Redlock, resource: str, margin: int, 
 
 
 def _with_all_votes(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
-    lease = lock.acquire(resource, ttl_ms)
+    lease = until_granted(lock, resource, ttl_ms)
     while lease.is_open:
         time.sleep(0.001)
     return lease
+
+
+def until_granted(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
+    """The lease of the first attempt that is granted: a busy machine may answer too late. Fails after 30 s."""
+    deadline = time.monotonic() + 30
+    while not (result := lock.try_acquire(resource, ttl_ms)):
+        assert time.monotonic() < deadline, result
+        time.sleep(0.002)
+    return result
 
 
 def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Denied:

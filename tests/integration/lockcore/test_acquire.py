@@ -133,12 +133,15 @@ def test_a_silent_majority_is_waited_for_by_default_50_ms_or_a_quarter_of_the_tt
     lock = connect(instances.urls, instance_timeout_ms=None)
     for instance in instances[1:]:
         instance.pause()
-    took_ms = []
-    while not took_ms or (min(took_ms) > most_ms and len(took_ms) < 20):  # the machine may be busy: the best counts
-        denied = lock.try_acquire(f"r{len(took_ms)}", ttl_ms)
-        took_ms.append((denied.ended_ns - denied.started_ns) / 1e6)
+    took_ms = []  # of attempts that the live instance answered in time: the machine may be busy, so the best counts
+    for number in range(20):
+        denied = lock.try_acquire(f"r{number}", ttl_ms)
         assert denied.outcome is Outcome.UNREACHABLE
-        assert (denied.tally.granted, denied.tally.silent) == (1, 2)
+        assert denied.tally.granted + denied.tally.silent == 3
+        if denied.tally.granted:
+            took_ms.append((denied.ended_ns - denied.started_ns) / 1e6)
+            if took_ms[-1] <= most_ms:
+                break
     assert least_ms <= min(took_ms) <= most_ms
 
 

@@ -27,12 +27,13 @@ from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
-from lockcore import Lease, Outcome, Redlock
+from lockcore import LagCap, Outcome, Redlock
 from tests.integration.lockcore.keys import keys_on
-from tests.integration.lockcore.margins import answered, known, locked_with_margin
+from tests.integration.lockcore.margins import answered, known, locked_with_margin, until_granted
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40
+PATIENT = {"instance_timeout_ms": 1000, "lag_cap": LagCap(age_ms=1000)}  # with a machine that is busy elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def hold_in_turn(lock: Redlock, spans: list[tuple[int, int]]) -> None:
 
 def test_1_no_two_leases_are_valid_at_once_without_faults(three: Fleet) -> None:
     spans: list[tuple[int, int]] = []
-    with connect(three.urls, instance_timeout_ms=1000) as one, connect(three.urls, instance_timeout_ms=1000) as other:
+    with connect(three.urls, **PATIENT) as one, connect(three.urls, **PATIENT) as other:
         threads = [
             threading.Thread(target=hold_in_turn, args=((one, other)[number % 2], spans)) for number in range(HOLDERS)
         ]
@@ -121,15 +122,6 @@ def test_7_one_restart_at_once_loses_the_lock_without_persistence_and_without_a_
                 with connect(fleet.urls) as second:
                     doubled = double_grant(lease, answered(second, resource))
             assert doubled is (fsync == "none" and margin == 0), (fsync, margin)
-
-
-def until_granted(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
-    """Ask until it is granted; fails after 30 s."""
-    deadline = time.monotonic() + 30
-    while not (result := lock.try_acquire(resource, ttl_ms)):
-        assert time.monotonic() < deadline, result
-        time.sleep(0.002)
-    return result
 
 
 def test_7_a_restart_that_is_waited_for_loses_nothing(three: Fleet) -> None:
@@ -206,7 +198,7 @@ def test_10_a_minority_down_works_and_a_majority_down_fails_fast(instances: int,
     with start_fleet(instances, "none") as fleet, connect(fleet.urls) as lock:
         for index in range(down):
             fleet.kill(index)
-        lease = lock.acquire("minority", 2000, 1000)
+        lease = until_granted(lock, "minority", 2000)
         assert lock.try_release(lease) is Outcome.RELEASED
         fleet.kill(down)
         outcomes, took_s = [], []
