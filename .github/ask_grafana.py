@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.experiments.observe.panels import Watched, read_boards, resolve
+from tests.dashboards.asked import Watched, read_boards, resolve
 
 SOURCE = "lockbench-prometheus"
 SCRAPE_S = 5.0
@@ -68,9 +68,9 @@ def check(grafana: Grafana) -> list[str]:
     wrong, now_s = [], time.time()
     span = Watched(".*", now_s - RANGE_S, now_s, SCRAPE_S)
     for mine in read_boards():
-        board = grafana.ask(f"/api/dashboards/uid/{mine.uid}")["dashboard"]
-        if [panel["title"] for panel in board["panels"]] != [panel.title for panel in mine.panels]:
-            wrong.append(f"{mine.uid}: Grafana shows other panels than the committed board")
+        board = grafana.ask(f"/api/dashboards/uid/{mine['uid']}")["dashboard"]
+        if [panel["title"] for panel in board["panels"]] != [panel["title"] for panel in mine["panels"]]:
+            wrong.append(f"{mine['uid']}: Grafana shows other panels than the committed board")
         for panel in board["panels"]:
             for target in panel.get("targets", ()):
                 name = f"{board['title']}: {panel['title']} {target['refId']}"
@@ -87,7 +87,7 @@ def check(grafana: Grafana) -> list[str]:
 
 
 def main() -> int:
-    """`python .github/ask_grafana.py URL USER PASSWORD_FILE`."""
+    """`PYTHONPATH=. python .github/ask_grafana.py URL USER PASSWORD_FILE`."""
     url, user, file = sys.argv[1:4]
     wrong = check(Grafana(url, user, Path(file).read_text(encoding="utf-8").strip()))
     for sentence in wrong:

@@ -1,4 +1,4 @@
-"""`lockbench run`: *scenario and output options → one run, shown and stored*.
+"""`lockbench run` and `observe`: *scenario and output options → one run, shown and stored*.
 
 Rules: progress and warnings go to stderr; stdout holds the summary, or with --json the result and nothing else. What
 cannot be stored is shown all the same, and only then complained of.
@@ -38,6 +38,7 @@ def run_and_print(
     scenario: Scenario,
     output: RunOutput,
     *,
+    command: str = "run",
     server: str | None,
     allow_missing: bool,
     keep_history: bool,
@@ -46,7 +47,7 @@ def run_and_print(
     """Run `scenario`, show and store its result, and return the exit code. Raises BenchError and KeyboardInterrupt."""
     output.files.require_writable()
     run_id = secrets.token_hex(4)
-    folder = result_folder(output.folder, "run", run_id)
+    folder = result_folder(output.folder, command, run_id)
     order = Order(scenario, run_id, _typed(sys.argv), folder.path, server, allow_missing, keep_history, allow_skipped)
     with Interrupts() as interrupts:
         try:

@@ -29,7 +29,6 @@ _FOLDERS = {
     "crash": "crash",
     "fsync": "fsync",
     "gate": "compare",
-    "observe": "observe",
     "peers": "contest",
     "safety": "safety_matrix",
     "split-votes": "split_votes",

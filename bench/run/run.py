@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.gates.threshold import read_thresholds
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
@@ -65,8 +65,14 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
     """
     faults = _faults(order.scenario)
     read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts
-    with open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults) as servers:
-        finished = run_on(servers, order, interrupts, show)
+    wanted = open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
+    try:
+        with wanted as servers:
+            finished = run_on(servers, order, interrupts, show)
+    except BenchError:
+        if interrupts.count:  # 130 comes before every other code
+            raise KeyboardInterrupt from None
+        raise
     return replace(finished, exit_code=INTERRUPTED) if interrupts.count else finished  # also while it was put away
 
 

@@ -20,24 +20,30 @@ import shutil
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.observe.query import Prometheus
 from bench.topology.guard import Guard
 from bench.topology.ports import HOST, keep_ports
 
 PREFIX = "lockbench-observe-"
+GRAPHS = (  # recorded by dashboards/prometheus/rules.yml
+    "redlock:acquires:rate30s",
+    "redlock:acquire_duration_seconds:p99_30s",
+    "redlock:instance_reply_seconds:p50_30s",
+    "redlock:instances_spare",
+)
 SCRAPE_S = 1.0
-READY_S = 30.0
+READY_S = 60.0
 COLLECTOR_VARIABLE = "LOCKBENCH_COLLECTOR"
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
 _NO_COLLECTOR = "none"
+_CONFIG = ("collector", "config.yaml")
 _PROMETHEUS, _COLLECTOR = 0, 1  # the guard's numbers
 _ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -46,13 +52,19 @@ _ENDPOINTS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Watch:
-    """What runs around a run; `collector`: its path, or None."""
+    """What runs around a run. `url`: of Prometheus; `collector`: its path, or None."""
 
-    prometheus: Prometheus
+    url: str
     collector: str | None
-    warnings: list[str] = field(default_factory=list)
+    warnings: Sequence[str] = ()
+
+    @property
+    def graphs(self) -> str:
+        """Prometheus's own page of what its rules record."""
+        each = (f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS))
+        return f"{self.url}/graph?{'&'.join(each)}"
 
 
 @contextlib.contextmanager
@@ -73,11 +85,10 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
         if found:
             _start_collector(guard, found, ports)
         _start_prometheus(guard, program, ports[0], ports[1])
-        client = Prometheus(f"http://{HOST}:{ports[0]}")
-        _await(guard, _PROMETHEUS, f"{client.url}/-/ready", "Prometheus")
-        _await_first_look(client)
+        url = f"http://{HOST}:{ports[0]}"
+        _await(guard, _PROMETHEUS, f"{url}/api/v1/query?query=up", "Prometheus", saying=b'"metric"')
         stack.enter_context(_variables(_wanted(os.environ, ports, collector=bool(found))))
-        yield Watch(client, found, warnings)
+        yield Watch(url, found, warnings)
 
 
 def find_prometheus(named: str | None) -> str:
@@ -107,7 +118,7 @@ def _usable(found: str | None, *, asked: bool, warnings: list[str]) -> str | Non
     """`found` if it takes our configuration."""
     if found is None:
         return None
-    words = [found, "validate", f"--config={_config()}"]
+    words = [found, "validate", f"--config={shipped(*_CONFIG)}"]
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=READY_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -122,8 +133,9 @@ def _usable(found: str | None, *, asked: bool, warnings: list[str]) -> str | Non
     return None
 
 
-def _config() -> Path:
-    return Path(str(resources.files("dashboards") / "collector" / "config.yaml"))
+def shipped(*names: str) -> Path:
+    """Return a file or folder of the package `dashboards`."""
+    return Path(str(resources.files("dashboards").joinpath(*names)))
 
 
 def _start_collector(guard: Guard, program: str, ports: list[int]) -> None:
@@ -135,19 +147,18 @@ def _start_collector(guard: Guard, program: str, ports: list[int]) -> None:
         "LOCKBENCH_COLLECTOR_HEALTH": f"{HOST}:{health}",
     }
     log = guard.folder / "collector.log"
-    guard.start(_COLLECTOR, [program, f"--config={_config()}"], guard.folder, log, variables)
+    guard.start(_COLLECTOR, [program, f"--config={shipped(*_CONFIG)}"], guard.folder, log, variables)
     _await(guard, _COLLECTOR, f"http://{HOST}:{health}/", "the collector")
 
 
 def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
-    rules = str(resources.files("dashboards") / "prometheus" / "rules.yml")
     config = {
         "global": {
             "scrape_interval": f"{SCRAPE_S:g}s",
             "scrape_timeout": f"{SCRAPE_S:g}s",
             "evaluation_interval": "1s",
         },
-        "rule_files": [rules],
+        "rule_files": [str(shipped("prometheus", "rules.yml"))],
         "scrape_configs": [
             {"job_name": "lockbench", "honor_labels": True, "static_configs": [{"targets": [f"{HOST}:{page}"]}]}
         ],
@@ -165,12 +176,16 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
     guard.start(_PROMETHEUS, words, guard.folder, guard.folder / "prometheus.log", {})
 
 
-def _await(guard: Guard, index: int, url: str, name: str) -> None:
-    """Wait until `url` answers. Raises EnvironmentNotReadyError with the end of the program's log."""
+def _await(guard: Guard, index: int, url: str, name: str, *, saying: bytes = b"") -> None:
+    """Wait until `url` answers with `saying` in it. Raises EnvironmentNotReadyError with the end of the program's log.
+
+    Prometheus takes up its targets only some 5 s after it is ready, and a warm-up may be shorter: it is asked for them.
+    """
     deadline_s = time.monotonic() + READY_S
     while time.monotonic() < deadline_s:
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2.0):  # noqa: S310 - on loopback
-            return
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:  # noqa: S310 - on loopback
+            if saying in answer.read():
+                return
         if guard.states()[index].exit_code is not None:
             break
         time.sleep(0.05)
@@ -179,28 +194,22 @@ def _await(guard: Guard, index: int, url: str, name: str) -> None:
     raise EnvironmentNotReadyError(f"{name} did not start: {' | '.join(last) or 'it said nothing'}")
 
 
-def _await_first_look(prometheus: Prometheus) -> None:
-    """Wait until it scrapes: it takes up its targets only some 5 s after it is ready, and a warm-up may be shorter."""
-    deadline_s = time.monotonic() + READY_S
-    while not prometheus.at("up", time.time()).series:
-        if time.monotonic() > deadline_s:
-            raise EnvironmentNotReadyError(f"Prometheus has not begun to scrape within {READY_S:.0f} s")
-        time.sleep(0.1)
-
-
 @contextlib.contextmanager
 def _variables(wanted: Mapping[str, str | None]) -> Iterator[None]:
     """Set these variables of this process (None = none of that name); put back what was there."""
-    before = dict(os.environ)
-    for name in wanted:
-        os.environ.pop(name, None)
-    os.environ.update({name: text for name, text in wanted.items() if text is not None})
+    before = {name: os.environ.get(name) for name in wanted}
+    _set(wanted)
     try:
         yield
     finally:
-        for name in wanted:
-            os.environ.pop(name, None)
-        os.environ.update({name: before[name] for name in wanted if name in before})
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, text in variables.items():
+        os.environ.pop(name, None)
+        if text is not None:
+            os.environ[name] = text
 
 
 def _wanted(environ: Mapping[str, str], ports: list[int], *, collector: bool) -> dict[str, str | None]:

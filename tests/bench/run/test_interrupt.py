@@ -6,10 +6,16 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
+from bench.errors import InconclusiveError
 from bench.run.interrupt import Interrupts
+from bench.run.run import Order, run_scenario
+from bench.run.verdict import INTERRUPTED, Done
+from bench.scenario import load
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -93,3 +99,29 @@ def test_other_finalisers_that_fail_are_told_as_ever(monkeypatch: pytest.MonkeyP
     with Interrupts():
         Failing()
     assert told == [ValueError]
+
+
+def run_while(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception | None) -> int:
+    """The exit code of a run in which Ctrl-C is only counted, and which then ends well, or by `error`."""
+
+    def run_on(_servers: object, _order: Order, interrupts: Interrupts, _show: object) -> Done:
+        interrupts.raising = False
+        interrupts.note()
+        if error:
+            raise error
+        return Done({}, None, 0)
+
+    monkeypatch.setattr("bench.run.run.open_servers", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("bench.run.run.run_on", run_on)
+    order = Order(load(None, {}), "x", ["lockbench", "run"], folder)
+    with Interrupts() as interrupts:
+        return run_scenario(order, interrupts, lambda _: None).exit_code
+
+
+def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run_while(monkeypatch, tmp_path, None) == INTERRUPTED
+
+
+def test_ctrl_c_in_a_run_that_fails_comes_before_its_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_while(monkeypatch, tmp_path, InconclusiveError("the load ended before its measured time"))

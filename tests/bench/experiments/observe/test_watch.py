@@ -1,0 +1,48 @@
+"""What is started around a run: found or refused in a sentence, with the variables of before when it ends."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.observe.watch import GRAPHS, Watch, _variables, _wanted, find_collector, find_prometheus, shipped
+
+
+def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentNotReadyError, match="apt-get install prometheus"):
+        find_prometheus(None)
+    with pytest.raises(EnvironmentNotReadyError, match="/no/such is no program"):
+        find_prometheus("/no/such")
+    assert find_collector(None, {}) is None
+    with pytest.raises(EnvironmentNotReadyError, match="no program"):
+        find_collector("/no/such", {})
+
+
+def test_a_users_own_collector_is_left_alone_and_prometheus_scrapes_the_page() -> None:
+    own = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
+    assert find_collector(None, own) is None
+    wanted = _wanted(own, [1, 2, 3, 4, 5], collector=False)
+    assert wanted["OTEL_METRICS_EXPORTER"] == "otlp,prometheus"
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in wanted
+
+
+def test_the_variables_are_those_of_before_when_the_watch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    with _variables(_wanted(os.environ, [1, 2, 3, 4, 5], collector=True)):
+        assert os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4"
+        assert "OTEL_METRICS_EXPORTER" not in os.environ
+    assert os.environ["OTEL_METRICS_EXPORTER"] == "console"
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ
+
+
+def test_the_page_of_graphs_shows_what_the_rules_record() -> None:
+    groups = yaml.safe_load(shipped("prometheus", "rules.yml").read_text("utf-8"))["groups"]
+    assert set(GRAPHS) == {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
+    page = Watch("http://127.0.0.1:9090", None).graphs
+    assert page.startswith(
+        "http://127.0.0.1:9090/graph?g0.expr=redlock%3Aacquires%3Arate30s&g0.tab=0&g0.range_input=5m&g1."
+    )
