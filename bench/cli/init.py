@@ -1,7 +1,7 @@
 """A scenario to start from: *the table of keys → a commented TOML file*.
 
 Rules: every key stands in it with its default and its meaning, commented out where absence means something; the file
-loads as it is and changes nothing. An existing file is never touched. Source: bench.scenario.keys.
+loads as it is and changes nothing. An existing file is never touched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
-from bench.scenario import KEYS, Key
+from bench.scenario import KEYS, ScenarioKey
 
 _HEAD = """\
 # A scenario of lockbench: run it with `lockbench run {name}`. Each key is also an option of the same name,
@@ -46,7 +46,7 @@ def write_scenario(path: Path) -> int:
     return 0
 
 
-def _line(key: Key) -> str:
+def _line(key: ScenarioKey) -> str:
     absent = key.default is None or key.default == ()
     example = _EXAMPLES.get(key.name, "")
     setting = f"{key.name} = {example if absent else json.dumps(key.default)}"

@@ -1,7 +1,7 @@
 """Options made from the table of scenario keys: *KEYS → click options → texts for `scenario.load`*.
 
 Rules: an option is a key of the same name; its value is kept as text and judged by the scenario alone, so that a file
-and an option are refused in the same words. Source: bench.scenario.keys.
+and an option are refused in the same words.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bench.scenario import KEYS, Key
+from bench.scenario import KEYS, ScenarioKey
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ def given_options(values: Mapping[str, Any]) -> dict[str, object]:
     return given
 
 
-def _option(key: Key) -> Callable[[Command], Command]:
+def _option(key: ScenarioKey) -> Callable[[Command], Command]:
     text = key.help + (f"  [{_default_text(key)}]" if key.default not in (None, (), False) else "")
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
@@ -66,9 +66,9 @@ def _recipe_names(_context: click.Context, _parameter: click.Parameter, begun: s
     return [name for name in all_recipes() if name.startswith(begun)]
 
 
-def _parameter(key: Key) -> str:
+def _parameter(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
 
 
-def _default_text(key: Key) -> str:
+def _default_text(key: ScenarioKey) -> str:
     return str(key.default)

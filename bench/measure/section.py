@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from bench.errors import UsageError
 from bench.measure.reading import converted
-from bench.scenario.model import says
+from bench.scenario.quantity import says
 
 __all__ = ("Amount", "Count", "Section", "Share", "builtins_of", "says", "schema_of", "typed")
 

@@ -23,7 +23,7 @@ from random import Random
 from typing import ClassVar, Protocol, Self
 
 from bench.errors import UsageError
-from bench.scenario.model import Pause
+from bench.scenario import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
 COMMON_POINTS = ("after-grant", "before-release")  # every recipe has them: holder stalled at work, release held up

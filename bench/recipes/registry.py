@@ -21,7 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from bench.errors import UsageError
 from bench.recipes.fencing import Protected
 from bench.recipes.protocol import About, Recipe, RecipeClass, RecipeSettings, require_points
-from bench.scenario.model import Pause
+from bench.scenario import Pause
 from bench.scenario.quantity import nearest
 
 

@@ -1,7 +1,6 @@
 """From what people wrote to one Scenario: *a TOML file and options → Scenario, or one sentence*.
 
 Rules: an option wins over the file, the file over the default; every refusal names its place (file and key, or option).
-Source: README's scenario table.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
-from bench.scenario.keys import BY_NAME, KEYS, Key
-from bench.scenario.model import Retry, Scenario
+from bench.scenario.keys import BY_NAME, KEYS, Retry, Scenario, ScenarioKey
 from bench.scenario.quantity import duration_text, nearest
 
 _TABLES = {name.partition(".")[0] for name in BY_NAME if "." in name}
@@ -30,7 +28,7 @@ class _Given:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
 
-    def put(self, key: Key, raw: object, place: str) -> None:
+    def put(self, key: ScenarioKey, raw: object, place: str) -> None:
         try:
             self.values[key.name] = key.kind.parse(raw)
         except ValueError as error:
@@ -66,7 +64,7 @@ def load(
     return scenario
 
 
-def _from_option(key: Key, raw: object) -> object:
+def _from_option(key: ScenarioKey, raw: object) -> object:
     if isinstance(raw, str):
         return key.kind.from_text(raw)
     if key.kind.many and isinstance(raw, list | tuple):

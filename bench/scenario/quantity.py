@@ -1,7 +1,8 @@
-"""Values as people write them: *text or TOML value → number with its unit*, and back.
+"""Values as people write them: *text or TOML value → number with its unit, distribution, fault, URL*, and back.
 
 Rules: a duration always names its unit (`0` alone needs none); every refusal is a ValueError whose text is one half
-sentence ("… is not …, write it like …"), to which the loader adds the place. Source: README's scenario table.
+sentence ("… is not …, write it like …"), to which the loader adds the place. A URL's secrets are learned before
+anything is said of it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,15 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from bench.scenario.model import Delay, Fault, Pause, Skew
+from msgspec import Meta
+
+from bench.errors import secrets
+from lockcore.mask import shown
 
 _UNIT_MS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|h)")
@@ -31,7 +38,51 @@ FAULT_KINDS = (
         "disk-full",
     ),
 )
+SCHEMES = ("redis", "rediss", "unix")
 _FAULT_KEYS = ("at", "for", "kind", "target", "phase", "params")
+
+
+def says(sentence: str) -> Meta:
+    """Return what a field means, for the schema of results."""
+    return Meta(description=sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """A hold or think time: `kind` fixed | exp | lognormal; `ms` constant, mean or median; `sigma` of lognormal."""
+
+    kind: Annotated[str, says("fixed, exp or lognormal")] = "fixed"
+    ms: Annotated[float, says("constant, mean or median")] = 0.0
+    sigma: Annotated[float, says("of lognormal")] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How resources are chosen: uniform | zipf (`value` = exponent) | hot (`value` = the share of resource 0)."""
+
+    kind: Annotated[str, says("uniform, own, zipf or hot")] = "uniform"
+    value: Annotated[float, says("exponent of zipf; the share of resource 0 of hot")] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A recipe's pause point stretched by `ms` on `share` (0…1) of the passes."""
+
+    point: Annotated[str, says("of the recipe")]
+    ms: Annotated[float, says("how long")]
+    share: Annotated[float, says("of the passes, 0…1")]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One injected fault: `kind` on `target` from `at_ms` after the measured start for `for_ms` (None = to the end)."""
+
+    kind: Annotated[str, says("what is done")]
+    at_ms: Annotated[float, says("from the start of the measured window")]
+    for_ms: Annotated[float | None, says("how long; null: to the end of the window")]
+    target: Annotated[tuple[str, ...], says("instances or workers")]
+    phase: Annotated[str, says("fixed, or random: up to 1 s later, by the seed")]
+    params: Annotated[Mapping[str, Any], says("of the kind")]
 
 
 def parse_duration(raw: object) -> float:
@@ -152,6 +203,32 @@ def _fault_targets(raw: object) -> tuple[str, ...]:
     if not names:
         raise ValueError("a fault's target is empty (write instance:0 or worker:1)")
     return tuple(names)
+
+
+def parse_target(raw: object) -> str:
+    """Return the URL as written. Raises ValueError with one sentence, without secrets, if it names no instance."""
+    if not isinstance(raw, str):
+        raise ValueError(f"{raw!r} is not a URL (write it like redis://127.0.0.1:6379)")
+    secrets().learn(raw)
+    told = shown(raw)
+    if "://" not in raw:
+        raise ValueError(f"{told!r} has no scheme (write redis://host:port, rediss://host:port or unix:///path)")
+    try:
+        parts = urlsplit(raw)
+        port = parts.port
+    except ValueError:
+        raise ValueError(
+            f"{told!r} has no port from 1 to 65535 (in a password, write / ? # @ as %2F %3F %23 %40)"
+        ) from None
+    if parts.scheme not in SCHEMES:
+        raise ValueError(f"{told!r} has the scheme {parts.scheme!r}; take redis, rediss (TLS) or unix")
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError(f"{told!r} names no socket (write unix:///path/to/redis.sock)")
+    if parts.scheme != "unix" and not parts.hostname:
+        raise ValueError(f"{told!r} names no host (write {parts.scheme}://host:port)")
+    if port == 0:
+        raise ValueError(f"{told!r} has port 0; an instance listens on 1 to 65535")
+    return raw
 
 
 def inline_table(text: str) -> object:

@@ -20,8 +20,8 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.scenario.model import Fault
-from bench.scenario.target import parse_target
+from bench.scenario import Fault
+from bench.scenario.quantity import parse_target
 from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults

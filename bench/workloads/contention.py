@@ -18,7 +18,7 @@ from itertools import chain, repeat
 import numpy as np
 
 from bench.errors import UsageError
-from bench.scenario.model import Delay, Skew
+from bench.scenario import Delay, Skew
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 CALLERS_PER_WORKER = 100_000  # a caller's number is its worker's index times this, plus its own

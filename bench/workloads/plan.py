@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
+from bench.measure.section import builtins_of, typed
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
-from bench.scenario import KEYS, Key, Scenario, load
+from bench.scenario import KEYS, Scenario, ScenarioKey, load
 from lockcore import RetryPolicy
 from lockcore.clock import NS_PER_MS
 from lockcore.mask import is_secretive
@@ -98,7 +99,7 @@ class Plan:
             "targets": self.targets,
             "key_prefix": self.key_prefix,
             "allow_missing": self.allow_missing,
-            "scenario": self.scenario.to_json(),
+            "scenario": builtins_of(self.scenario.shown()),
         }
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -145,12 +146,12 @@ def _read(path: Path) -> Plan:
             run_id=document["run_id"],
             targets=tuple(document["targets"]),
             key_prefix=document["key_prefix"],
-            scenario=Scenario.from_json(document["scenario"]),
+            scenario=typed(document["scenario"], Scenario),
             workdir=Path(document["workdir"]),
             timed=True,
             allow_missing=document.get("allow_missing", True),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
         raise UsageError(
             f"{PLAN_VARIABLE} names {path}, which is no plan of this lockbench ({type(error).__name__}: {error}); "
             "unset it to use locust by itself"
@@ -180,7 +181,7 @@ def split_targets(text: str) -> list[str]:
     return re.split(r"[\s,]+(?=\w+://)", text.strip(" \t\r\n,")) if text.strip(" ,") else []
 
 
-def _items(key: Key, text: str) -> list[str]:
+def _items(key: ScenarioKey, text: str) -> list[str]:
     """What a repeatable option or a field of the web form holds."""
     return split_targets(text) if key.name == "targets" else text.split()
 
@@ -212,7 +213,7 @@ class _Joined(argparse.Action):
         setattr(namespace, self.dest, f"{known} {value}".strip())
 
 
-def _checked(key: Key) -> Callable[[str], str]:
+def _checked(key: ScenarioKey) -> Callable[[str], str]:
     def check(text: str) -> str:
         try:
             if key.kind.many:
@@ -226,7 +227,7 @@ def _checked(key: Key) -> Callable[[str], str]:
     return check
 
 
-def _dest(key: Key) -> str:
+def _dest(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult
 from bench.measure.environment import Environment
-from bench.measure.section import typed
+from bench.measure.section import builtins_of, typed
 from bench.measure.verdict import Verdict
 from bench.scenario import load
 from tests.bench.whole_run import SAMPLE
@@ -35,7 +35,7 @@ def point(low: float | None = 11_200.0, high: float | None = 11_480.0, **given: 
     """A point whose capacity lies between `low` and `high`; `given`: sections of it as they are stored."""
     capacity = {"low": low, "high": high, "confirmed": 3, "at_least": False, "wanted_confirmations": 3}
     document = {
-        "variables": {}, "scenario": load(None, {"hold": "5ms", "duration": "3s"}).to_json(),
+        "variables": {}, "scenario": builtins_of(load(None, {"hold": "5ms", "duration": "3s"})),
         "fleet": SAMPLE["fleet"], "status": "pass", "reasons": [],
         "attainment": ATTAINED, "knee": {"rate_per_s": 9_500.0, "acquire_s": ACQUIRE},
         "headroom": {"target_rate_per_s": 5_000.0, "ratio": 1.24, "kept": True},

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from bench.topology.faults.site import Site

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.doctor import why_not_here
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, read_faults
@@ -116,7 +116,7 @@ def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
 
 OWNER = """
 import json, subprocess, sys
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet

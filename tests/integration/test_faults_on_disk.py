@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.power_cut import cut_power

@@ -18,8 +18,7 @@ from bench.cli.experiment import PLACE, carry_out, each, experiment_options, res
 from bench.cli.finite_range import FiniteRange
 from bench.cli.outputs import Outputs, output_options
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.scenario.quantity import parse_duration
-from bench.scenario.target import parse_target
+from bench.scenario.quantity import parse_duration, parse_target
 
 if TYPE_CHECKING:
     from bench.experiments.crash.result import CrashResult

@@ -13,7 +13,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix.leases import INSTANCES, confirmed, connect
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site

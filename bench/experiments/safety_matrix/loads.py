@@ -24,8 +24,7 @@ from bench.recipes.registry import find_recipe
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.run.verdict import Done
-from bench.scenario import Scenario, load
-from bench.scenario.model import Fault
+from bench.scenario import Fault, Scenario, load
 
 QUICK_MS, FULL_MS = 3000.0, 12_000.0
 INTERRUPTED = 130

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bench.errors import UsageError
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.clock import ClockJump, ClockRate
 from bench.topology.faults.commands import ClientKill, ClientPause, ScriptFlush
 from bench.topology.faults.disk import DiskFull, FsyncError, FsyncLatency

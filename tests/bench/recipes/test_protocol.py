@@ -8,7 +8,7 @@ from bench.errors import UsageError
 from bench.recipes import protocol
 from bench.recipes.protocol import COMMON_POINTS, About, pass_by, reach_of
 from bench.recipes.registry import RECIPES, find_recipe
-from bench.scenario.model import Pause
+from bench.scenario import Pause
 
 PASSES = 20_000
 

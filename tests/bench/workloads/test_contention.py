@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
-from bench.scenario.model import Delay, Skew
+from bench.scenario import Delay, Skew
 from bench.workloads.contention import CALLERS_PER_WORKER, Contention
 
 NONE = Delay()

@@ -21,7 +21,7 @@ from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import RowSetup
 from bench.recipes.schedules.stage import SHORT_MS, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site

@@ -21,8 +21,7 @@ from bench.experiments.compare.experiment import Question, compare_now
 from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
 from bench.gates.metric import find_metric
 from bench.run.experiment import ExperimentOrder
-from bench.scenario import load
-from bench.scenario.model import Fault
+from bench.scenario import Fault, load
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need
 from tests.bench.whole_run import run_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UsageError
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.scenario.quantity import FAULT_KINDS, parse_fault
 from bench.topology.faults import kinds
 from bench.topology.faults.injection import Injection
