@@ -9,8 +9,6 @@ Rules
 - Two callers who hold one lock at once fail the test, whatever else was asked, unless the caller wrote
   `allow_violations=True`. A load in which callers hardly meet tests nothing, so a short one follows in which they do.
 - A gate that cannot answer skips the test with its reason, or fails it if `strict`.
-
-Source: README, "Your own lock".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules: the names are the paths of the numbers in `Measured`, so that none is forgotten or invented; `latency_s.`
 may be left out, p99.9 stands for p999, and four figures stand first. The percentiles of `acquire` are those over all
-acquires, where one that failed took for ever: a lock is not fast because it fails. Source: README's table of limits.
+acquires, where one that failed took for ever: a lock is not fast because it fails.
 """
 
 from __future__ import annotations

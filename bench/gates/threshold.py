@@ -5,10 +5,15 @@ Rules
 - Percentiles of acquire are over all acquires, a failed one took for ever: with 2 % failed the p99 is infinite.
 - A figure of safety is inconclusive while safety is UNKNOWN; NOT TESTED, it can fail, but not pass.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
-- A figure that errs to one side only is judged on that side (`one_sided.py`).
+- A generator that is LATE, or not known to be in time (UNKNOWN), only lengthens latencies, as its own delay is in each:
+  an upper limit that holds holds. One that is broken is not known, unless it is also broken with the generator's delay
+  taken off, or by failed acquires, which no delay explains. A lower limit the other way round; `==` and `!=` are not
+  known. VALID says that of the p99: a timer too late for the very percentile of the limit puts that one in doubt, too.
 - Of an invalid run nothing is judged but broken limits of safety: a violation is certain.
 
-Source: README, "Gate your CI".
+The delay is taken off without assuming that it falls on the fast or on the slow acquires: of acquires that took longer
+than limit + d at most P(delay > d) owe it to the generator. The best d of a few percentiles decides. Source: the union
+bound.
 """
 
 from __future__ import annotations
@@ -21,9 +26,13 @@ from math import inf
 from operator import eq, ge, gt, le, lt, ne
 from typing import cast
 
+import numpy as np
+
 from bench.errors import UsageError
 from bench.gates.metric import OVER_ALL, Metric, find_metric
-from bench.gates.one_sided import one_sided_doubt
+from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
+from bench.measure.histogram import HIGHEST_NS, Histogram, bucket_indices
+from bench.measure.latency import PERCENTILES
 from bench.measure.run_result import Figures, JudgedThreshold, Operator
 from bench.scenario.quantity import parse_threshold
 
@@ -38,6 +47,7 @@ _SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure s
     "count": {"": Decimal(1)},
 }
 _EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%", "count": "0"}
+_AT = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)  # percentiles of a delay that are tried as d
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ class Threshold:
             return "the offered rate was not sustained"
         if section == "latency_s" and kept and self._hides_failures(result):
             return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{self.figure}"
-        return one_sided_doubt(self.metric, self.operator, self.limit, result, kept=kept)
+        return _one_sided_doubt(self.metric, self.operator, self.limit, result, kept=kept)
 
     @property
     def figure(self) -> str:
@@ -152,3 +162,56 @@ def read_threshold(text: str) -> Threshold:
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
     """Return each threshold once, in the order written. Raises UsageError as `read_threshold` does."""
     return tuple(dict.fromkeys(map(read_threshold, texts)))
+
+
+def _one_sided_doubt(metric: Metric, operator: str, limit: float, result: Figures, *, kept: bool) -> str:
+    """Return why a limit on `metric`, `kept` or broken as measured, is not decided; nothing where it is."""
+    if metric.path[0] != "latency_s" or metric.unit != "s" or not (why := _delay(metric, result)):
+        return ""
+    if operator in ("<", "<="):
+        decided = kept or metric.value(result) == inf or _is_broken_anyway(metric, limit, result)
+    else:
+        decided = operator in (">", ">=") and not kept
+    return "" if decided else f"the latency is an upper bound: {why}"
+
+
+def _delay(metric: Metric, result: Figures) -> str:
+    """What the generator adds to this figure, in words; nothing when that is little."""
+    figure, value = metric.path[-1], metric.value(result)
+    if result.generator.verdict in IN_DOUBT:
+        return str(result.generator.reason)
+    lateness = result.histograms.get("timer_lateness")
+    if result.rate.offered_per_s is None or not lateness or figure not in PERCENTILES or value is None:
+        return ""
+    late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
+    return f"the timer was late by {late_s * 1e3:.3g} ms ({figure})" if late_s > LATENESS_SHARE * value else ""
+
+
+def _is_broken_anyway(metric: Metric, limit: float, result: Figures) -> bool:
+    """Whether the upper limit on a percentile is broken with the generator's own delay taken off."""
+    section, figure = metric.path[1:]
+    name = "acquire" if section == "acquire_all" else section
+    if figure not in PERCENTILES or name not in result.histograms:
+        return False
+    took = Histogram.decode(result.histograms[name])
+    failed = result.latency_s.acquire_failed.count if section == "acquire_all" else 0
+    own = ["scheduler_lag", *(["timer_lateness"] if result.rate.offered_per_s is not None else [])]
+    delays = [Histogram.decode(result.histograms[name]) for name in own if result.histograms.get(name)]
+    known = [delay for delay in delays if delay.count]
+    return any(
+        _share_beyond(took, failed, limit * 1e9 + sum(_at(delay, percent) for delay in known))
+        - len(known) * (1 - percent / 100)
+        > 1 - PERCENTILES[figure] / 100
+        for percent in _AT
+        if known and took.count
+    )
+
+
+def _at(histogram: Histogram, percent: float) -> float:
+    """The percentile, or the maximum where there are too few samples for it."""
+    return histogram.percentile(percent) or histogram.max_ns
+
+
+def _share_beyond(took: Histogram, failed: int, limit_ns: float) -> float:
+    bucket = int(bucket_indices(np.array([min(round(limit_ns), HIGHEST_NS)], np.int64))[0])
+    return float(took.counts[bucket + 1 :].sum() + failed) / (took.count + failed)

@@ -5,8 +5,6 @@ Rules
   the kernel's from before anything is sent until its record is written: there a `kill -9` or a stop finds it.
 - An acquire that tries again says of each lost attempt when it was begun: evidence that the resource was asked for.
 - Both are files of the run's folder, by worker and pid, as those of the history.
-
-Source: the folder protocol (README of this folder).
 """
 
 from __future__ import annotations

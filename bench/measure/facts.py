@@ -1,6 +1,6 @@
 """What the fold must know besides the history: *scenario → facts*, and the measured window.
 
-Rules: an operation belongs to the window by its intended start. Source: the scenario's keys.
+Rules: an operation belongs to the window by its intended start.
 """
 
 import math

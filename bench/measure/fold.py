@@ -37,12 +37,12 @@ from bench.measure.outcomes import (
 from bench.measure.over_time import SliceFold, Slices
 from bench.measure.record import Records
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
+from bench.measure.statistics import TENTHS
 from bench.measure.timeline import Integers
 from bench.measure.workers import WorkerNote
 
 SUSTAINED_SHARE = 0.99
 FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
-TENTHS = 10
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
 
 

@@ -6,8 +6,6 @@ Rules
 - `acquire_service`: actual start → returned. `wait`: actual start → the winning attempt's start: what others cost.
 - `hold`: granted → release sent. `release`: sent → returned.
 - `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
-
-Source: HdrHistogram, for the percentiles.
 """
 
 from __future__ import annotations

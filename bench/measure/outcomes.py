@@ -1,7 +1,7 @@
 """How operations ended, and how their votes fell: *records → counts by kind, margins, split votes*.
 
 Rules: a record carries the votes of its last round, as they stood when that round closed; margin = granted − quorum,
-of acquired operations only. Source: the vote vocabulary of README; the packing is `RECORD_FIELDS`' `votes`.
+of acquired operations only.
 """
 
 from __future__ import annotations

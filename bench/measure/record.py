@@ -7,7 +7,7 @@ Rules
 - The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full.
 - Readers read, they never map: a segment may be shortened by its writer when the run ends.
 
-Source: the record of the run's folder protocol; `struct.pack_into` on an mmap is CPython's cheapest durable append.
+`struct.pack_into` on an mmap is CPython's cheapest durable append.
 """
 
 import mmap
@@ -19,33 +19,41 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.begun import read_lost
+from bench.measure.section import Section, says
 from bench.measure.timeline import Integers
 
-RECORD_FIELDS = (
-    "intended_ns",  # when the schedule wanted the acquire to start (closed loop: start_ns)
-    "start_ns",  # when the caller really called acquire
-    "attempt_ns",  # before the first command of the last attempt that was sent (a lease's: the winning one); 0 = none
-    "granted_ns",  # the clock reading that the validity check used; 0 = not granted
-    "valid_until_ns",  # end of the lease on our clock
-    "work_end_ns",  # end of the protected work
-    "release_sent_ns",  # before the release was sent
-    "release_replied_ns",  # when release returned
-    "ended_ns",  # when acquire returned, whatever its outcome
-    "resource",  # index of the resource
-    "caller",  # index of the user over all workers
-    "outcome",  # code of the acquire | code of the release << 8
-    "votes",  # granted | refused << 8 | errored << 16 | silent << 24 | absent << 32 | undecided << 40
-    "attempts",  # attempts | split votes << 32
-    "owner",  # 64-bit digest of the owner token, as a signed integer
-    "sequence",  # slot + 1, written last
-)
+
+class OperationFacts(Section, frozen=True, kw_only=True):
+    """One recorded operation. Times: ns of CLOCK_MONOTONIC, 0 = did not happen. The first 16 fields are a record's."""
+
+    intended_ns: Annotated[int, says("when the schedule wanted the acquire to start (closed loop: start_ns)")] = 0
+    start_ns: Annotated[int, says("when the caller really called acquire")]
+    attempt_ns: Annotated[int, says("before the first command of the last attempt that was sent")] = 0
+    granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
+    valid_until_ns: Annotated[int, says("end of the lease on our clock")] = 0
+    work_end_ns: Annotated[int, says("end of the protected work")] = 0
+    release_sent_ns: Annotated[int, says("before the release was sent")] = 0
+    release_replied_ns: Annotated[int, says("when release returned")] = 0
+    ended_ns: Annotated[int, says("when acquire returned, whatever its outcome")]
+    resource: Annotated[int, says("index of the resource")]
+    caller: Annotated[int, says("index of the user over all workers")]
+    outcome: Annotated[str, says("of the acquire")]
+    votes: Annotated[int, says("granted, refused, errored, silent, absent, undecided: a byte each, lowest first")] = 0
+    attempts: Annotated[int, says("rounds; those that were split votes × 2^32")] = 0
+    owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
+    sequence: Annotated[int, says("its place in the history of its worker, from 1")]
+    release_outcome: Annotated[str, says("of the release; none: there was none")] = "none"
+
+
+# as packed: `outcome` is the code of the acquire | that of the release << 8; `sequence` is slot + 1, written last
+RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
 

@@ -4,8 +4,6 @@ Rules
 - Every top-level key is present; a key that nobody knows is refused. Units stand in the names.
 - Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists.
 - What is written holds no secret: `masked_command` is what becomes of a command line.
-
-Source: `result.schema.json` beside this file, which documents every key.
 """
 
 import contextlib

@@ -18,6 +18,7 @@ from bench.measure.generator import GeneratorHealth
 from bench.measure.latency import Latencies, Latency
 from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes, Votes
 from bench.measure.over_time import OverTime
+from bench.measure.record import OperationFacts
 from bench.measure.result import Document, read_result
 from bench.measure.section import Amount, Count, Section, says, typed
 from bench.scenario import Scenario
@@ -57,28 +58,6 @@ class Cost(Section, frozen=True, kw_only=True):
     bytes_per_acquire: Annotated[float | None, says("bytes sent and received, all instances")]
     client_cpu_us_per_cycle: Annotated[float | None, says("CPU of the load processes")]
     server_cpu_us_per_cycle: Annotated[float | None, says("CPU of all servers")]
-
-
-class OperationFacts(Section, frozen=True, kw_only=True):
-    """One recorded operation. Times: ns of CLOCK_MONOTONIC, 0 = did not happen."""
-
-    intended_ns: Annotated[int, says("when the schedule wanted the acquire to start (closed loop: start_ns)")] = 0
-    start_ns: Annotated[int, says("when the caller really called acquire")]
-    attempt_ns: Annotated[int, says("before the first command of the last attempt that was sent")] = 0
-    granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
-    valid_until_ns: Annotated[int, says("end of the lease on our clock")] = 0
-    work_end_ns: Annotated[int, says("end of the protected work")] = 0
-    release_sent_ns: Annotated[int, says("before the release was sent")] = 0
-    release_replied_ns: Annotated[int, says("when release returned")] = 0
-    ended_ns: Annotated[int, says("when acquire returned, whatever its outcome")]
-    resource: Annotated[int, says("index of the resource")]
-    caller: Annotated[int, says("index of the user over all workers")]
-    outcome: Annotated[str, says("of the acquire")]
-    votes: Annotated[int, says("granted, refused, errored, silent, absent, undecided: a byte each, lowest first")] = 0
-    attempts: Annotated[int, says("rounds; those that were split votes × 2^32")] = 0
-    owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
-    sequence: Annotated[int, says("its place in the history of its worker, from 1")]
-    release_outcome: Annotated[str, says("of the release; none: there was none")] = "none"
 
 
 class Example(Section, frozen=True, kw_only=True):

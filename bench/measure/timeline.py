@@ -5,7 +5,7 @@ Rules
   resource is below every key of the next.
 - A key never overflows: where resources × span would pass 2^62, ranges of resources get keys of their own.
 
-Source: sorting one int64 array is many times faster than ordering two columns.
+Sorting one int64 array is many times faster than ordering two columns.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """What the load processes said of themselves: *`worker-*.json` → totals over all of them*.
 
 Rules: counts add up, histograms merge, a worker that never reported its end is named in a warning. Nothing here is
-measured; it is only put together. Source: the folder protocol of a run (README of this folder).
+measured; it is only put together.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
 from bench.measure.run_result import InfoDelta, InstanceReport, RunResult, SafetyReport, fields_of
-from bench.measure.steady import steady_state
+from bench.measure.statistics import steady_state
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
@@ -29,8 +29,7 @@ from bench.run.follow import Course
 from bench.run.servers import Servers
 from bench.run.verdict import invalidities, judge_run
 from bench.safety.holders import Holders
-from bench.safety.judge import Judge
-from bench.safety.report import Circumstances, holes
+from bench.safety.judge import Circumstances, Judge, holes
 from bench.scenario import Scenario
 from bench.topology.probe import LeakCount, leaked_keys
 from bench.workloads.arrivals import due_between

@@ -6,8 +6,6 @@ Rules
 - At most `MOST_RESOURCES`: first those where a violation was seen, then those with the most leases. The share of time
   each was held, slice by slice, is of all its leases; one by one at most `MOST_LEASES` over all resources are kept:
   those around the first violations, else those in the middle of the run. `spans_us`: of which times all are there.
-
-Source: `operations.order_leases` and `rules.service_faults`; the slices of bench.measure.over_time.
 """
 
 from collections.abc import Collection
@@ -22,7 +20,6 @@ from bench.measure.record import Records
 from bench.measure.run_result import Holder
 from bench.measure.timeline import Integers, timelines
 from bench.safety import rules
-from bench.safety.operations import order_leases
 
 MOST_RESOURCES = 6
 MOST_LEASES = 900
@@ -90,7 +87,7 @@ class Holders:
         if not any(len(column) for column in times):
             return _Held(resource, np.empty((0, len(COLUMNS)), np.int64), (0.0,) * self._slices.total)
         ((timeline, rows),) = timelines(records["resource"], times)
-        leases = order_leases(records[rows], timeline)
+        leases = rules.order_leases(records[rows], timeline)
         earlier, later = rules.service_faults(leases)
         granted = records["granted_ns"][leases.row]
         end = np.where(leases.sent > 0, np.minimum(leases.valid_until, leases.sent), leases.valid_until)

@@ -1,34 +1,58 @@
-"""The oracle: *the history of all workers → SafetyReport*.
+"""The oracle: *the history of all workers, circumstances → SafetyReport*.
 
 Rules
 - Each part that is added holds all operations of its resources; a million operations take less than a second.
-- A checker that fails says UNKNOWN, never SAFE.
+- VIOLATED when two leases were valid at once, a grant was accepted after its end, or a foreign lease was deleted: what
+  was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and violate nothing.
+- UNKNOWN, never SAFE, when the history is incomplete or empty, the clock stepped, several hosts took part or the
+  checker failed.
+- A lease is *tested* when it was held for a time and another attempt's command was sent in it: only then could a lock
+  that grants twice have been seen. With no violation in n tested leases the true rate is below 3 / n (95 % sure); below
+  `TESTED_LEAST` of them it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
 
-Source: the rules in `rules.py`, the verdict in `report.py`.
+Source: the rule of three.
 """
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, Records
-from bench.measure.run_result import BrokenRule, Example, OperationFacts, SafetyReport, SafetyWord
+from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, OperationFacts, Records
+from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
+from bench.measure.workers import WorkerNote
 from bench.safety import rules
-from bench.safety.operations import invalid_grants, order_leases, trace_end_ns
-from bench.safety.report import (
-    EXAMPLES_PER_KIND,
-    VIOLATIONS,
-    Circumstances,
-    blame,
-    ignorance,
-    not_tested,
-)
 
+VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
+EXAMPLES_PER_KIND = 5
 NO_ATTEMPTS: Integers = np.empty((0, 2), np.int64)
+
+ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
+Who = tuple[int, int]  # worker, pid
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the history itself does not tell.
+
+    `unsafe_recipe`: the flaw of a recipe that is known to be unsafe, else None. `fault_spans_ns`: (begun, ended) of
+    every injected fault; its effects may last one TTL longer. `clock`: samples over the run, in order. `missing`: one
+    sentence for each part of the history that is known to be lost (a killed worker). `hosts`: that recorded it.
+    `commands`: what the servers took during the run; None if one of them does not say.
+    """
+
+    unsafe_recipe: str | None = None
+    fault_spans_ns: tuple[tuple[int, int], ...] = ()
+    clock: Sequence[ClockSample] = ()
+    missing: tuple[str, ...] = ()
+    hosts: int = 1
+    commands: int | None = None
 
 
 class Judge:
@@ -54,14 +78,12 @@ class Judge:
             for timeline, chosen in timelines(np.concatenate([records["resource"], resources]), times):
                 rows, asked = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
                 part = records[rows]
-                leases = order_leases(part, timeline)
+                leases = rules.order_leases(part, timeline)
                 self._counts["contested"] += rules.contested(leases, part, timeline)
                 self._counts["tested"] += rules.tested(leases, timeline.keys(resources[asked], asked_ns[asked]))
                 self._counts["held"] += int((leases.end > leases.granted).sum())
-                self._note("service_fault", part, *rules.service_faults(leases))
-                self._note("client_overstay", part, *rules.client_overstays(leases, timeline))
-                self._note("foreign_delete", part, *rules.foreign_deletes(leases, timeline))
-                self._note("granted_invalid", part, invalid_grants(part))
+                for kind, broken in rules.broken_rules(part, leases, timeline):
+                    self._note(kind, part, *broken)
                 self._note("spurious_refusal", part, rules.spurious_refusals(part, timeline, self._ttl_ms))
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
             self._failure = f"the checker failed: {type(error).__name__}: {error}"
@@ -156,9 +178,82 @@ def _times(records: Records, ttl_ms: int) -> list[Integers]:
     """Every time that rules make keys of; 0 (did not happen) left out."""
     optional = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
     happened = [records[name][records[name] != 0] for name in optional]
-    return [records["start_ns"], records["ended_ns"], trace_end_ns(records, ttl_ms), *happened]
+    return [records["start_ns"], records["ended_ns"], rules.trace_end_ns(records, ttl_ms), *happened]
 
 
 def _happened_ns(kind: BrokenRule, records: Records, rows: Integers) -> Integers:
     field = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
     return np.asarray(records[field][rows])
+
+
+def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
+    """The cause of a violation: `unsafe recipe`, `injected fault` or `unexplained`."""
+    if circumstances.unsafe_recipe:
+        return "unsafe recipe"
+    lasting_ns = ttl_ms * 1_000_000
+    if any(begun <= at_ns <= ended + lasting_ns for begun, ended in circumstances.fault_spans_ns):
+        return "injected fault"
+    return "unexplained"
+
+
+def clock_step_ns(samples: Sequence[ClockSample], tolerance_ns: int = 2_000_000, slew: float = 1e-3) -> int:
+    """The largest jump between neighbouring samples, in ns; 0 when every change is within `tolerance_ns` + slewing."""
+    jumps = [
+        abs(offset - offset_before)
+        for (at_before, offset_before), (at, offset) in pairwise(samples)
+        if abs(offset - offset_before) > tolerance_ns + slew * (at - at_before)
+    ]
+    return max(jumps, default=0)
+
+
+def not_tested(held: int, tested: int, *, unasked: bool) -> str:
+    """Why `tested` leases are too few, of `held` that were held for a time."""
+    if unasked:
+        return "the servers took fewer commands than leases were granted: nobody asked them"
+    if not held:
+        return "no lease was held for a time: set --hold"
+    return (
+        f"{tested:,} of {held:,} leases were held while another attempt was sent, and {TESTED_LEAST} are needed: "
+        "more --users, fewer --resources or a longer --hold"
+    )
+
+
+def ignorance(operations: int, torn: int, missing_segments: int, circumstances: Circumstances) -> str | None:
+    """Why nothing can be called safe; None when all is known."""
+    reasons = list(circumstances.missing)
+    if not operations:
+        reasons.append("no operation was recorded")
+    if torn or missing_segments:
+        reasons.append(f"the history is incomplete: {torn} torn records, {missing_segments} missing files")
+    if step := clock_step_ns(circumstances.clock):
+        reasons.append(f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it")
+    if circumstances.hosts > 1:
+        reasons.append(f"{circumstances.hosts} hosts recorded it, and their clocks cannot be compared")
+    return "; ".join(reasons) or None
+
+
+def holes(
+    notes: Sequence[WorkerNote],
+    recorded: Mapping[Who, int],
+    unfinished: Mapping[Who, int],
+    processes: int,
+    known: str = "",
+) -> Iterator[str]:
+    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that have none.
+
+    `known`: what is said already of workers that ended early, by their pids.
+    """
+    said = {(note.worker, note.pid): note for note in notes}
+    if len(said) < processes:
+        yield f"{processes - len(said)} of {processes} workers left no word"
+    for who in sorted({*said, *recorded, *(who for who, number in unfinished.items() if number)}):
+        name, note = f"worker {who[0]} (pid {who[1]})", said.get(who)
+        if note is None:
+            yield f"{name} left no word"
+        elif note.phase != "stopped":
+            if f"(pid {who[1]})" not in known:
+                yield f"{name} did not report its end"
+        elif (number := recorded.get(who, 0)) < note.recorded:
+            yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"
+        if unfinished.get(who):
+            yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"

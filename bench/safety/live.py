@@ -6,8 +6,6 @@ Rules
 - Leases of earlier looks are kept while one still unseen may overlap them: as long as a TTL, at most `MOST_KEPT`. What
   lies further apart is found at the end. What was seen stays seen.
 - A checker that fails says UNKNOWN.
-
-Source: the rules in `rules.py`.
 """
 
 from collections import Counter
@@ -20,8 +18,7 @@ from bench.measure.outcomes import acquired
 from bench.measure.record import RECORD_DTYPE, Records
 from bench.measure.timeline import timelines
 from bench.safety import rules
-from bench.safety.operations import invalid_grants, order_leases
-from bench.safety.report import VIOLATIONS
+from bench.safety.judge import VIOLATIONS
 
 MOST_KEPT = 20_000
 _TIMES = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
@@ -86,9 +83,6 @@ def _count(records: Records) -> Counter[str]:
     times = [records[name][records[name] != 0] for name in _TIMES]
     for timeline, rows in timelines(records["resource"], times):
         part = records[rows]
-        leases = order_leases(part, timeline)
-        counts["service_fault"] += len(rules.service_faults(leases)[0])
-        counts["foreign_delete"] += len(rules.foreign_deletes(leases, timeline)[0])
-        counts["granted_invalid"] += len(invalid_grants(part))
-        counts["client_overstay"] += len(rules.client_overstays(leases, timeline)[0])
+        for kind, broken in rules.broken_rules(part, rules.order_leases(part, timeline), timeline):
+            counts[kind] += len(broken[0])
     return counts

@@ -98,7 +98,7 @@ def test_an_oracle_that_sees_no_overlap_is_found_out(ground: RowSetup, monkeypat
 
 
 def test_an_oracle_that_crashes_shows_nothing(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_module, "order_leases", lambda *_: 1 / 0)
+    monkeypatch.setattr(judge_module.rules, "order_leases", lambda *_: 1 / 0)
     assert row("both-read-first", "get-set", ground) == (NOT_SHOWN, 4)
 
 

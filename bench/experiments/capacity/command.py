@@ -1,7 +1,7 @@
 """`lockbench capacity`: *options → the largest rate within an SLO, and what limits it*.
 
 Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
-or with --json the result and nothing else. Source: README's command table.
+or with --json the result and nothing else.
 """
 
 from __future__ import annotations

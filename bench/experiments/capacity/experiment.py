@@ -6,18 +6,18 @@
 
 Rules: one fleet serves all probes of a point; each probe is a whole run, judged and stored below probes/. A safety
 violation ends everything. Ctrl-C keeps the probes that were finished; so does the end of a point's time, and while
-there is just enough of it left to confirm, that is done. Nothing is computed here but what is asked of judge.py.
-Source: README, "How much can it take?".
+there is just enough of it left to confirm, that is done. A run that would not be over within the budget is not begun:
+it takes what is asked of it, and what the slowest so far took beyond that (starting, draining, judging: seconds on a
+busy machine). Nothing is computed here but what is asked of judge.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
-from bench.experiments.capacity.budget import Budget, OutOfTime
 from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, law_of, point_of
 from bench.experiments.capacity.probe import callers_for, judge_probe, times_of
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop
@@ -30,6 +30,7 @@ from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
 from bench.run.verdict import Done
 from bench.scenario import Scenario
+from bench.scenario.quantity import duration_text
 from bench.topology.probe import info_snapshot
 
 PILOT_USERS = 16
@@ -37,6 +38,8 @@ PILOT_SHARE = 4  # the search begins at this part of what the pilot reached
 CALLERS = (1, 2, 4, 8, 16, 32, 64, 128)
 MORE_CALLERS = (256, 512)  # while the peak has not been passed
 DRAIN_S = 10.0
+FIRST_OVERHEAD_S = 1.5
+CALLERS_SHARE = 0.3  # of the budget: eight runs, where a search takes 12 to 25
 STRETCH = 5  # a probe may last so many times longer to get samples enough
 
 
@@ -59,6 +62,45 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
             verdict=judge_capacity(points, stopped=seeker.stopped, interrupted=experiment.cut),
         )
         return experiment.store(result)
+
+
+class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
+    """Another run would not be over within the budget."""
+
+
+class Budget:
+    """`wanted_s`: from now on; `callers`: whether a part is for them."""
+
+    def __init__(self, wanted_s: float, *, callers: bool, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._wanted_s, self._now_s = wanted_s, now_s
+        self._overhead_s = FIRST_OVERHEAD_S
+        self._over_s = now_s() + wanted_s
+        self._until_s = self._over_s - (CALLERS_SHARE * wanted_s if callers else 0.0)
+
+    def give_callers(self) -> None:
+        """From now on all of the budget may be spent."""
+        self._until_s = self._over_s
+
+    def fits(self, scenario: Scenario, runs: int = 1) -> bool:
+        """Whether so many runs like this one will be over in time."""
+        return self._now_s() + runs * (_asked_s(scenario) + self._overhead_s) <= self._until_s
+
+    def require(self, scenario: Scenario) -> None:
+        """Raise OutOfTime unless this run will be over in time."""
+        if not self.fits(scenario):
+            raise OutOfTime
+
+    def took(self, scenario: Scenario, seconds: float) -> None:
+        """This run took so long."""
+        self._overhead_s = max(self._overhead_s, seconds - _asked_s(scenario))
+
+    def spent(self, what: str) -> str:
+        """The sentence that says what the budget left undone."""
+        return f"the time budget of {duration_text(self._wanted_s * 1000)} (--budget) was spent: {what}"
+
+
+def _asked_s(scenario: Scenario) -> float:
+    return (scenario.warmup_ms + scenario.duration_ms) / 1000
 
 
 class _CutShort(Exception):  # noqa: N818 - no error: the user wants the end

@@ -2,7 +2,6 @@
 
 Rules: the bracket, the knee and the SLO are those of the result; the law is drawn from its fitted figures, its band
 from the corners of their intervals, which is wider than 95 %.
-Source: result.py; Gunther's scalability law.
 """
 
 from __future__ import annotations

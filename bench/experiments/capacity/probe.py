@@ -7,8 +7,6 @@ Rules
   SATURATED, nothing is known of the servers at that rate. What held, held whatever the generator did.
 - Attainment: the share of all operations that got their lease within the limit, with its 95 % Wilson interval.
 - The next limit is the resource that was used most, from 0.7 of it on (the generator: 0.9 of a core).
-
-Source: bench.measure.generator's rules; bench.experiments.capacity.search. Pure.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
-from bench.measure.intervals import wilson
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.section import Section
+from bench.measure.statistics import wilson
 from bench.scenario import Scenario
 
 LEAST_USERS, MOST_USERS = 64, 2048

@@ -58,15 +58,12 @@ class Bracket(Section, frozen=True):
 
 @dataclass(slots=True)
 class Search:
-    """One search. `first` (> 0): the rate to begin with; `most`: no higher rate is tried (None: no limit).
+    """One search. `first` (> 0): the rate to begin with.
 
     Ask `next_rate`, probe it, tell `take`; until `next_rate` is None. Once `hurried`, it only confirms what held.
     """
 
     first: float
-    most: float | None = None
-    within: float = WITHIN
-    confirmations: int = CONFIRMATIONS
     step: Step = Step.DOUBLING
     probes: int = 0
     hurried: bool = False
@@ -90,10 +87,10 @@ class Search:
             self.step = Step.DOUBLING
             rate = self.first if high is None else high / 2
             return rate if rate >= LEAST_RATE else None
-        if high is None and (self.most is None or low < self.most):
+        if high is None:
             self.step = Step.DOUBLING
-            return min(low * 2, self.most or math.inf)
-        if high is not None and high / low > self.within * (1 + 1e-9):
+            return low * 2
+        if high / low > WITHIN * (1 + 1e-9):
             self.step = Step.BISECTING
             return math.sqrt(low * high)
         return self._confirming(low)
@@ -126,7 +123,7 @@ class Search:
 
     def _confirming(self, low: float) -> float | None:
         self.step = Step.CONFIRMING
-        return low if self._held[low] <= self.confirmations else None
+        return low if self._held[low] <= CONFIRMATIONS else None
 
     def _bound(self, rate: float, seen: Seen) -> None:
         self._high, self._high_seen = rate, seen

@@ -6,12 +6,12 @@
 (coherency), which makes throughput fall again. The peak is at n* = √((1 − σ) / κ).
 
 Rules
-- Fitted on the logarithm of the rates, as they span decades; λ > 0, 0 ≤ σ ≤ 1, κ ≥ 0.
+- Fitted by least squares of the relative residuals, as the rates span decades; λ > 0, σ ≥ 0, κ ≥ 0.
 - No fit from fewer than 8 points, fewer than 2 points past the peak, a peak that no bend shows, or when the curve
   misses the points by more than 15 % (root mean square): a curve drawn through such points predicts nothing.
 - Intervals: 95 %, from a bootstrap of the residuals.
 
-Source: Gunther, Guerrilla Capacity Planning (2007); Marquardt 1963; Efron and Tibshirani 1993, chapter 9.
+Source: Gunther, Guerrilla Capacity Planning (2007), who fits n / X, too; Efron and Tibshirani 1993, chapter 9.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ PAST_PEAK = 2
 DROP = 0.03  # what is within this of the largest rate is the plateau, not past the peak
 MOST_MISFIT = 0.15
 RESAMPLES = 400
-START = (0.05, 1e-4)  # σ and κ where the fit begins
-STEPS, PRECISION = 200, 1e-10
 
 Floats = NDArray[np.float64]
 
@@ -65,16 +63,16 @@ def fit_law(callers: Sequence[int], rates: Sequence[float], seed: int = 1) -> La
     n, x = np.asarray(callers, float)[order], np.asarray(rates, float)[order]
     if refusal := _too_little(n, x):
         return refusal
-    fitted = _fit(n, np.log(x), START)
-    residuals = np.log(x) - np.log(throughput(n, *fitted))
+    fitted = _fit(n, x)
+    curve = throughput(n, *fitted)
+    residuals = np.log(x / curve)
     misfit = float(np.sqrt(np.mean(residuals**2)))
     if misfit > MOST_MISFIT:
         return f"the curve misses the points by {misfit:.0%} (root mean square; {MOST_MISFIT:.0%} is let pass)"
     if fitted[2] <= 0 or not n[0] < _peak(fitted)[0] < n[-1]:
         return "the fitted curve has no peak among the points"
     dice, centred = np.random.default_rng(seed), residuals - residuals.mean()
-    curve = np.log(throughput(n, *fitted))
-    again = (_fit(n, curve + dice.choice(centred, len(n)), fitted[1:]) for _ in range(RESAMPLES))
+    again = (_fit(n, curve * np.exp(dice.choice(centred, len(n)))) for _ in range(RESAMPLES))
     low, high = np.percentile([(*sample, *_peak(sample)) for sample in again], [2.5, 97.5], axis=0)
     ends = zip((*fitted, *_peak(fitted)), low.tolist(), high.tolist(), strict=True)
     one, contention, coherency, peak_callers, peak_rate = (Estimate(*found) for found in ends)
@@ -101,37 +99,20 @@ def _too_little(n: Floats, x: Floats) -> str:
     return ""
 
 
-def _fit(n: Floats, log_x: Floats, start: tuple[float, ...]) -> tuple[float, float, float]:
-    """Return λ, σ and κ with the least squared residuals of log X, from `start` (σ, κ) on: Levenberg-Marquardt.
+def _fit(n: Floats, x: Floats) -> tuple[float, float, float]:
+    """Return λ, σ and κ with the least squared relative residuals: n / X is linear in 1/λ, σ/λ and κ/λ.
 
-    λ follows from σ and κ, as the residuals' mean must be 0. A parameter at a bound stays there while it would leave.
+    None of these is negative: of the fits by fewer terms the best that has none that is.
     """
-    terms, ratio = np.stack([n - 1, n * (n - 1)]), log_x - np.log(n)
-
-    def residuals(where: Floats) -> Floats:
-        found = ratio + np.log(1 + where @ terms)
-        return np.asarray(found - found.mean())
-
-    where, damping = np.array(start), 1e-3
-    missed = residuals(where)
-    for _ in range(STEPS):
-        slopes = terms / (1 + where @ terms)
-        slopes -= slopes.mean(axis=1, keepdims=True)
-        downhill = -slopes @ missed
-        free = ((where > 0) | (downhill > 0)) & ((where < 1) | (downhill < 0))
-        normal = (slopes @ slopes.T) * np.outer(free, free)
-        normal[np.diag_indices(2)] = np.where(free, np.diag(normal) * (1 + damping), 1.0)
-        tried = np.clip(where + np.linalg.solve(normal, downhill * free), 0, 1)
-        left = residuals(tried)
-        gain = missed @ missed - left @ left
-        if gain > 0:
-            where, missed, damping = tried, left, max(damping / 10, 1e-12)
-        else:
-            damping *= 10
-        if abs(gain) <= PRECISION * (missed @ missed):
-            break
-    log_one = float((ratio + np.log(1 + where @ terms)).mean())
-    return float(np.exp(log_one)), float(where[0]), float(where[1])
+    terms = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) * (x / n)[:, None]
+    fits = []
+    for chosen in ([0], [0, 1], [0, 2], [0, 1, 2]):
+        found = np.zeros(3)
+        found[chosen] = np.linalg.lstsq(terms[:, chosen], np.ones(len(n)), rcond=None)[0]
+        if found.min() >= 0:
+            fits.append((float(((terms @ found - 1) ** 2).sum()), found.tolist()))
+    one, contention, coherency = min(fits)[1]
+    return 1 / one, contention / one, coherency / one
 
 
 def _peak(fitted: tuple[float, float, float]) -> tuple[float, float]:

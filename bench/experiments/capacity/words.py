@@ -1,7 +1,6 @@
 """What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*.
 
 Rules: the answer first, in words; nothing is computed here, a number is only scaled to its unit. Fits 100 columns.
-Source: result.py.
 """
 
 from __future__ import annotations

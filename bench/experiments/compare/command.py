@@ -5,8 +5,6 @@ Rules
 - Stored results are refused when more than the declared variable differs. What is run now is run in turn; a comparison
   runs the first side once more in every round, as a measure of the noise (A/A).
 - How long it will take is said first.
-
-Source: README, "Gate your CI".
 """
 
 from __future__ import annotations
@@ -156,7 +154,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     from bench.experiments.compare.experiment import Question, compare_now
     from bench.experiments.compare.judge import gate_pairs
     from bench.experiments.compare.pairs import PairsOrder, Side
-    from bench.experiments.compare.stored import require_declared, scenario_settings
+    from bench.experiments.compare.sides import require_declared, scenario_settings
 
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, is_open=first.rate_per_s is not None)
@@ -187,7 +185,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     """Answer from what was stored."""
     from bench.experiments.compare.experiment import Question, compare_stored
-    from bench.experiments.compare.stored import read_series, require_alike, rounds_of
+    from bench.experiments.compare.sides import read_series, require_alike, rounds_of
 
     series, labels = [read_series(one.where) for one in given], [one.label for one in given]
     first = series[0][0]

@@ -2,7 +2,6 @@
 
 Rules: a gate has one baseline and one candidate; a comparison sets every side against the first, and the first against
 itself once more (A/A), which is the noise. What was finished when Ctrl-C came is judged and kept.
-Source: README, "Gate your CI"; the rules are in judge.py.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from bench.experiments.compare.result import (
     Kind,
     SideThreshold,
 )
-from bench.experiments.compare.stored import differences, settings_of
+from bench.experiments.compare.sides import differences, settings_of
 from bench.gates.metric import Metric
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE

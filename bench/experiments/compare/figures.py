@@ -1,7 +1,7 @@
 """Pictures of a comparison: *metrics of a result → each change with its interval*.
 
 Rules: change, interval and verdict are those of the result, in the words of the terminal. A metric without an interval
-is a bare point. Source: bench.experiments.compare.judge; bench.experiments.compare.words.
+is a bare point.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ Rules
   fail. Without a finished pair, or a figure to judge, nothing passes. A comparison is inconclusive only if none of its
   metrics says anything. Pairs that were ordered and not run, as something stood in the way, leave it undecided.
 - `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
-
-Source: README, "Gate your CI"; bench.measure.verdict has the words and their order.
 """
 
 from __future__ import annotations

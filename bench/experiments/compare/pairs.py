@@ -10,8 +10,6 @@ Rules
 - A round with an INVALID run is repeated, at most one round in two; then it stays, and the whole is INVALID. So is one
   of an open loop whose timer was late: the same delay on both sides hides what differs between them.
 - Ctrl-C ends the run under way and keeps the finished rounds.
-
-Source: README, "Gate your CI".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What `compare` and `gate` say: *their result → a table and sentences, on a terminal or as Markdown*.
 
 Rules: verdict first; nothing is computed here; a change is of the second side against the first, with its interval, the
-noise of one pair and the effect that so many pairs can show beside it. Fits 100 columns. Source: judge.py.
+noise of one pair and the effect that so many pairs can show beside it. Fits 100 columns.
 """
 
 from __future__ import annotations

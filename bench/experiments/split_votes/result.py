@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
-from bench.measure.intervals import Interval
 from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.run_result import InstanceFacts, ServerBinary
 from bench.measure.section import Amount, Count, Section, Share, says
+from bench.measure.statistics import Interval
 from bench.topology.probe import LeakCount
 
 

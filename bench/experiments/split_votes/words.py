@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, ExpectedRate, RetryRow, SplitVotesResult
-from bench.measure.intervals import Interval
+from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of

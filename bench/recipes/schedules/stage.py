@@ -31,8 +31,7 @@ from bench.measure.run_result import SafetyReport
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RecipeEntry
-from bench.safety.judge import judge
-from bench.safety.report import Circumstances
+from bench.safety.judge import Circumstances, judge
 from bench.topology.fleet import Fleet
 from bench.topology.ports import HOST, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy

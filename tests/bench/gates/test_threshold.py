@@ -71,60 +71,45 @@ def test_the_margin_is_also_a_share_of_the_limit_where_there_is_one(result: Resu
     assert read_threshold("safety.violations == 0").judge(run_of(result))["margin_ratio"] is None
 
 
-def no_samples(result: Result) -> None:
-    result["latency_s"]["acquire_all"] |= {"count": 0, "p99": None}
+UNKNOWN_SAFETY = ("safety", {"verdict": "UNKNOWN", "reason": "a worker died"})
+NOT_TESTED = ("safety", {"verdict": "NOT TESTED", "tested_leases": 99, "reason": "99 of 500 leases"})
+NOT_SUSTAINED = ("rate", {"sustained": False})
 
 
-def too_few(result: Result) -> None:
-    result["latency_s"]["acquire_all"] |= {"count": 300, "p99": None}
-
-
-def unknown_safety(result: Result) -> None:
-    result["safety"] |= {"verdict": "UNKNOWN", "reason": "a worker died"}
-
-
-def uncontested(result: Result) -> None:
-    result["safety"] |= {"verdict": "NOT TESTED", "tested_leases": 99, "reason": "99 of 500 leases"}
-
-
-def not_sustained(result: Result) -> None:
-    result["rate"]["sustained"] = False
-
-
-def nothing_done(result: Result) -> None:
-    result["outcome_shares"]["acquired"] = None
+def change(result: Result, section: str, figures: dict[str, Any]) -> None:
+    (result["latency_s"][section] if section == "acquire_all" else result[section]).update(figures)
 
 
 @pytest.mark.parametrize(
-    ("change", "text", "reason"),
+    ("changed", "text", "reason"),
     [
-        (no_samples, "acquire.p99 < 5s", "there are no samples"),
-        (too_few, "acquire.p99 < 5s", "300 samples are too few for it"),
-        (nothing_done, "acquire.success >= 1%", "there are no samples"),
-        (unknown_safety, "safety.violations == 0", "safety is unknown: a worker died"),
-        (unknown_safety, "safety.client_overstays < 10", "safety is unknown: a worker died"),
-        (uncontested, "safety.violations == 0", "safety was not tested: 99 of 500 leases"),
-        (not_sustained, "acquire.p99 < 5s", "the offered rate was not sustained"),
+        (("acquire_all", {"count": 0, "p99": None}), "acquire.p99 < 5s", "there are no samples"),
+        (("acquire_all", {"count": 300, "p99": None}), "acquire.p99 < 5s", "300 samples are too few for it"),
+        (("outcome_shares", {"acquired": None}), "acquire.success >= 1%", "there are no samples"),
+        (UNKNOWN_SAFETY, "safety.violations == 0", "safety is unknown: a worker died"),
+        (UNKNOWN_SAFETY, "safety.client_overstays < 10", "safety is unknown: a worker died"),
+        (NOT_TESTED, "safety.violations == 0", "safety was not tested: 99 of 500 leases"),
+        (NOT_SUSTAINED, "acquire.p99 < 5s", "the offered rate was not sustained"),
     ],
 )
 def test_what_cannot_be_answered_is_inconclusive_and_says_why(
-    result: Result, change: Any, text: str, reason: str
+    result: Result, changed: Any, text: str, reason: str
 ) -> None:
-    change(result)
+    change(result, *changed)
     judged = read_threshold(text).judge(run_of(result))
     assert (judged["status"], judged["reason"]) == ("inconclusive", reason)
 
 
 def test_doubt_never_hides_a_limit_that_was_broken(result: Result) -> None:
-    not_sustained(result)
+    change(result, *NOT_SUSTAINED)
     assert read_threshold("acquire.p99 < 1ms").judge(run_of(result))["status"] == "fail"
-    uncontested(result)
+    change(result, *NOT_TESTED)
     result["safety"]["violations"] = 2
     assert read_threshold("safety.violations == 0").judge(run_of(result))["status"] == "fail"
 
 
 def test_unknown_safety_leaves_other_thresholds_alone(result: Result) -> None:
-    unknown_safety(result)
+    change(result, *UNKNOWN_SAFETY)
     assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "pass"
 
 

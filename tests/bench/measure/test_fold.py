@@ -120,34 +120,27 @@ def handoff(records, *operations):
     return section["count"], section["mean"]
 
 
-def test_handoff_runs_from_the_release_sent_to_the_next_grant_of_a_waiter(records):
-    heir = {"start": 1_120, "granted": 1_155, "ended": 1_156}
-    assert handoff(records, HOLDER, heir) == (1, 0.005)
+NEXT = {"start": 1_151, "granted": 1_155, "ended": 1_156}
+LATE = HOLDER | {"release_sent": 1_170, "release_replied": 1_171}
 
 
-def test_without_anybody_waiting_there_is_no_handoff(records):
-    assert handoff(records, HOLDER, {"start": 1_151, "granted": 1_155, "ended": 1_156}) == (0, None)
+def refused(ended, resource=0):
+    return {"start": 1_120, "ended": ended, "outcome": "contended", "resource": resource}
 
 
-def test_a_waiter_who_gives_up_still_makes_the_next_grant_a_handoff(records):
-    gives_up = {"start": 1_120, "ended": 1_153, "outcome": "contended"}
-    newcomer = {"start": 1_154, "granted": 1_160, "ended": 1_161}
-    assert handoff(records, HOLDER, gives_up, newcomer) == (1, 0.01)
-
-
-def test_who_gave_up_before_the_release_waits_no_more(records):
-    gave_up = {"start": 1_120, "ended": 1_140, "outcome": "contended"}
-    assert handoff(records, HOLDER, gave_up, {"start": 1_151, "granted": 1_155, "ended": 1_156}) == (0, None)
-
-
-def test_a_waiter_of_another_resource_is_none(records):
-    other = {"start": 1_120, "ended": 1_200, "outcome": "contended", "resource": 1}
-    assert handoff(records, HOLDER, other, {"start": 1_151, "granted": 1_155, "ended": 1_156}) == (0, None)
-
-
-def test_a_release_after_the_next_grant_hands_nothing_over(records):
-    late = HOLDER | {"release_sent": 1_170, "release_replied": 1_171}
-    assert handoff(records, late, {"start": 1_120, "granted": 1_155, "ended": 1_156}) == (0, None)
+@pytest.mark.parametrize(
+    "operations, found",
+    [
+        ([HOLDER, NEXT | {"start": 1_120}], (1, 0.005)),  # a waiter: from the release sent to its grant
+        ([HOLDER, NEXT], (0, None)),  # nobody waited at the release
+        ([HOLDER, refused(1_153), NEXT | {"start": 1_154, "granted": 1_160}], (1, 0.01)),  # a waiter that gives up
+        ([HOLDER, refused(1_140), NEXT], (0, None)),  # it gave up before the release
+        ([HOLDER, refused(1_200, resource=1), NEXT], (0, None)),  # it waits for another resource
+        ([LATE, NEXT | {"start": 1_120}], (0, None)),  # released after the next grant
+    ],
+)
+def test_handoff_is_from_the_release_sent_to_the_next_grant_while_somebody_waits(records, operations, found):
+    assert handoff(records, *operations) == found
 
 
 def test_a_chain_of_waiters_is_a_chain_of_handoffs_in_the_window_only(records):

@@ -1,17 +1,15 @@
 """A trend is named, noise and single accidents are not."""
 
 import random
-from itertools import combinations
 
-import numpy as np
 import pytest
 
-from bench.measure.steady import steady_state
+from bench.measure.statistics import steady_state
 
 
-def test_a_constant_rate_is_steady():
-    assert steady_state([500] * 10) == steady_state([500.0] * 10)
-    assert (steady_state([500] * 10).change_ratio, steady_state([500] * 10).warning) == (0.0, None)
+@pytest.mark.parametrize("count", [500, 0])
+def test_a_constant_rate_is_steady(count):
+    assert (steady_state([count] * 10).change_ratio, steady_state([count] * 10).warning) == (0.0, None)
 
 
 @pytest.mark.parametrize("step, text", [(-20, "-22%"), (20, "+18%")])
@@ -30,21 +28,10 @@ def test_one_bad_tenth_is_no_trend():
     assert steady_state([1_000] * 9 + [100]).change_ratio == 0.0
 
 
-def test_the_slope_is_the_median_of_all_slopes():
-    counts = np.random.default_rng(5).integers(900, 1_100, 10)
-    slope = np.median([(counts[j] - counts[i]) / (j - i) for i, j in combinations(range(10), 2)])
-    expected = slope * 9 / np.median(counts)
-    assert steady_state(counts.tolist()).change_ratio == pytest.approx(expected)
-
-
 def test_noise_without_trend_warns_in_at_most_one_of_twenty():
     dice = random.Random(3)
     warned = sum(steady_state([dice.gauss(1_000, 150) for _ in range(10)]).warning is not None for _ in range(1_000))
     assert warned <= 60
-
-
-def test_no_leases_at_all_is_steady():
-    assert steady_state([0] * 10).warning is None
 
 
 @pytest.mark.parametrize("counts", [[], [1] * 9, [1] * 11])

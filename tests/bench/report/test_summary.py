@@ -16,7 +16,7 @@ from bench.report.sheet import sheet_markdown
 from bench.report.summary import sheet
 from bench.run.servers import Servers
 from bench.run.verdict import judge_run
-from bench.safety.report import not_tested
+from bench.safety.judge import not_tested
 from bench.topology.disk import SyncLatency
 from bench.topology.faults.site import Site
 from bench.topology.probe import InstanceFacts

@@ -11,7 +11,7 @@ import pytest
 from bench.measure.begun import PLACES, Begun, read_lost, read_open
 from bench.measure.record import Recorder, read_history
 from bench.measure.workers import WorkerNote
-from bench.safety.report import holes
+from bench.safety.judge import holes
 
 A, B = (0, 11), (1, 12)
 

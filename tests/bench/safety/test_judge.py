@@ -8,8 +8,7 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
 from bench.safety import judge as judge_module
-from bench.safety.judge import Judge, judge
-from bench.safety.report import Circumstances
+from bench.safety.judge import Circumstances, Judge, judge
 
 MS = 1_000_000
 TTL_MS = 100

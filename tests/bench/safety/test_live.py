@@ -85,7 +85,7 @@ def test_a_checker_that_fails_is_unknown_and_what_it_saw_stays(history, monkeypa
     oracle = LiveJudge(TTL_MS)
     bad = {"caller": 1, "outcome": "acquired", "start": 0, "granted": 5, "valid_until": 5}
     assert oracle.add(history([bad]).records).violations == {"granted_invalid": 1}
-    monkeypatch.setattr(live_module, "order_leases", lambda *_: 1 / 0)
+    monkeypatch.setattr(live_module.rules, "order_leases", lambda *_: 1 / 0)
     clean = LiveJudge(TTL_MS)
     assert clean.add(history([bad]).records).verdict == "UNKNOWN"
     assert "ZeroDivisionError" in (clean.verdict.failure or "")

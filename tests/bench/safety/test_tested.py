@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bench.measure.record import History
-from bench.safety.judge import judge
-from bench.safety.report import Circumstances
+from bench.safety.judge import Circumstances, judge
 
 MS = 1_000_000
 TTL_MS = 100

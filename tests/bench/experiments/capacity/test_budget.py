@@ -12,9 +12,8 @@ import pytest
 
 from bench.errors import UsageError
 from bench.experiments.capacity import experiment
-from bench.experiments.capacity.budget import Budget
 from bench.experiments.capacity.command import plan_of
-from bench.experiments.capacity.experiment import run_capacity
+from bench.experiments.capacity.experiment import Budget, run_capacity
 from bench.experiments.capacity.result import CapacityResult
 from bench.run.experiment import ExperimentOrder
 from tests.bench.experiments.capacity.test_probe import run_of

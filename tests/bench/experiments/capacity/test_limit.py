@@ -40,28 +40,30 @@ def limit_of(result: dict[str, Any]) -> str | None:
     return next_limit(uses_of(run_of(result))).name
 
 
-def test_nothing_near_its_limit_is_said(result: dict[str, Any]) -> None:
-    assert limit_of(result) is None
+@pytest.mark.parametrize(
+    ("path", "value", "name"),
+    [
+        (("generator", "cpu_ratio"), 0.85, None),
+        (("generator", "cpu_ratio"), 0.95, bottleneck.GENERATOR),
+        (("instances", 1, "info", "cpu_s"), 9.5, bottleneck.SERVER),  # 950 µs per lease at 1,000/s, of the busiest
+        (("cost", "server_cpu_us_per_cycle"), 3_500.0, bottleneck.MACHINE),
+        (("instances", 0, "info", "aof", "aof_delayed_fsync"), 3, bottleneck.FSYNC),
+    ],
+)
+def test_what_is_used_up_first_is_the_limit(
+    result: dict[str, Any], path: tuple[Any, ...], value: float, name: str | None
+) -> None:
+    place: Any = result
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    assert limit_of(result) == name
+
+
+def test_it_says_how_much_was_used(result: dict[str, Any]) -> None:
     assert next_limit(uses_of(run_of(result))).text.startswith("none found")
-
-
-def test_server_cpu_is_that_of_the_busiest_instance(result: dict[str, Any]) -> None:
-    result["instances"][1]["info"]["cpu_s"] = 9.5  # 950 µs per lease at 1,000/s
-    assert limit_of(result) == bottleneck.SERVER
+    result["instances"][1]["info"]["cpu_s"] = 9.5
     assert next_limit(uses_of(run_of(result))).text == "#1: 95 % of a core"
-
-
-def test_the_generator_counts_only_when_it_is_busy(result: dict[str, Any]) -> None:
-    result["generator"]["cpu_ratio"] = 0.85
-    assert limit_of(result) is None
-    result["generator"]["cpu_ratio"] = 0.95
-    assert limit_of(result) == bottleneck.GENERATOR
-
-
-def test_all_cores_of_the_machine(result: dict[str, Any]) -> None:
-    result["environment"]["usable_cores"] = 1
-    result["cost"]["server_cpu_us_per_cycle"] = 800.0
-    assert limit_of(result) == bottleneck.MACHINE
 
 
 def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
@@ -77,11 +79,6 @@ def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
 def test_fsync_always_takes_its_share_of_a_reply(result: dict[str, Any]) -> None:
     result["fleet"]["fsync"] = "always"
     result["fleet"]["fdatasync_s"]["p50_s"] = 0.0012
-    assert limit_of(result) == bottleneck.FSYNC
-
-
-def test_a_write_that_waited_for_fsync_is_a_limit(result: dict[str, Any]) -> None:
-    result["instances"][0]["info"]["aof"]["aof_delayed_fsync"] = 3
     assert limit_of(result) == bottleneck.FSYNC
 
 

@@ -46,14 +46,17 @@ def seen(result: dict[str, Any], expression: str = "acquire.p99 < 10ms") -> Seen
     return judge_probe(100.0, Step.DOUBLING, whole(result), read_slo([expression])).seen
 
 
-def test_one_in_a_hundred_may_be_late() -> None:
-    assert seen(run_of(fast=9_900, slow=100)) is Seen.HELD
-    assert seen(run_of(fast=9_880, slow=120)) is Seen.MISSED
-
-
-def test_an_acquire_without_a_lease_is_a_miss() -> None:
-    assert seen(run_of(fast=9_880, failed=120)) is Seen.MISSED
-    assert seen(run_of(fast=9_950, failed=50)) is Seen.HELD
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [
+        ({"slow": 100}, Seen.HELD),
+        ({"slow": 120}, Seen.MISSED),
+        ({"failed": 50}, Seen.HELD),
+        ({"failed": 120}, Seen.MISSED),
+    ],
+)
+def test_one_in_a_hundred_may_be_late_or_without_a_lease(missed: dict[str, int], expected: Seen) -> None:
+    assert seen(run_of(fast=10_000 - sum(missed.values()), **missed)) is expected
 
 
 def test_a_rate_that_was_not_sustained_is_missed_however_fast_it_was() -> None:

@@ -39,19 +39,13 @@ def test_with_noise_the_interval_holds_the_truth() -> None:
     assert law.peak_rate.low < law.peak_rate.value < law.peak_rate.high
 
 
-def test_few_points_are_refused() -> None:
-    law = fit_law(CALLERS[:7], points(0.02, 3e-3)[:7])
-    assert isinstance(law, str)
-    assert "7 points" in law
-
-
-def test_a_plateau_is_no_peak() -> None:
-    law = fit_law(CALLERS, [1_000.0 * min(callers, 10) for callers in CALLERS])
-    assert isinstance(law, str)
-    assert "past the peak" in law
-
-
-def test_points_of_no_law_are_refused() -> None:
-    law = fit_law(CALLERS, [100.0, 9_000.0, 200.0, 12_000.0, 150.0, 15_000.0, 90.0, 60.0, 20_000.0 / 1e3])
-    assert isinstance(law, str)
-    assert "misses the points" in law
+@pytest.mark.parametrize(
+    ("callers", "rates", "said"),
+    [
+        (CALLERS[:7], points(0.02, 3e-3)[:7], "7 points"),
+        (CALLERS, [1_000.0 * min(callers, 10) for callers in CALLERS], "past the peak"),  # a plateau is no peak
+        (CALLERS, [100.0, 9e3, 200.0, 12e3, 150.0, 15e3, 90.0, 60.0, 20.0], "misses the points"),  # points of no law
+    ],
+)
+def test_points_that_carry_no_law_are_refused(callers: list[int], rates: list[float], said: str) -> None:
+    assert said in str(fit_law(callers, rates))

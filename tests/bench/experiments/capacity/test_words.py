@@ -20,19 +20,19 @@ def shown(document: CapacityResult, width: int) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_the_planning_question_is_answered_in_words() -> None:
-    assert answer(point(), result(point())) == (
-        "N=5, fsync everysec, 1,000 keys, 5ms hold: 11,200–11,500 leases/s at acquire.p99 < 10ms; "
+@pytest.mark.parametrize(
+    ("low", "high", "at_least", "said"),
+    [
+        (11_200.0, 11_480.0, False, "11,200–11,500 leases/s"),
+        (11_200.0, 11_480.0, True, "≥ 11,200 leases/s"),  # the generator was the limit
+        (None, 0.7, False, "no rate"),
+    ],
+)
+def test_the_planning_question_is_answered_in_words(low: float, high: float, at_least: bool, said: str) -> None:
+    assert answer(point(low, high, capacity={"at_least": at_least}), result(point())) == (
+        f"N=5, fsync everysec, 1,000 keys, 5ms hold: {said} at acquire.p99 < 10ms; "
         "next limit: server CPU of one instance"
     )
-
-
-def test_at_least_is_said_where_the_generator_was_the_limit() -> None:
-    assert ": ≥ 11,200 leases/s at" in answer(point(capacity={"at_least": True}), result(point()))
-
-
-def test_no_rate_is_said() -> None:
-    assert ": no rate at" in answer(point(None, 0.7), result(point()))
 
 
 @pytest.mark.parametrize("width", [80, 100])

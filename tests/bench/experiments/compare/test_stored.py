@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.compare.sides import is_stored, read_named, shortened
-from bench.experiments.compare.stored import read_series, require_alike, rounds_of
+from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, rounds_of, shortened
 from bench.gates.metric import find_metric
 from bench.scenario import load
 from tests.bench.whole_run import run_of

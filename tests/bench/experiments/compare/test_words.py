@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_stored
 from bench.experiments.compare.result import ComparedVerdict, ComparisonResult, Exact
-from bench.experiments.compare.stored import rounds_of
+from bench.experiments.compare.sides import rounds_of
 from bench.experiments.compare.words import sheet, suite
 from bench.gates.metric import find_metric
 from bench.gates.threshold import read_thresholds

@@ -22,7 +22,7 @@ from bench.experiments.split_votes.judge import (
     rounds_of,
     until_grant,
 )
-from bench.measure.intervals import wilson
+from bench.measure.statistics import wilson
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 
