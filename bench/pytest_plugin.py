@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ import pytest
 if TYPE_CHECKING:
     from bench.experiments.compare.result import Judged
     from bench.measure.run_result import JudgedThreshold, Measured
-    from bench.run.own_lock import OwnLoad
+    from bench.run.own_lock import OwnLoad, OwnLock
     from bench.topology.fleet import Fleet
 
 MARKER = "lock_fleet(instances=3, fsync='none'): which servers the fixtures lock_fleet and lock_benchmark work on"
@@ -52,13 +52,6 @@ class LockRun:
 
     measured: Measured
     errors: Mapping[str, int]
-
-    @property
-    def sections(self) -> Mapping[str, Any]:
-        """What was measured, as in result.json (rate, outcomes, latency_s, safety, …), and `errors`."""
-        from bench.measure.section import builtins_of
-
-        return {**builtins_of(self.measured), "errors": dict(self.errors)}
 
     @property
     def rate_per_s(self) -> float:
@@ -100,7 +93,7 @@ class LockBenchmark:
 
     def __call__(
         self,
-        lock: Callable[[str], AbstractContextManager[Any]],
+        lock: OwnLock,
         *,
         thresholds: Sequence[str] = (),
         allow_violations: bool = False,
@@ -131,8 +124,8 @@ class LockBenchmark:
 
     def gate(
         self,
-        baseline: Callable[[str], AbstractContextManager[Any]],
-        candidate: Callable[[str], AbstractContextManager[Any]],
+        baseline: OwnLock,
+        candidate: OwnLock,
         *,
         tolerance: float = 0.10,
         pairs: int = GATE_PAIRS,
@@ -168,7 +161,7 @@ class LockBenchmark:
             pytest.skip(f"the gate cannot tell: {said}")
         return judged
 
-    def _sides(self, locks: Sequence[Any], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
+    def _sides(self, locks: Sequence[OwnLock], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
         from random import Random
 
         dice, runs = Random(self._name), [[], []]  # type: tuple[Random, list[list[LockRun]]]
@@ -189,7 +182,7 @@ class LockBenchmark:
             for metric, before, after in zip(found, first, second, strict=True)
         ]
 
-    def _tested(self, lock: Any, runs: Sequence[LockRun], load: OwnLoad) -> LockRun:
+    def _tested(self, lock: OwnLock, runs: Sequence[LockRun], load: OwnLoad) -> LockRun:
         """The worst of the runs; where none tested that it locks, with the safety of a short load that does."""
         from msgspec import structs
 
@@ -210,7 +203,7 @@ class LockBenchmark:
         )
         return LockRun(structs.replace(worst.measured, safety=probe.measured.safety), worst.errors)
 
-    def _measure(self, lock: Any, load: OwnLoad) -> LockRun:
+    def _measure(self, lock: OwnLock, load: OwnLoad) -> LockRun:
         from bench.errors import InconclusiveError
         from bench.run.own_lock import measure_own_lock
 

@@ -6,7 +6,7 @@ Rules: an option wins over the file, the file over the default; every refusal na
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def _resolve(given: Mapping[str, Any]) -> Scenario:
     return Scenario(**values, retry=Retry(**retry))
 
 
-def _contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield (key, sentence) for keys that are right alone and wrong together."""
     yield from _target_contradictions(scenario, given)
     yield from _time_contradictions(scenario, given)
@@ -133,7 +133,7 @@ def _contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterator[tu
     yield from _fault_contradictions(scenario)
 
 
-def _target_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _target_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
     if "targets" not in given:
         return
     if not scenario.targets:
@@ -145,7 +145,7 @@ def _target_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iter
         yield "targets", "the same instance is named twice; Redlock needs independent instances"
 
 
-def _time_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _time_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
     ttl, max_ttl = duration_text(scenario.ttl_ms), duration_text(scenario.max_ttl_ms)
     if scenario.ttl_ms > scenario.max_ttl_ms:
         where = "ttl" if "ttl" in given else "max_ttl"
@@ -158,7 +158,7 @@ def _time_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterat
         yield "instance_timeout", f"{shown} is too long for a ttl of {ttl}: at most a quarter of it, {most}"
 
 
-def _load_contradictions(scenario: Scenario, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _load_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
     if scenario.processes > scenario.users:
         yield "processes", f"{scenario.processes} processes need at least as many users, and there are {scenario.users}"
     if scenario.rate_per_s is None and "arrivals" in given:

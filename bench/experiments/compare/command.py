@@ -10,15 +10,15 @@ Rules
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import given_options, scenario_options_without
+from bench.cli.options import Command, given_options, scenario_options_without
 from bench.errors import UsageError
 from bench.gates.metric import Metric, find_metric
 from bench.gates.threshold import read_thresholds
@@ -41,7 +41,6 @@ SHOWN = (
 )
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")  # what a gate judges by
 OPEN = ("acquire.p50", "acquire.success")
-Command = TypeVar("Command", bound=Callable[..., Any])
 Values = Mapping[str, Any]
 
 

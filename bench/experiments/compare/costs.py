@@ -20,7 +20,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare.result import Exact, ExactRow
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the process that takes the cycles needs no more of the benc
 WARM_CYCLES, CYCLES = 2, 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
+_VERDICTS: dict[int, Literal["same", "more", "fewer"]] = {0: "same", 1: "more", -1: "fewer"}
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
 
 
@@ -58,22 +59,16 @@ class ExactCosts:
 
 def judge_exact(baseline: ExactCosts, candidate: ExactCosts) -> Exact:
     """Return what is the same, more or fewer."""
-    rows = tuple(_row(name, value, getattr(candidate, name)) for name, value in asdict(baseline).items())
+    rows = tuple(
+        ExactRow(name=name, first=first, second=second, verdict=_VERDICTS[(second > first) - (second < first)])
+        for (name, first), second in zip(asdict(baseline).items(), asdict(candidate).values(), strict=True)
+    )
     failures = tuple(
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}"
         for row in rows
         if row.verdict == "more"
     )
     return Exact(rows=rows, failures=failures)
-
-
-def _row(name: str, first: float, second: float) -> ExactRow:
-    return ExactRow(
-        name=name,
-        first=first,
-        second=second,
-        verdict="same" if first == second else "more" if second > first else "fewer",
-    )
 
 
 def count_exactly(order: PairsOrder) -> Exact:
