@@ -7,7 +7,7 @@ acquires, where one that failed took for ever: a lock is not fast because it fai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -68,7 +68,7 @@ class Metric:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric called `name`. Raises UsageError with the nearest name and all there are."""
+    """Return the metric called `name`. Raises UsageError with the nearest name, or where the names are from."""
     known = metrics()
     written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
     head, _, figure = written.removeprefix("latency_s.").partition(".")
@@ -78,7 +78,8 @@ def find_metric(name: str) -> Metric:
         if path in known:
             return known[path]
     hint = nearest(name, [metric.name for metric in known.values()])
-    raise UsageError(f"there is no metric {name}{hint or '.'} The metrics are {_listing(known.values())}")
+    some = ", ".join((*SHORT, "acquire.p99", "release.p99"))
+    raise UsageError(f"there is no metric {name}{hint or f'; metrics are the numbers of result.json, such as {some}'}")
 
 
 @cache
@@ -129,24 +130,3 @@ def _unit(path: Sequence[str]) -> Unit:
     if section == "outcome_shares" or last.endswith("ratio") or last == "upper_bound_95":
         return "ratio"
     return "count"
-
-
-def _listing(known: Iterable[Metric]) -> str:
-    """All names, those of one section together."""
-    alone: list[str] = []
-    tails: dict[str, list[str]] = {}
-    for metric in known:
-        if metric.name in SHORT:
-            alone.append(metric.name)
-        else:
-            head, _, tail = metric.name.rpartition(".")
-            tails.setdefault(head, []).append(tail)
-    heads: dict[str, list[str]] = {}
-    for head, names in tails.items():
-        heads.setdefault(" ".join(names), []).append(head)
-    groups = [f"{_group(names)}.({tail})" for tail, names in heads.items()]
-    return ", ".join([*alone, *groups])
-
-
-def _group(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"({' '.join(names)})"

@@ -97,7 +97,7 @@ class Threshold:
 
     def _doubt(self, result: Figures, value: float | None, *, kept: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
-        section, safety = self.metric.path[0], result.safety
+        section, figure, safety = self.metric.path[0], self.metric.path[-1], result.safety
         if section == "safety" and safety.verdict == "UNKNOWN":
             return f"safety is unknown: {safety.reason}"
         if value is None:
@@ -108,19 +108,14 @@ class Threshold:
         if section == "latency_s" and kept and result.rate.sustained is False:
             return "the offered rate was not sustained"
         if section == "latency_s" and kept and self._hides_failures(result):
-            return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{self.figure}"
+            return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{figure}"
         return _one_sided_doubt(self.metric, self.operator, self.limit, result, kept=kept)
-
-    @property
-    def figure(self) -> str:
-        """The last part of the metric's name."""
-        return self.metric.path[-1]
 
     def _hides_failures(self, result: Figures) -> bool:
         """Whether this percentile of acquired ones would be infinite over all."""
-        if self.metric.path[1] not in ("acquire_service", "wait"):
-            return False
-        return find_metric(f"acquire.{self.figure}").value(result) == inf if self.figure in OVER_ALL else False
+        _, section, figure = self.metric.path
+        over_all = section in ("acquire_service", "wait") and figure in OVER_ALL
+        return over_all and find_metric(f"acquire.{figure}").value(result) == inf
 
 
 def sentence(entry: JudgedThreshold) -> str:

@@ -1,7 +1,11 @@
-"""What numbers say for certain: *successes of trials → a share with its interval; leases per tenth → a trend*. Pure.
+"""What numbers say for certain: *shares, values of two sides, leases per tenth → interval, shift, trend*. Pure.
 
-Rules: the slope is Theil–Sen's (median over all pairs), which no single bad tenth can turn; it is a warning when the
-rate changed by more than the tolerance over the window *and* a Mann–Kendall test rejects "no trend" at 5 %.
+Rules
+- A shift is the Hodges-Lehmann estimate with its exact interval: of pairs by Wilcoxon's signed ranks, of two samples by
+  Mann and Whitney's sums.
+- A trend's slope is Theil–Sen's (median over all pairs), which no single bad tenth can turn; it is a warning when the
+  rate changed by more than a tenth over the window *and* a Mann–Kendall test rejects "no trend" at 5 %.
+
 Source: Wilson 1927, the score interval; Sen 1968; Kendall's exact table for n = 10: |S| ≥ 23 has probability 0.047.
 """
 
@@ -10,15 +14,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import sqrt
-from statistics import median
+from math import inf, pi, sqrt
+from statistics import NormalDist, median
 from typing import Annotated
+
+import numpy as np
 
 from bench.measure.section import Share, says
 
 NORMAL_95 = 1.959964
 TENTHS = 10
+DRIFT = 0.10  # of the rate over the window that is let pass
 _SIGNIFICANT = 23
+POWER = 0.95
+EFFICIENCY = 3 / pi
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +51,94 @@ def wilson(successes: int, trials: int) -> Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
-    """`change_ratio`: the rate's change from the first tenth to the last ÷ its median; `warning`: None when steady."""
+class Shift:
+    """How far logarithms lie apart; `low` and `high` are ±inf where there are too few values for the `confidence`."""
 
-    change_ratio: float
-    warning: str | None
+    shift: float
+    low: float
+    high: float
+    confidence: float
+    count: int
 
 
-def steady_state(counts: Sequence[float], tolerance: float = 0.10) -> Trend:
-    """The trend of ten counts of equally long, neighbouring windows. `tolerance`: the change that is let pass (> 0).
+def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
+    """Return the estimate from one difference per pair (at least one), with an interval of `confidence` (0…1)."""
+    values = np.asarray(differences, float)
+    first, second = np.triu_indices(len(values))
+    averages = np.sort((values[first] + values[second]) / 2)
+    depth = _depth(_signed_rank_shares(len(values)), confidence)
+    return _estimate(averages, depth, confidence, len(values))
 
-    Raises ValueError when there are not ten.
-    """
-    if len(counts) != TENTHS:
-        raise ValueError(f"a steady-state check needs {TENTHS} windows, not {len(counts)}")
+
+def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
+    """Return how far `second` lies above `first`, two independent samples of logarithms, at least one value each."""
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    differences = np.sort((b[None, :] - a[:, None]).ravel())
+    depth = _depth(_rank_sum_shares(len(a), len(b)), confidence)
+    return _estimate(differences, depth, confidence, min(len(a), len(b)))
+
+
+def spread(differences: Sequence[float]) -> float | None:
+    """Return the standard deviation of one pair's log ratio; None below three pairs."""
+    return float(np.std(np.asarray(differences, float), ddof=1)) if len(differences) > 2 else None
+
+
+def detectable(deviation: float, pairs: int, confidence: float) -> float:
+    """Return the shift of logarithms that `pairs` pairs with this standard deviation show with 95 % chance."""
+    normal = NormalDist()
+    return (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(POWER)) * deviation / sqrt(EFFICIENCY * pairs)
+
+
+def least_pairs(confidence: float) -> int:
+    """Return how many pairs an interval of this confidence takes: the least n with 2⁻ⁿ ≤ α/2."""
+    pairs = 1
+    while 0.5**pairs > (1 - confidence) / 2:
+        pairs += 1
+    return pairs
+
+
+def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shift:
+    low, high = (float(ordered[depth - 1]), float(ordered[-depth])) if depth else (-inf, inf)
+    return Shift(float(np.median(ordered)), low, high, confidence, count)
+
+
+def _depth(shares: Array, confidence: float) -> int:
+    """The largest k with P(T < k) ≤ α/2, where T takes the value i with the chance shares[i]."""
+    below = np.cumsum(shares)
+    return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
+
+
+def _signed_rank_shares(pairs: int) -> Array:
+    """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
+    counts = np.ones(1)
+    for rank in range(1, pairs + 1):
+        longer = np.zeros(len(counts) + rank)
+        longer[: len(counts)] += counts
+        longer[rank:] += counts
+        counts = longer / 2
+    return counts
+
+
+def _rank_sum_shares(first: int, second: int) -> Array:
+    """What share of the orders of two samples gives each Mann-Whitney sum."""
+    # the Gaussian binomial coefficient ∏ (1 − x^(second+i)) / (1 − x^i), i = 1…first, in whole numbers: it cancels
+    counts = [1] + [0] * (first * second)
+    for i in range(1, first + 1):
+        for place in range(len(counts) - 1, second + i - 1, -1):
+            counts[place] -= counts[place - second - i]
+        for place in range(i, len(counts)):
+            counts[place] += counts[place - i]
+    whole = sum(counts)
+    return np.array([count / whole for count in counts])
+
+
+def trend_warning(counts: Sequence[int]) -> str | None:
+    """Return what is wrong when the counts of TENTHS equally long windows in a row have a trend; None if steady."""
     pairs = list(combinations(range(TENTHS), 2))
     slope = median((counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs)
     score = sum((counts[later] > counts[earlier]) - (counts[later] < counts[earlier]) for earlier, later in pairs)
     middle = median(counts)
     change = slope * (TENTHS - 1) / middle if middle else 0.0
-    if abs(change) <= tolerance or abs(score) < _SIGNIFICANT:
-        return Trend(change, None)
-    return Trend(
-        change, f"not a steady state: the rate changed by {change:+.0%} over the measured window; lengthen --warmup"
-    )
+    if abs(change) <= DRIFT or abs(score) < _SIGNIFICANT:
+        return None
+    return f"not a steady state: the rate changed by {change:+.0%} over the measured window; lengthen --warmup"

@@ -21,7 +21,7 @@ from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
 from bench.measure.run_result import InfoDelta, InstanceReport, RunResult, SafetyReport, fields_of
-from bench.measure.statistics import steady_state
+from bench.measure.statistics import trend_warning
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
@@ -100,7 +100,7 @@ def _judge(evidence: RunEvidence, reports: Sequence[workers.WorkerNote]) -> tupl
         used.update(np.unique(history.records["resource"]).tolist())
     safety = msgspec.structs.replace(oracle.report(torn, missing), holders=holders.section())
     sections = total.sections(reports, evidence.server_cpu_s, safety)
-    drift = steady_state(total.leases_per_tenth).warning
+    drift = trend_warning(total.leases_per_tenth)
     return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), used
 
 

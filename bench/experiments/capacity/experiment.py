@@ -14,13 +14,13 @@ busy machine). Nothing is computed here but what is asked of judge.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, law_of, point_of
 from bench.experiments.capacity.probe import callers_for, judge_probe, times_of
-from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop
+from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
 from bench.experiments.capacity.search import CONFIRMATIONS, WITHIN, Search
 from bench.experiments.capacity.usl import Law
 from bench.measure.result import write_result
@@ -121,7 +121,7 @@ class _Seeker:
         """Measure every point, as far as it gets. Raises BenchError and KeyboardInterrupt before the first probe."""
         found: list[CapacityPoint] = []
         for number, point in enumerate(self._plan.points, 1):
-            several = f"point {number} of {len(self._plan.points)}, {_variables(point.variables)}"
+            several = f"point {number} of {len(self._plan.points)}, {point_name(point.variables)}"
             self._prefix = f"{several}: " if point.variables else ""
             findings = Findings()
             try:
@@ -265,7 +265,3 @@ def _round_number(rate: float) -> float:
     """The largest of 1, 2, 5 times a power of ten that is not above `rate` (≥ 1)."""
     power = 10.0 ** (len(str(int(rate))) - 1)
     return max(step * power for step in (1, 2, 5) if step * power <= rate)
-
-
-def _variables(variables: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in variables.items())

@@ -6,11 +6,11 @@ from the corners of their intervals, which is wider than 95 %.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from bench.experiments.capacity.result import Capacity, CapacityPoint, CapacityResult, Probe
+from bench.experiments.capacity.result import CapacityPoint, CapacityResult, Probe, point_name
 from bench.experiments.capacity.search import Seen
 from bench.experiments.capacity.usl import Floats, Law, throughput
 from bench.experiments.capacity.words import answer, rate_text
@@ -39,7 +39,8 @@ def _search(point: CapacityPoint, result: CapacityResult, number: int) -> Figure
     limits = [entry.limit for probe in probes for entry in probe.slo if entry.expression.startswith("acquire.")]
     seconds = [_latency(probe) or 0 for probe in probes]
     x, y = logarithmic([p.rate_per_s for p in probes], *X_RANGE), logarithmic([*seconds, *limits], *Y_RANGE)
-    marks: list[Mark] = list(_bracket(point.capacity, x.high))
+    low, high = point.capacity.low, point.capacity.high
+    marks: list[Mark] = [] if low is None else [Band(low, high or x.high, "capacity", "found")]
     marks += [Line([x.low, x.high], [limit, limit], "c2") for limit in sorted(set(limits))]
     marks += [
         Spot(probe.rate_per_s, at, _STYLES.get(probe.seen, "c5"), hollow=probe.seen is not Seen.HELD)
@@ -47,9 +48,9 @@ def _search(point: CapacityPoint, result: CapacityResult, number: int) -> Figure
     ]
     if point.knee:
         marks.append(Spot(point.knee.rate_per_s, y.low, "c4", "knee"))
-    title, about = (
-        _sentence(point, result),
-        "Acquire p99 of each probe by the rate offered, both log scale; p90 or slowest where p99 has too few samples",
+    title = _sentence(point, result)
+    about = (
+        "Acquire p99 of each probe by the rate offered, both log scale; p90 or slowest where p99 has too few samples"
     )
     axes = Axes(x, y, "acquires offered per second (log scale)", "latency (log scale)", number_tick, duration_tick)
     columns = (
@@ -67,11 +68,6 @@ def _search(point: CapacityPoint, result: CapacityResult, number: int) -> Figure
 
 def _latency(probe: Probe) -> float | None:
     return probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max
-
-
-def _bracket(capacity: Capacity, most: float) -> Iterator[Band]:
-    if capacity.low is not None:
-        yield Band(capacity.low, capacity.high or most, "capacity", "found")
 
 
 def _sentence(point: CapacityPoint, result: CapacityResult) -> str:
@@ -94,7 +90,9 @@ def _callers(point: CapacityPoint, number: int) -> Figure | None:
     found = f"{count(most)} leases/s at most, with {users[rates.index(most)]} callers"
     title = f"{found}; {point.no_law or 'no law was fitted'}"
     if law and curves:
-        marks = [*_band(grid.tolist(), curves), Line(grid.tolist(), curves[1], "c4"), *marks]
+        low, fitted, high = curves
+        band = Area([*grid.tolist(), grid[-1] * 1.001], low, high, "band")
+        marks = [band, Line(grid.tolist(), fitted, "c4"), *marks]
         keys += [Key("c4", "scalability law"), Key("band", "the corners of its 95 % intervals", area=True)]
         peak = law.peak_callers
         around = f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f})"
@@ -119,16 +117,11 @@ def _law_curves(law: Law, grid: Floats) -> tuple[list[float], list[float], list[
     return low, fitted, high
 
 
-def _band(grid: Sequence[float], curves: tuple[list[float], list[float], list[float]]) -> Iterator[Mark]:
-    low, _, high = curves
-    yield Area([*grid, grid[-1] * 1.001], low, high, "band")
-
-
 def _sweep(points: Sequence[CapacityPoint]) -> Figure:
     bars = []
     for point in points:
         low, high = point.capacity.low, point.capacity.high
-        bars.append(Bar(_variables(point), low, low, high, f"{count(low)}/s" if low else "none", "c1"))
+        bars.append(Bar(point_name(point.variables), low, low, high, f"{count(low)}/s" if low else "none", "c1"))
     best = max((bar for bar in bars if bar.value), key=lambda bar: bar.value or 0, default=None)
     title = "No rate kept the SLO anywhere" if best is None else f"Most with {best.name}: {best.text}"
     about = "Largest rate that kept the SLO, with its bracket"
@@ -137,7 +130,3 @@ def _sweep(points: Sequence[CapacityPoint]) -> Figure:
     x = linear([bar.high or bar.low or 1 for bar in bars], *RANGE, most=4)
     picture = forest(bars, x, number_tick, "leases per second", name=title, about=about)
     return Figure("sweep", title, about, picture, data)
-
-
-def _variables(point: CapacityPoint) -> str:
-    return ", ".join(f"{name}={value}" for name, value in point.variables.items())

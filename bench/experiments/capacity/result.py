@@ -5,6 +5,7 @@ Rules: those of `bench.measure.section`; a rate is one of operations. The whole 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from bench.experiments.capacity.search import Bracket, Seen, Step
@@ -180,6 +181,11 @@ class CapacityResult(Document, frozen=True, kw_only=True):
 
 
 RESULT = CapacityResult
+
+
+def point_name(variables: Mapping[str, str]) -> str:
+    """Return what a sweep calls a point: `instances=3 fsync=always`."""
+    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def is_busy(cpu_ratio: float | None) -> bool:

@@ -17,6 +17,7 @@ from bench.experiments.capacity.result import (
     Probe,
     ProbedInstance,
     Use,
+    point_name,
 )
 from bench.experiments.capacity.search import Seen
 from bench.experiments.capacity.usl import Estimate
@@ -226,6 +227,6 @@ def _sweep_row(point: CapacityPoint) -> tuple[str, ...]:
 
 def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
     for point in result.points:
-        yield " ".join(f"{name}={value}" for name, value in point.variables.items()), answer(point, result)
+        yield point_name(point.variables), answer(point, result)
         if point.headroom:
             yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, expm1, inf, isinf, log, pi, sqrt
-from statistics import NormalDist, median
+from math import ceil, exp, expm1, inf, isinf, log
+from statistics import median
 from typing import Literal, TypeGuard
 
-import numpy as np
 from msgspec.structs import asdict, replace
 
 from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind
@@ -34,6 +33,7 @@ from bench.gates.metric import Metric, finite
 from bench.gates.threshold import value_of
 from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
+from bench.measure.statistics import Shift, detectable, least_pairs, paired_shift, spread, unpaired_shift
 from bench.measure.verdict import (
     COMPARED,
     FAIL,
@@ -48,93 +48,6 @@ from bench.measure.verdict import (
 
 Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
 GOOD = {"gate": PASS, "compare": COMPARED}
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-POWER = 0.95
-EFFICIENCY = 3 / pi
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """How far logarithms lie apart; `low` and `high` are ±inf where there are too few values for the `confidence`."""
-
-    shift: float
-    low: float
-    high: float
-    confidence: float
-    count: int
-
-
-def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
-    """Return the estimate from one difference per pair (at least one), with an interval of `confidence` (0…1)."""
-    values = np.asarray(differences, float)
-    first, second = np.triu_indices(len(values))
-    averages = np.sort((values[first] + values[second]) / 2)
-    depth = _depth(_signed_rank_shares(len(values)), confidence)
-    return _estimate(averages, depth, confidence, len(values))
-
-
-def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
-    """Return how far `second` lies above `first`, two independent samples of logarithms, at least one value each."""
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    differences = np.sort((b[None, :] - a[:, None]).ravel())
-    depth = _depth(_rank_sum_shares(len(a), len(b)), confidence)
-    return _estimate(differences, depth, confidence, min(len(a), len(b)))
-
-
-def spread(differences: Sequence[float]) -> float | None:
-    """Return the standard deviation of one pair's log ratio; None below three pairs."""
-    return float(np.std(np.asarray(differences, float), ddof=1)) if len(differences) > 2 else None
-
-
-def detectable(deviation: float, pairs: int, confidence: float) -> float:
-    """Return the shift of logarithms that `pairs` pairs with this standard deviation show with 95 % chance."""
-    normal = NormalDist()
-    return (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(POWER)) * deviation / sqrt(EFFICIENCY * pairs)
-
-
-def least_pairs(confidence: float) -> int:
-    """Return how many pairs an interval of this confidence takes: the least n with 2⁻ⁿ ≤ α/2."""
-    pairs = 1
-    while 0.5**pairs > (1 - confidence) / 2:
-        pairs += 1
-    return pairs
-
-
-def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shift:
-    low, high = (float(ordered[depth - 1]), float(ordered[-depth])) if depth else (-inf, inf)
-    return Shift(float(np.median(ordered)), low, high, confidence, count)
-
-
-def _depth(shares: Array, confidence: float) -> int:
-    """The largest k with P(T < k) ≤ α/2, where T takes the value i with the chance shares[i]."""
-    below = np.cumsum(shares)
-    return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
-
-
-def _signed_rank_shares(pairs: int) -> Array:
-    """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
-    counts = np.ones(1)
-    for rank in range(1, pairs + 1):
-        longer = np.zeros(len(counts) + rank)
-        longer[: len(counts)] += counts
-        longer[rank:] += counts
-        counts = longer / 2
-    return counts
-
-
-def _rank_sum_shares(first: int, second: int) -> Array:
-    """What share of the orders of two samples gives each Mann-Whitney sum."""
-    # the Gaussian binomial coefficient ∏ (1 − x^(second+i)) / (1 − x^i), i = 1…first, in whole numbers: it cancels
-    counts = [1] + [0] * (first * second)
-    for i in range(1, first + 1):
-        for place in range(len(counts) - 1, second + i - 1, -1):
-            counts[place] -= counts[place - second - i]
-        for place in range(i, len(counts)):
-            counts[place] += counts[place - i]
-    whole = sum(counts)
-    return np.array([count / whole for count in counts])
-
-
 FALSE_ALARM = 0.01  # of a whole gate over identical code, at most
 COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01

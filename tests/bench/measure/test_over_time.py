@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.measure.facts import Facts, Window
-from bench.measure.fold import Fold, fold
+from bench.measure.fold import fold
 from bench.measure.over_time import MOST_SLICES, Slices
 from bench.measure.section import builtins_of
 
@@ -70,11 +70,3 @@ def test_margins_and_split_votes_stand_in_their_slice(records):
     assert over["margin"]["0"][4] == 1
     assert over["margin"]["2"][4] == 2
     assert over["split_votes"][4] == 3
-
-
-def test_parts_give_what_the_whole_gives(records):
-    operations = records(*({"start": 900 + place, "ended": 902 + place, "resource": place % 7} for place in range(900)))
-    parts = Fold(FACTS, WINDOW)
-    for resource in range(7):
-        parts.add(operations[operations["resource"] == resource])
-    assert parts.sections().values["over_time"] == fold(operations, WINDOW, FACTS).values["over_time"]

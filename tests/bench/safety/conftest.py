@@ -7,39 +7,19 @@ import numpy as np
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from tests.doubles.records import record_of
 
 HISTORIES = Path(__file__).parents[2] / "histories"
 MS = 1_000_000
 
 
-def record_of(operation: dict, sequence: int) -> tuple:
-    """One operation of a history file (times in ms, what is not said did not happen) as a record."""
-    begun, ended = operation["start"], operation.get("ended", operation.get("granted", operation["start"]))
-    times = {
-        "intended_ns": begun,
-        "start_ns": begun,
-        "attempt_ns": operation.get("attempt", begun),
-        "ended_ns": ended,
-        **{f"{name}_ns": operation.get(name, 0) for name in ("granted", "valid_until", "work_end")},
-        **{f"{name}_ns": operation.get(name, 0) for name in ("release_sent", "release_replied")},
-    }
-    silent = operation.get("silent", 0)
-    fields = {name: round(value * MS) for name, value in times.items()} | {
-        "resource": operation.get("resource", 0),
-        "caller": operation["caller"],
-        "outcome": OUTCOME_CODES[operation["outcome"]] | OUTCOME_CODES[operation.get("release", "none")] << 8,
-        "votes": (5 - silent) | silent << 24
-        if operation["outcome"] == "acquired"
-        else (5 - silent) << 8 | silent << 24,
-        "attempts": operation.get("attempts", 1),
-        "owner": sequence,
-        "sequence": sequence,
-    }
-    return tuple(fields[name] for name in RECORD_DTYPE.names)
-
-
 def history_of(operations: list[dict]) -> History:
-    rows = [record_of(operation, number + 1) for number, operation in enumerate(operations)]
+    """The history of operations as the files write them: times in ms, what is not said did not happen."""
+    rows = []
+    for number, one in enumerate(operations, 1):
+        said = {"ended": one.get("granted", one["start"]), "release": "none", **one}
+        silent, vote = said.pop("silent", 0), "granted" if one["outcome"] == "acquired" else "refused"
+        rows.append(record_of(number, votes={vote: 5 - silent, "silent": silent}, **said))
     return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
 
 

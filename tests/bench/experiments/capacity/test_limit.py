@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,7 @@ from bench.experiments.capacity import probe as bottleneck
 from bench.experiments.capacity.probe import hot_share, next_limit, uses_of
 from bench.scenario import load
 from bench.scenario.quantity import parse_skew
-from tests.bench.whole_run import run_of
-
-SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
+from tests.bench.whole_run import SAMPLE, run_of
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,9 @@ from bench.experiments.capacity.result import CapacityPoint
 from bench.experiments.capacity.search import Bracket, Seen, Step
 from bench.measure.histogram import Histogram
 from bench.scenario import Delay, Scenario, load
+from tests.bench.whole_run import SAMPLE
 from tests.bench.whole_run import run_of as whole
 
-SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 SLO = read_slo(["acquire.p99 < 10ms"])
 
 

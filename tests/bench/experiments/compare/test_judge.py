@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from bench.experiments.compare.judge import (
-    Shift,
     Sides,
     combine_thresholds,
     compare_verdict,
@@ -22,6 +21,7 @@ from bench.experiments.compare.judge import (
 )
 from bench.experiments.compare.result import Exact
 from bench.gates.metric import FOREVER_S, find_metric
+from bench.measure.statistics import Shift
 from tests.doubles.compared import compared_run as run
 from tests.doubles.compared import judged, limit
 

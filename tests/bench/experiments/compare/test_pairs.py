@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +23,8 @@ from bench.run.experiment import ExperimentOrder
 from bench.scenario import Fault, load
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need
-from tests.bench.whole_run import run_of
+from tests.bench.whole_run import SAMPLE, run_of
 
-SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 RATE = find_metric("rate")
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from bench.experiments.compare.command import CLOSED, PAIRS
-from bench.experiments.compare.judge import Sides, gate_confidence, judge_comparison, judge_gate, paired_shift
+from bench.experiments.compare.judge import Sides, gate_confidence, judge_comparison, judge_gate
 from bench.gates.metric import Metric, find_metric
+from bench.measure.statistics import paired_shift
 from tests.doubles.compared import compared_run
 
 HERE = Path(__file__).parent

@@ -13,9 +13,8 @@ from bench.errors import UsageError
 from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, rounds_of, shortened
 from bench.gates.metric import find_metric
 from bench.scenario import load
-from tests.bench.whole_run import run_of
+from tests.bench.whole_run import SAMPLE, run_of
 
-SAMPLE = json.loads((Path(__file__).parents[2] / "report" / "sample.json").read_text(encoding="utf-8"))
 Result = dict[str, Any]
 
 
@@ -113,17 +112,6 @@ def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
     for word, kind in words.items():
         assert read_named(str(tmp_path / word), tmp_path).kind == kind
     assert read_named(f"lib:{tmp_path}", tmp_path).kind == "library"
-
-
-def test_what_is_not_there_is_a_mistake_and_the_nearest_name_is_said(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
-    wrong = {"": "an empty name", "nowhere": "no such result or scenario.*git says", "git:nothing": "git says",
-             "lib:": "no such", "git:": "git says", "lib:/some/where": "no such folder",
-             f"{tmp_path}/mien.toml": "did you mean .*mine.toml",
-             f"lib:{tmp_path}/mine.tmol": "did you mean .*mine.toml"}  # fmt: skip
-    for text, said in wrong.items():
-        with pytest.raises(UsageError, match=said):
-            read_named(text, tmp_path)
 
 
 def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ from bench.measure.section import builtins_of, schema_of
 from bench.report.junit import junit_xml
 from bench.report.sheet import print_sheet, sheet_markdown
 from bench.run.experiment import ExperimentOrder
-from tests.bench.whole_run import run_of
+from tests.bench.whole_run import SAMPLE, run_of
 
 HERE = Path(__file__).parents[2] / "report"
-SAMPLE = json.loads((HERE / "sample.json").read_text(encoding="utf-8"))
 COSTS = ExactCosts(10, 1295, 45, 2, 0, 5)
 METRICS = tuple(map(find_metric, ("rate", "acquire.p50")))
 Result = dict[str, Any]

@@ -1,14 +1,15 @@
-"""The statistics of pairs: equal to the textbook's, and honest about what few pairs can say."""
+"""Statistics: equal to the textbook's, and honest about what few numbers can say."""
 
 from __future__ import annotations
 
+import random
 from itertools import combinations, product
 from math import comb, inf
 
 import numpy as np
 import pytest
 
-from bench.experiments.compare.judge import (
+from bench.measure.statistics import (
     _depth,
     _rank_sum_shares,
     _signed_rank_shares,
@@ -16,6 +17,7 @@ from bench.experiments.compare.judge import (
     least_pairs,
     paired_shift,
     spread,
+    trend_warning,
     unpaired_shift,
 )
 
@@ -106,3 +108,27 @@ def test_pairs_with_the_trials_noise_show_what_the_trial_saw() -> None:
 def test_a_spread_needs_three() -> None:
     assert spread([0.1, 0.2]) is None
     assert spread([0.0, 0.1, 0.2]) == pytest.approx(0.1)
+
+
+# ---------------------------------------------------------------- trends
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[500] * 10, [0] * 10, [1_000] * 9 + [100], [1_000 + tenth for tenth in range(10)]],
+    ids=["constant", "nothing", "one bad tenth", "a change of 1 %"],
+)
+def test_what_is_no_trend_is_steady(counts: list[int]) -> None:
+    assert trend_warning(counts) is None
+
+
+@pytest.mark.parametrize("step, text", [(-20, "-22%"), (20, "+18%")])
+def test_a_rate_that_falls_or_rises_is_named_with_its_size(step: int, text: str) -> None:
+    said = str(trend_warning([900 + step * tenth for tenth in range(10)]))
+    assert f"the rate changed by {text} over the measured window" in said
+
+
+def test_noise_without_trend_warns_in_at_most_one_of_twenty() -> None:
+    dice = random.Random(3)
+    warned = sum(trend_warning([round(dice.gauss(1_000, 150)) for _ in range(10)]) is not None for _ in range(1_000))
+    assert warned <= 60
