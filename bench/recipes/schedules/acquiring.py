@@ -1,4 +1,4 @@
-"""Races for a lock that is free or becomes free: *clients at one pause point, or a crowd → who gets it, when*.
+"""Races for a lock: *clients at one pause point, a crowd, links that fail, a replica promoted → who gets it, when*.
 
 Source: the columns "shown by" and "figure" of the table in the README of the folder above; R. Jain, "A quantitative
 measure of fairness", 1984.
@@ -11,30 +11,41 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
-from bench.recipes.schedules.pace import Pace
-from bench.recipes.schedules.stage import LONG_MS, SHORT_MS, Client, Shown, Stage, violated
+from bench.recipes.replica_failover import ReplicaFailover, promote, replicate
+from bench.recipes.schedules.pace import Pace, sleep_until, wait_for
+from bench.recipes.schedules.stage import (
+    LONG_MS,
+    SHORT_MS,
+    TIMESTAMPS,
+    Client,
+    Shown,
+    Stage,
+    at_once,
+    schedule,
+    violated,
+)
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 AHEAD_MS = 7  # how far the second of two takeovers writes another end than the first
 
 
+@schedule("two winners of a free lock", ("get-set",), ("setnx", "set-nx-lua", "timestamp-getset", "redlock"))
 def both_read_first(stage: Stage) -> Shown:
     """Two clients have read the free lock before either writes: five rounds."""
     rounds = 5
     for _ in range(rounds):
-        pair = [stage.client("after-get") for _ in range(2)]
-        for client in pair:
-            client.begin_acquire()
-        for client in pair:
-            client.finish()
-        for client in pair:
-            if isinstance(client.operations[-1].result, Lease):
-                client.release()
+        for client in at_once([stage.client("after-get") for _ in range(2)]):
+            client.release()
     report = stage.report()
     return violated(stage, violations_per_1000_acquires=1000 * report.service_faults / (2 * rounds))
 
 
+@schedule(
+    "two winners at a takeover, or the winner's end overwritten by the loser",
+    TIMESTAMPS,
+    ("set-nx-lua", "set-nx-fixed"),
+)
 def takeover_together(stage: Stage) -> Shown:
     """A dead holder's lock has ended; two clients have seen that before either takes it over.
 
@@ -44,12 +55,7 @@ def takeover_together(stage: Stage) -> Shown:
     dead = stage.client()
     dead.acquire(SHORT_MS)
     stage.until_ended(dead.lease)
-    pair = [stage.client("after-get"), stage.client("after-get", skew_ms=AHEAD_MS)]
-    for client in pair:
-        client.begin_acquire()
-    for client in pair:
-        client.finish()
-    winners = [client for client in pair if isinstance(client.operations[-1].result, Lease)]
+    winners = at_once([stage.client("after-get"), stage.client("after-get", skew_ms=AHEAD_MS)])
     held = stage.holds()
     overwritten = int(bool(winners) and held != winners[0].lease.owner_token)
     moved_ms = int(held or 0) - int(winners[0].lease.owner_token) if overwritten else 0
@@ -63,6 +69,7 @@ def takeover_together(stage: Stage) -> Shown:
     return Shown(len(winners) != 1 or overwritten > 0, figures, report)
 
 
+@schedule("a clock that is ahead steals a lock that is held", TIMESTAMPS, ("set-nx-lua", "redlock"))
 def skewed_clock(stage: Stage) -> Shown:
     """A lock is held; clients whose clocks are ahead by nothing, half a TTL and twice a TTL ask for it."""
     holder = stage.client()
@@ -74,6 +81,7 @@ def skewed_clock(stage: Stage) -> Shown:
     return violated(stage, **steals)
 
 
+@schedule("a split vote: nobody wins", ("redlock-sequential",))
 def interleaved_votes(stage: Stage) -> Shown:
     """Three clients, three instances, one after the other: each gets one vote before any asks on: nobody wins."""
     trio = [stage.client("after-vote") for _ in range(3)]
@@ -83,7 +91,7 @@ def interleaved_votes(stage: Stage) -> Shown:
             client.gate.let_one_pass()
     for client in trio:
         client.finish()
-    winners = sum(isinstance(client.operations[-1].result, Lease) for client in trio)
+    winners = sum(client.is_granted for client in trio)
     return Shown(winners == 0, {"contenders": len(trio), "winners": winners}, stage.report())
 
 
@@ -94,6 +102,7 @@ CONTEST_S = 0.6
 IDLE_MS = 50  # a lock that stands free for longer, with a crowd waiting, is starving them
 
 
+@schedule("the lock stands free although everybody waits for it", ("backoff",), ("set-nx-lua",))
 def same_time_start(stage: Stage) -> Shown:
     """Six are refused together; the lock is given back: how long does it stand free? Then all contend for a while.
 
@@ -119,12 +128,12 @@ def _stands_free_ms(stage: Stage, holder: Client, crowd: Sequence[Client]) -> fl
     before = stage.sets()
     for client in crowd:
         client.start(partial(_once, client, PATIENCE_MS))
-    stage.until(lambda: stage.sets() >= before + CROWD)
+    wait_for(lambda: stage.sets() >= before + CROWD)
     holder.release()
     freed_ns = holder.operations[-1].sent_ns
     for client in crowd:
         client.finish()
-    grants_ns = [result.granted_ns for client in crowd if isinstance(result := client.operations[-1].result, Lease)]
+    grants_ns = [client.lease.granted_ns for client in crowd if client.is_granted]
     return (min(grants_ns, default=freed_ns + PATIENCE_MS * NS_PER_MS) - freed_ns) / NS_PER_MS
 
 
@@ -151,3 +160,82 @@ def _contest(crowd: Sequence[Client]) -> tuple[list[float], list[int]]:
 def _once(client: Client, wait_ms: int) -> None:
     if client.acquire(LONG_MS, wait_ms):
         client.release()
+
+
+# -- between instances ------------------------------------------------------------------------------------------------
+
+LINK_FAULTS = 3
+PROMOTION_TTL_MS = 500
+LEFT_OVER_TTL_MS = 600  # of which a busy machine may use up some, before the second client asks
+
+
+@schedule(
+    "two instances grant the same lock, one of them to a client that cannot reach the other",
+    ("multi-write",),
+    ("multi-write-unique-index", "redlock", "redlock-sequential"),
+)
+def slow_copy(stage: Stage) -> Shown:
+    """C1 is granted on the first instance and its copies are slow; C2's link to the first instance is reset."""
+    for _ in range(LINK_FAULTS):
+        first, second = stage.client("before-copy"), stage.client(urls=stage.cut_off_from_first())
+        first.begin_acquire()
+        second.acquire()
+        first.finish()
+        for client in (first, second):
+            if client.is_granted:
+                client.release()
+        stage.unlink()
+    report = stage.report()
+    caught = sum(client.recipe.figures.get("caught_double_grants", 0) for client in stage.clients)
+    per_fault = 1000 * report.service_faults / LINK_FAULTS
+    return violated(stage, double_grants_per_1000_link_faults=per_fault, caught_double_grants=caught)
+
+
+@schedule("keys left on a minority block the next holder", ("majority-release",), ("redlock", "redlock-sequential"))
+def left_over_minority(stage: Stage) -> Shown:
+    """A lock is given back; the next client, which cannot reach the first instance, tries until it gets it."""
+    first, second = stage.client(), stage.client(urls=stage.cut_off_from_first())
+    with Pace() as pace:
+        first.acquire(LEFT_OVER_TTL_MS)
+        first.release()
+        left_over = sum(ttl_ms > 0 for ttl_ms in stage.ttls_ms())
+        asked_ns = monotonic_ns()
+        granted = second.acquire(LEFT_OVER_TTL_MS, 3 * LEFT_OVER_TTL_MS)
+    assert isinstance(granted, Lease), granted
+    blocked_ms = (granted.granted_ns - asked_ns) / NS_PER_MS
+    figures = {"left_over_keys": left_over, "blocked_ms": blocked_ms, "blocked_per_ttl": blocked_ms / LEFT_OVER_TTL_MS}
+    blocked = left_over > 0 and blocked_ms > LEFT_OVER_TTL_MS / 2
+    return Shown(blocked, figures, stage.report(), pace.kept(LEFT_OVER_TTL_MS / 4))
+
+
+@schedule(
+    "a lock that was acknowledged is granted again by a promoted replica",
+    ("replica-failover",),
+    ("replica-delayed-promotion",),
+    instances=2,
+    harms=True,
+)
+def promotion(stage: Stage) -> Shown:
+    """The link to the replica is frozen, a lock is granted, the master dies, the replica is promoted, another asks.
+
+    The link is frozen by stopping the replica and closing its connection on the master: what is written then goes to
+    nobody, and WAIT says so.
+    """
+    replicate(stage.urls)
+    ttl_ms = PROMOTION_TTL_MS if stage.about.safe else LONG_MS
+    first = stage.client(max_ttl_ms=ttl_ms)
+    assert isinstance(first.recipe, ReplicaFailover)
+    stage.fleet.stop(1)
+    stage.command(0, "CLIENT", "KILL", "TYPE", "replica")
+    first.acquire(ttl_ms)
+    confirmed = stage.command(0, "WAIT", "1", "1")
+    stage.fleet.kill(0)
+    died_ns = monotonic_ns()
+    stage.fleet.cont(1)
+    sleep_until(died_ns + first.recipe.promotion_delay_ms * NS_PER_MS)
+    promote(stage.urls[1])
+    lost = int(stage.holds(1) is None)
+    second = stage.client(max_ttl_ms=ttl_ms)
+    granted = second.acquire(ttl_ms)
+    unavailable_s = (granted.granted_ns - died_ns) / 1e9 if isinstance(granted, Lease) else None
+    return violated(stage, replicas_that_confirmed=confirmed, lost_locks=lost, unavailable_s=unavailable_s)

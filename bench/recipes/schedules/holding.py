@@ -9,7 +9,19 @@ from contextlib import suppress
 
 from bench.recipes.fencing import FencedLease, Protected
 from bench.recipes.plain import PlainRecipe
-from bench.recipes.schedules.stage import RESOURCE, SHORT_MS, SLACK_MS, Client, Shown, Stage, violated
+from bench.recipes.schedules.pace import sleep_until, wait_for
+from bench.recipes.schedules.stage import (
+    QUORUMS,
+    RESOURCE,
+    SHORT_MS,
+    SLACK_MS,
+    TIMESTAMPS,
+    Client,
+    Shown,
+    Stage,
+    schedule,
+    violated,
+)
 from bench.recipes.schedules.victim import Victim
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -20,6 +32,11 @@ KILLS = 2
 PATIENCE_MS = 10_000  # a key that will end is waited for, however busy the machine is
 
 
+@schedule(
+    "a holder that outlived its TTL deletes its successor's lock",
+    ("set-nx-fixed", "setnx-expire", "company-2013"),
+    ("set-nx-lua", "set-nx-get-del", "timestamp-getset", "multi-write", "backoff", *QUORUMS),
+)
 def overslept_holder(stage: Stage) -> Shown:
     """A holder outlives its TTL, another is granted, the first gives back: and so on, as far as it goes."""
     first, second = stage.client(), stage.client()
@@ -37,6 +54,11 @@ def overslept_holder(stage: Stage) -> Shown:
     return violated(stage, chain=chain, foreign_deletes=report.foreign_deletes, overstays=report.client_overstays)
 
 
+@schedule(
+    "a release that stalls after its check deletes its successor's lock",
+    ("set-nx-get-del", "set-nx-fixed", "setnx-expire", *TIMESTAMPS),
+    ("set-nx-lua", "backoff", *QUORUMS),
+)
 def gap_in_release(stage: Stage) -> Shown:
     """A release stalls at its last pause point until the key has expired and another is granted; then a third asks."""
     gap = next(point for point in GAPS if point in stage.about.all_points)
@@ -50,6 +72,9 @@ def gap_in_release(stage: Stage) -> Shown:
     return violated(stage)
 
 
+@schedule(
+    "a dead holder holds for ever", ("setnx", "get-set"), ("set-nx-lua", "timestamp-getset", "watchdog", "redlock")
+)
 def killed_holder(stage: Stage) -> Shown:
     """A holder's process is killed: can anybody lock again, and after how long?"""
     with Victim(stage.recipe.name, stage.urls, stage.settings, SHORT_MS, "after-grant") as victim:
@@ -61,6 +86,7 @@ def killed_holder(stage: Stage) -> Shown:
     return Shown(recovery_ms is None, {"keys_without_end": stuck, "recovery_ms": recovery_ms}, stage.report())
 
 
+@schedule("a key without end, left by a client that died while acquiring", ("setnx-expire",), ("set-nx-lua",))
 def killed_between(stage: Stage) -> Shown:
     """A client's process is killed between its SETNX and its EXPIRE, or once it is granted if it has no such gap."""
     point = "after-setnx" if "after-setnx" in stage.about.points else "after-grant"
@@ -73,6 +99,7 @@ def killed_between(stage: Stage) -> Shown:
     return Shown(orphans > 0, {"orphan_keys_per_kill": orphans / KILLS}, stage.report())
 
 
+@schedule("an exception in the body leaks the lock", ("backoff",), ("set-nx-lua",))
 def raise_in_body(stage: Stage) -> Shown:
     """The work under the lock raises."""
     recipe = stage.client().recipe
@@ -90,18 +117,19 @@ def raise_in_body(stage: Stage) -> Shown:
     return Shown(leaks > 0, {"leaked_locks": leaks}, stage.report(), {"the body ran": bool(bodies)})
 
 
+@schedule("a late renewal keeps a stranger's lock", ("watchdog-naive",), ("watchdog",))
 def paused_watchdog(stage: Stage) -> Shown:
     """A client is paused, watchdog and all, until its lock is another's; then its renewal goes out."""
     first, second = stage.client("before-renew"), stage.client()
     first.acquire(SHORT_MS)
-    first.gate.until_standing("before-renew")
+    first.gate.is_reached()
     stage.until_ended(first.lease)
     ended_ns = first.lease.valid_until_ns
     second.acquire()
     before_ms = stage.ttls_ms()[0]
     first.gate.open()
     figures = first.recipe.figures
-    stage.until(lambda: figures.get("lost_leases", 0) > 0 or first.lease.valid_until_ns != ended_ns)
+    wait_for(lambda: figures.get("lost_leases", 0) > 0 or first.lease.valid_until_ns != ended_ns)
     foreign = int(stage.ttls_ms()[0] not in range(before_ms - SHORT_MS, before_ms + 1))
     return violated(
         stage,
@@ -114,6 +142,7 @@ def paused_watchdog(stage: Stage) -> Shown:
 WRITES = 20
 
 
+@schedule("what is protected takes the write of a client whose lease is over", (), ("set-nx-lua", "redlock"))
 def stale_write(stage: Stage) -> Shown:
     """A holder is paused until another has the lock and has written; then it writes, 20 times.
 
@@ -128,7 +157,7 @@ def stale_write(stage: Stage) -> Shown:
         stage.unlink()
         late = stage.client("after-grant", fencing=True)
         late.begin_acquire(SHORT_MS)
-        stage.until_ns(monotonic_ns() + (SHORT_MS + SLACK_MS) * NS_PER_MS)
+        sleep_until(monotonic_ns() + (SHORT_MS + SLACK_MS) * NS_PER_MS)
         figures["rejected_marked_after_the_pause"] = _rejected(stage, late)
     return Shown(figures["rejected"] != 1, figures, stage.report())
 

@@ -1,20 +1,38 @@
-"""Whether this machine kept time: *a thread that sleeps and looks → how late it was woken, at worst*.
-
-Rules: what is judged by a time that others had to keep rests on this; without it a late answer is not known, not bad.
-"""
+"""Time in courses of events: *wait for a moment or a fact; whether the machine kept time*."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Self
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
+PATIENCE_S = 30.0
 _LOOK_S = 0.002
 
 
+def sleep_until(due_ns: int) -> None:
+    """Return at this monotonic time."""
+    time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
+
+
+def wait_for(reached: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Return when this is so: for what nobody tells. Raises TimeoutError."""
+    deadline_ns = monotonic_ns() + int(patience_s * NS_PER_S)
+    while not reached():
+        if monotonic_ns() > deadline_ns:
+            raise TimeoutError(f"what was waited for did not happen within {patience_s:g} s")
+        time.sleep(0.001)
+
+
 class Pace:
-    """Entered, it watches until it is left. `worst_ms`: the worst lateness of a sleep so far."""
+    """Whether this machine keeps time: entered, a thread sleeps and looks until it is left.
+
+    What is judged by a time that others had to keep rests on it: without it a late answer is not known, not bad.
+    `worst_ms`: the worst lateness of a sleep so far.
+    """
 
     def __init__(self) -> None:
         self.worst_ms = 0.0

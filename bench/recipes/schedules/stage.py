@@ -13,8 +13,6 @@ Source: bench.measure.record, bench.safety.judge.
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -31,42 +29,45 @@ from bench.measure.run_result import SafetyReport
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RecipeEntry
+from bench.recipes.schedules.pace import PATIENCE_S, sleep_until
 from bench.safety.judge import Circumstances, judge
 from bench.topology.fleet import Fleet
 from bench.topology.ports import HOST, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-
-PATIENCE_S = 30.0
+from lockcore.clock import NS_PER_MS, monotonic_ns
 
 
 class Gate:
-    """Stops whoever comes to one of the `closed` points."""
+    """Stops whoever comes to its `point`; "" = nobody."""
 
-    def __init__(self, *closed: str) -> None:
-        self._closed = set(closed)
-        self._standing: Counter[str] = Counter()
-        self._arrivals = self._passes = 0
+    def __init__(self, point: str = "") -> None:
+        self._point = point
+        self._standing = self._arrivals = self._passes = 0
         self._changed = threading.Condition()
 
     def __call__(self, point: str) -> None:
         """A caller comes to `point`; returns when it may go on. Raises TimeoutError."""
         with self._changed:
-            if point not in self._closed:
+            if point != self._point:
                 return
-            self._standing[point] += 1
+            self._standing += 1
             self._arrivals += 1
             self._changed.notify_all()
             try:
-                self._wait(lambda: point not in self._closed or self._passes > 0, f"nobody opened {point}")
-                self._passes -= point in self._closed
+                self._wait(lambda: self.is_open or self._passes > 0, f"nobody opened {point}")
+                self._passes -= not self.is_open
             finally:
-                self._standing[point] -= 1
+                self._standing -= 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stops nobody, or no longer."""
+        return not self._point
 
     def open(self) -> None:
         """Let everybody go, from now on."""
         with self._changed:
-            self._closed.clear()
+            self._point = ""
             self._changed.notify_all()
 
     def let_one_pass(self) -> None:
@@ -77,29 +78,16 @@ class Gate:
             self._changed.notify_all()
             self._wait(lambda: self._arrivals > arrivals, "nobody came again")
 
-    def until_standing(self, point: str) -> None:
-        """Return when somebody stands at `point`. Raises TimeoutError."""
+    def is_reached(self, before: Future[object] | None = None) -> bool:
+        """Return when somebody stands here (True), or when `before` has ended without it. Raises TimeoutError."""
+        ended = before.done if before else bool
+        if before:
+            before.add_done_callback(lambda _: self._look())
         with self._changed:
-            self._wait(lambda: bool(self._standing[point]), f"nobody came to {point}")
+            self._wait(lambda: self._standing > 0 or ended(), f"nobody came to {self._point}")
+            return self._standing > 0
 
-    def until_standing_or(self, done: Callable[[], bool]) -> bool:
-        """Return when somebody stands anywhere (True) or `done` (False); `tell` makes it look. Raises TimeoutError."""
-        with self._changed:
-            self._wait(lambda: self.is_used or done(), "neither a pause point nor the end was reached")
-            return self.is_used
-
-    @property
-    def stops_nobody(self) -> bool:
-        """Whether no point is closed, or no longer."""
-        return not self._closed
-
-    @property
-    def is_used(self) -> bool:
-        """Whether somebody stands here."""
-        return any(self._standing.values())
-
-    def tell(self) -> None:
-        """Something has changed that `until_standing_or` waits for."""
+    def _look(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -158,7 +146,7 @@ class Client:
     def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = 0) -> Lease | Denied:
         """Lock the stage's resource. An attempt that no gate stops and a busy machine answers late is made again."""
         for _ in range(ASKED_AT_MOST):
-            start_ns, is_free = monotonic_ns(), self.gate.stops_nobody
+            start_ns, is_free = monotonic_ns(), self.gate.is_open
             result = self.recipe.acquire(RESOURCE, ttl_ms, wait_ms)
             self.operations.append(Operation(start_ns, result, monotonic_ns()))
             unasked = isinstance(result, Denied) and result.outcome is Outcome.UNREACHABLE and result.tally.absent
@@ -182,6 +170,11 @@ class Client:
         assert isinstance(result, Lease), result
         return result
 
+    @property
+    def is_granted(self) -> bool:
+        """Whether the last acquire got a lease."""
+        return isinstance(self.operations[-1].result, Lease)
+
     def begin_acquire(self, ttl_ms: int = LONG_MS) -> bool:
         """Start an acquire; return when it stands at the gate (True) or has ended (False)."""
         return self._begin(lambda: self.acquire(ttl_ms))
@@ -192,8 +185,7 @@ class Client:
 
     def start(self, work: Callable[[], object]) -> None:
         """Start something in the client's own thread, for `finish` to wait for."""
-        begun = self._begun = self._thread.submit(work)
-        begun.add_done_callback(lambda _: self.gate.tell())
+        self._begun = self._thread.submit(work)
 
     def finish(self) -> None:
         """Open the gate and wait for what was begun."""
@@ -209,8 +201,7 @@ class Client:
 
     def _begin(self, work: Callable[[], object]) -> bool:
         self.start(work)
-        assert self._begun is not None
-        return self.gate.until_standing_or(self._begun.done)
+        return self.gate.is_reached(self._begun)
 
 
 def _came_late(result: Lease | Denied) -> bool:
@@ -243,9 +234,9 @@ class Stage:
             key_prefix=self.key_prefix, instance_timeout_ms=SHORT_MS / 4, retry=retry, folder=self.fleet.folder
         )
 
-    def client(self, *closed: str, urls: Sequence[str] | None = None, **settings: Any) -> Client:
-        """Connect one more, with its gate closed at those of the points that the recipe has."""
-        gate = Gate(*closed)
+    def client(self, closed: str = "", *, urls: Sequence[str] | None = None, **settings: Any) -> Client:
+        """Connect one more, with its gate `closed` at this point."""
+        gate = Gate(closed)
         told = replace(self.settings, gate=gate, **settings)
         client = Client(self.recipe.connect(urls or self.urls, told), gate)
         self.clients.append(client)
@@ -257,19 +248,7 @@ class Stage:
 
     def until_ended(self, lease: Lease) -> None:
         """Return when the TTL of `lease`, granted before now, has passed on every server and every clock."""
-        self.until_ns(lease.granted_ns + (lease.ttl_ms + SLACK_MS) * NS_PER_MS)
-
-    def until_ns(self, due_ns: int) -> None:
-        """Return at this time."""
-        time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
-
-    def until(self, reached: Callable[[], bool]) -> None:
-        """Return when this is so: for what nobody tells. Raises TimeoutError."""
-        deadline_ns = monotonic_ns() + int(PATIENCE_S * NS_PER_S)
-        while not reached():
-            if monotonic_ns() > deadline_ns:
-                raise TimeoutError(f"what the schedule waits for did not happen within {PATIENCE_S:g} s")
-            time.sleep(0.001)
+        sleep_until(lease.granted_ns + (lease.ttl_ms + SLACK_MS) * NS_PER_MS)
 
     def ttls_ms(self) -> list[int]:
         """PTTL of the resource's key on each server: −1 for a key without end, −2 for no key."""
@@ -286,8 +265,7 @@ class Stage:
 
     def sets(self) -> int:
         """How many SETs the first server has executed."""
-        statistics = self.command(0, "INFO", "commandstats")
-        return int(statistics.get("cmdstat_set", {"calls": 0})["calls"])
+        return sets_of(self._servers[0])
 
     def unlink(self) -> None:
         """Remove all keys of the stage. A server that a schedule has killed has none."""
@@ -356,13 +334,41 @@ class Schedule:
     name: str
     looks_for: str
     play: Callable[[Stage], Shown]
-    shown_by: tuple[str, ...]
-    absent_in: tuple[str, ...]
+    shown_by: Sequence[str]
+    absent_in: Sequence[str]
     instances: int = 3
     harms: bool = False
+
+
+TIMESTAMPS = ("timestamp-getset", "timestamp-set", "company-2013")
+QUORUMS = ("redlock", "redlock-sequential", "majority-release")
+
+
+def schedule(
+    looks_for: str, shown_by: Sequence[str], absent_in: Sequence[str] = (), *, instances: int = 3, harms: bool = False
+) -> Callable[[Callable[[Stage], Shown]], Schedule]:
+    """Make the function below a Schedule of its name, with the fields given."""
+    return lambda play: Schedule(
+        play.__name__.replace("_", "-"), looks_for, play, shown_by, absent_in, instances, harms
+    )
+
+
+def at_once(clients: Sequence[Client]) -> list[Client]:
+    """Have all acquire, none before every one stands at its gate or was refused; return those that were granted."""
+    for client in clients:
+        client.begin_acquire()
+    for client in clients:
+        client.finish()
+    return [client for client in clients if client.is_granted]
 
 
 def violated(stage: Stage, **figures: float | None) -> Shown:
     """The flaw is that exclusion is violated."""
     report = stage.report()
     return Shown(report.verdict == "VIOLATED", {"service_faults": report.service_faults, **figures}, report)
+
+
+def sets_of(server: Redis) -> int:
+    """How many SETs a server has executed."""
+    statistics: Any = server.info("commandstats")
+    return int(statistics.get("cmdstat_set", {"calls": 0})["calls"])

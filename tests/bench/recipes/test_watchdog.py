@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from redis import Redis
 
 from bench.recipes.protocol import RecipeSettings
+from bench.recipes.schedules.pace import wait_for
 from bench.recipes.schedules.stage import Gate
 from bench.recipes.watchdog import Watchdog, WatchdogNaive
 from bench.topology.fleet import Fleet
@@ -19,13 +18,6 @@ from lockcore.clock import monotonic_ns
 
 pytestmark = pytest.mark.integration
 TTL_MS = 150
-
-
-def until(seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not seen():
-        assert time.monotonic() < deadline, "it did not happen within 30 s"
-        time.sleep(0.001)
 
 
 def taken(recipe: Watchdog, resource: str = "r1") -> Lease:
@@ -41,7 +33,7 @@ def test_a_lock_is_renewed_beyond_its_ttl_and_its_lease_says_so(
     recipe = kind.connect(fleet.urls[:1], settings)
     leases = [taken(recipe, f"r{number}") for number in range(3)]
     first_ends_ns = [lease.valid_until_ns for lease in leases]
-    until(lambda: monotonic_ns() > max(first_ends_ns) + 50_000_000)
+    wait_for(lambda: monotonic_ns() > max(first_ends_ns) + 50_000_000)
     assert server.dbsize() == 3
     assert all(lease.valid_until_ns > monotonic_ns() for lease in leases)
     assert [recipe.release(lease) for lease in leases] == [Outcome.RELEASED] * 3
@@ -55,7 +47,7 @@ def test_after_the_release_nothing_is_renewed(fleet: Fleet, server: Redis, setti
     recipe.release(lease)
     before = recipe.instances[0].commands
     other = taken(recipe, "r2")
-    until(lambda: other.valid_until_ns > other.started_ns + TTL_MS * 1_000_000)  # its first renewal, after r1's was due
+    wait_for(lambda: other.valid_until_ns > other.started_ns + TTL_MS * 1_000_000)  # after r1's was due
     assert recipe.instances[0].commands == before + 2
     assert recipe.figures["lost_leases"] == 0
     recipe.close()
@@ -65,7 +57,7 @@ def test_a_lock_that_is_gone_is_noticed_and_left_alone(fleet: Fleet, server: Red
     recipe = Watchdog.connect(fleet.urls[:1], settings)
     lease = taken(recipe)
     server.set("test:r1", "somebody else's", px=5000)
-    until(lambda: recipe.figures["lost_leases"])
+    wait_for(lambda: recipe.figures["lost_leases"])
     assert server.get("test:r1") == b"somebody else's"
     assert server.pttl("test:r1") > 4000
     assert recipe.release(lease) is Outcome.GONE
@@ -78,12 +70,12 @@ def test_a_renewal_that_gets_no_answer_is_tried_again(fleet: Fleet, server: Redi
     lease = recipe.acquire("r1", 1200, 0)
     assert isinstance(lease, Lease)
     first_end_ns = lease.valid_until_ns
-    gate.until_standing("before-renew")
+    gate.is_reached()
     fleet.stop(0)
     gate.open()
-    until(lambda: recipe.instances[0].state == "down")
+    wait_for(lambda: recipe.instances[0].state == "down")
     fleet.cont(0)
-    until(lambda: lease.valid_until_ns > first_end_ns)
+    wait_for(lambda: lease.valid_until_ns > first_end_ns)
     assert recipe.release(lease) is Outcome.RELEASED
     recipe.close()
 

@@ -36,14 +36,14 @@ def walk(gate: Gate, *points: str) -> tuple[threading.Thread, list[str]]:
 def test_an_open_point_stops_nobody() -> None:
     gate = Gate("after-get")
     gate("before-release")
-    assert not gate.is_used
+    assert not gate.is_open
 
 
 def test_a_closed_point_holds_its_caller_until_it_is_opened() -> None:
     gate = Gate("after-get")
     thread, passed = walk(gate, "before-release", "after-get")
-    gate.until_standing("after-get")
-    assert (passed, gate.is_used) == (["before-release"], True)
+    assert gate.is_reached()
+    assert passed == ["before-release"]
     gate.open()
     thread.join(30)
     assert passed == ["before-release", "after-get"]
@@ -52,7 +52,7 @@ def test_a_closed_point_holds_its_caller_until_it_is_opened() -> None:
 def test_one_pass_is_one_point_further() -> None:
     gate = Gate("after-vote")
     thread, passed = walk(gate, "after-vote", "after-vote", "after-vote")
-    gate.until_standing("after-vote")
+    assert gate.is_reached()
     gate.let_one_pass()
     assert len(passed) == 1
     gate.let_one_pass()
@@ -62,29 +62,15 @@ def test_one_pass_is_one_point_further() -> None:
     assert len(passed) == 3
 
 
-def test_standing_and_being_done_are_told_apart() -> None:
-    gate, done = Gate("after-get"), threading.Event()
-    thread, _ = walk(gate, "after-get")
-    assert gate.until_standing_or(done.is_set) is True
-    gate.open()
-    thread.join(30)
-    other = Gate("after-get")
-    done.set()
-    assert other.until_standing_or(done.is_set) is False
-
-
 def test_whoever_waits_in_vain_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     gate = Gate("after-get")
     with pytest.raises(TimeoutError, match="nobody opened after-get"):
         gate("after-get")
-    assert not gate.is_used
     with pytest.raises(TimeoutError, match="nobody came to after-get"):
-        gate.until_standing("after-get")
+        gate.is_reached()
     with pytest.raises(TimeoutError, match="nobody came again"):
         gate.let_one_pass()
-    with pytest.raises(TimeoutError, match="neither a pause point nor the end"):
-        gate.until_standing_or(lambda: False)
 
 
 pytestmark = pytest.mark.integration
