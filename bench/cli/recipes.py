@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.errors import UsageError
-from bench.recipes.registry import WITHDRAWN, PluginEntry, RecipeEntry, all_recipes
+from bench.recipes.registry import WITHDRAWN, RecipeEntry, all_recipes
 
 
 def print_recipes(*, as_json: bool) -> int:
@@ -37,12 +37,12 @@ def _row(entry: RecipeEntry) -> tuple[str, str, str, str]:
         about = entry.about
     except UsageError as error:  # of another package, and broken
         return (entry.name, "–", "?", str(error))
-    origin = f" (from {entry.package})" if isinstance(entry, PluginEntry) else ""
+    origin = f" (from {entry.package})" if entry.package else ""
     return (entry.name, about.instances, "yes" if about.safe else "NO", about.flaw + origin)
 
 
 def _facts(entry: RecipeEntry) -> dict[str, Any]:
-    package = entry.package if isinstance(entry, PluginEntry) else None
+    package = entry.package or None
     try:
         about = entry.about
     except UsageError as error:

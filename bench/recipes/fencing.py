@@ -3,10 +3,10 @@
 A lock cannot stop a client that was paused past the end of its lease; what it writes to can.
 
 Rules
-- A `FencingRegister` keeps the largest fencing token it was shown and rejects smaller ones. The counter is incremented
-  in the same script as the SET, so a later grant has a larger token: every stale write is rejected once a later holder
-  has written, and none before (then it does no harm).
-- Redlock has no counter. An `OwnerRegister` is marked with the owner token of who works on it; a write is a
+- A register keeps the largest fencing token it was shown and rejects smaller ones. The counter is incremented in the
+  same script as the SET, so a later grant has a larger token: every stale write is rejected once a later holder has
+  written, and none before (then it does no harm).
+- Redlock has no counter. There the register is marked with the owner token of who works on it; a write is a
   compare-and-set on that mark. It rejects a stale write of a client that had marked it before its pause. It does not
   catch one that is paused before its mark: that client takes the register over from its successor.
 - Registers live on an instance of their own choosing, in one script per write: they have no race themselves. A run's
@@ -89,20 +89,9 @@ class FencedLease(Lease):
         return fenced
 
 
-class FencingRegister:
-    """Per resource something protected that takes no write with a smaller fencing token than one it has seen."""
-
-    def __init__(self, instance: PlainInstance, key: str) -> None:
-        self._instance, self._key = instance, key
-
-    def write(self, lease: FencedLease, value: str) -> bool:
-        """True when written, False when rejected as stale. Raises RedisError."""
-        written = self._instance.run(_WRITE_IF_NEWEST, (self._key,), lease.resource, lease.fencing_token, value)
-        return bool(written)
-
-
-class OwnerRegister:
-    """Per resource something protected that takes writes only from the owner token it is marked with."""
+class Register:
+    """Per resource something protected. Written with a fencing token it takes none that is smaller than one it has
+    seen; without, only from the owner token it is marked with."""
 
     def __init__(self, instance: PlainInstance, key: str) -> None:
         self._instance, self._key = instance, key
@@ -112,9 +101,11 @@ class OwnerRegister:
         self._instance.ask("HSET", self._key, f"{lease.resource} owner", lease.owner_token)
 
     def write(self, lease: Lease, value: str) -> bool:
-        """True when written, False when another has marked it since. Raises RedisError."""
-        written = self._instance.run(_WRITE_IF_MARKED, (self._key,), lease.resource, lease.owner_token, value)
-        return bool(written)
+        """True when written, False when rejected as stale or another has marked it since. Raises RedisError."""
+        script, proof = _WRITE_IF_MARKED, lease.owner_token
+        if isinstance(lease, FencedLease):
+            script, proof = _WRITE_IF_NEWEST, b"%d" % lease.fencing_token
+        return bool(self._instance.run(script, (self._key,), lease.resource, proof, value))
 
 
 class Protected:
@@ -124,8 +115,7 @@ class Protected:
         self.recipe = recipe
         self.take_reply_times_ns = recipe.take_reply_times_ns
         self._instance = PlainInstance(0, url, settings)
-        key = settings.key_prefix + REGISTERS
-        self._by_token, self._by_owner = FencingRegister(self._instance, key), OwnerRegister(self._instance, key)
+        self._register = Register(self._instance, settings.key_prefix + REGISTERS)
         self._counts: Counter[str] = Counter()
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
@@ -142,16 +132,13 @@ class Protected:
     def mark(self, lease: Lease) -> None:
         """Begin to work: by owner only the holder that marked last can write."""
         with suppress(RedisError):
-            self._by_owner.mark(lease)
+            self._register.mark(lease)
 
     def write(self, lease: Lease, value: str) -> bool | None:
         """True when written, False when rejected, None without an answer; counted."""
         lease_is = "stale" if monotonic_ns() > lease.valid_until_ns else "valid"
         try:
-            if isinstance(lease, FencedLease):
-                written = self._by_token.write(lease, value)
-            else:
-                written = self._by_owner.write(lease, value)
+            written = self._register.write(lease, value)
         except RedisError:
             self._counts["failed_writes"] += 1
             return None
@@ -162,10 +149,9 @@ class Protected:
         """The work's write, then as the recipe. A caller killed while it writes gives its lease back all the same."""
         try:
             self.write(lease, "work")
-        except BaseException:
-            self.recipe.release(lease)
-            raise
-        return self.recipe.release(lease)
+        finally:
+            outcome = self.recipe.release(lease)
+        return outcome
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:

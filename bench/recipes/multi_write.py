@@ -101,6 +101,12 @@ class MultiWrite(PlainRecipe):
         return copies
 
 
+_INSERT = """
+INSERT INTO lease VALUES (?, ?, ?) ON CONFLICT (resource)
+DO UPDATE SET token = excluded.token, valid_until_ns = excluded.valid_until_ns WHERE lease.valid_until_ns < ?
+"""
+
+
 class UniqueIndex:
     """Which lease a resource has, in a table whose index admits one."""
 
@@ -115,18 +121,9 @@ class UniqueIndex:
 
     def insert(self, lease: Lease) -> bool:
         """False when the index rejects the row: another lease of the resource is there, and not expired."""
-        with self._turn, self._database:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.execute(
-                "DELETE FROM lease WHERE resource = ? AND valid_until_ns < ?", (lease.resource, monotonic_ns())
-            )
-            try:
-                self._database.execute(
-                    "INSERT INTO lease VALUES (?, ?, ?)", (lease.resource, lease.owner_token, lease.valid_until_ns)
-                )
-            except sqlite3.IntegrityError:
-                return False
-        return True
+        with self._turn:
+            row = (lease.resource, lease.owner_token, lease.valid_until_ns, monotonic_ns())
+            return self._database.execute(_INSERT, row).rowcount == 1
 
     def delete(self, lease: Lease) -> None:
         """Remove the row of this lease, if it is still there."""

@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Protocol, Self
 
-from bench.errors import UsageError
 from bench.scenario import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
@@ -64,15 +63,6 @@ class About:
 
 
 Reach = Callable[[str], None]
-
-
-def require_points(recipe: str, points: Sequence[str], pauses: Sequence[Pause]) -> None:
-    """Raise UsageError for a pause at none of the `points` of `recipe`."""
-    for pause in pauses:
-        if pause.point not in points:
-            raise UsageError(
-                f"the recipe {recipe} has no pause point {pause.point!r}; its points are {', '.join(points)}"
-            )
 
 
 def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
@@ -125,18 +115,8 @@ class RecipeSettings:
     attempts: Path | None = None
 
 
-class Acquire(Protocol):
-    """The type of `Recipe.acquire`."""
-
-    def __call__(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Lock `resource` for `ttl_ms`, trying for up to `wait_ms`; a cancelled call leaves nothing held."""
-
-
-class Release(Protocol):
-    """The type of `Recipe.release`."""
-
-    def __call__(self, lease: Lease, /) -> Outcome:
-        """Give the lease back: RELEASED, GONE or UNREACHABLE."""
+Acquire = Callable[[str, int, int], Lease | Denied]
+Release = Callable[[Lease], Outcome]
 
 
 class Recipe(Protocol):
@@ -144,11 +124,11 @@ class Recipe(Protocol):
 
     @property
     def acquire(self) -> Acquire:
-        """The hot path's acquire."""
+        """Lock a resource for `ttl_ms`, trying for up to `wait_ms`; a cancelled call leaves nothing held."""
 
     @property
     def release(self) -> Release:
-        """The hot path's release."""
+        """Give a lease back: RELEASED, GONE or UNREACHABLE."""
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:

@@ -112,9 +112,8 @@ def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
     def release(lease: Lease, /) -> Outcome:
         try:
             reach("before-release")
-        except BaseException:
-            lock.try_release(lease)
-            raise
-        return lock.try_release(lease)
+        finally:
+            outcome = lock.try_release(lease)
+        return outcome
 
     return acquire, release

@@ -15,28 +15,45 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from bench.errors import UsageError
 from bench.recipes.fencing import Protected
-from bench.recipes.protocol import About, Recipe, RecipeClass, RecipeSettings, require_points
+from bench.recipes.protocol import About, Recipe, RecipeClass, RecipeSettings
 from bench.scenario import Pause
 from bench.scenario.quantity import nearest
+
+GROUP = "lockbench.recipes"
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_PARTS = ("connect", "acquire", "release", "instances", "take_reply_times_ns", "close")
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeEntry:
-    """A recipe that can be asked for; `module` stands in this folder."""
+    """A recipe that can be asked for. `place`: `module:Class`; `package`: whose it is, name and version, "" = ours."""
 
     name: str
-    module: str
-    class_name: str
+    place: str
+    package: str = ""
 
     @property
     def recipe(self) -> type[RecipeClass]:
-        """Its class."""
-        found: type[RecipeClass] = getattr(import_module(f"{__package__}.{self.module}"), self.class_name)
+        """Its class. Raises UsageError when that of another package cannot be loaded, or is no recipe."""
+        point = EntryPoint(self.name, self.place, GROUP)
+        try:
+            found: type[RecipeClass] = point.load()
+        except Exception as error:
+            if not self.package:
+                raise
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(f"the recipe {self.name} of {self.package} cannot be loaded ({said}); repair it") from None
+        missing = [part for part in _PARTS if not hasattr(found, part)]
+        if self.package and (missing or not isinstance(getattr(found, "about", None), About)):
+            lacks = ", ".join(missing or ["about"])
+            raise UsageError(
+                f"the recipe {self.name} of {self.package} lacks {lacks}; derive it from "
+                "bench.recipes.plain.PlainRecipe or see bench.recipes.protocol"
+            )
         return found
 
     @property
@@ -48,15 +65,16 @@ class RecipeEntry:
         """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it does not have."""
         about = self.about
         if not about.least <= instances <= (about.most or instances):
-            noun, given = (
-                "instance" if about.most == 1 else "instances",
-                "1 was" if instances == 1 else f"{instances} were",
-            )
+            noun = "instance" if about.most == 1 else "instances"
+            given = "1 was" if instances == 1 else f"{instances} were"
             raise UsageError(
                 f"the recipe {self.name} locks on {about.instances} {noun}, and {given} given; "
                 f"use --instances {about.usual}, or one --target for each"
             )
-        require_points(self.name, about.all_points, pauses)
+        for pause in pauses:
+            if pause.point not in about.all_points:
+                points = ", ".join(about.all_points)
+                raise UsageError(f"the recipe {self.name} has no pause point {pause.point!r}; its points are {points}")
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
         """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
@@ -65,71 +83,40 @@ class RecipeEntry:
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
 
 
-GROUP = "lockbench.recipes"
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
-_PARTS = ("connect", "acquire", "release", "instances", "take_reply_times_ns", "close")
-
-
-@dataclass(frozen=True, slots=True)
-class PluginEntry(RecipeEntry):
-    """A recipe of another package; `package` is its name and version."""
-
-    package: str = ""
-
-    @property
-    def recipe(self) -> type[RecipeClass]:
-        """Its class. Raises UsageError when it cannot be loaded, or is no recipe."""
-        point = EntryPoint(self.name, f"{self.module}:{self.class_name}", GROUP)
-        try:
-            found = point.load()
-        except Exception as error:  # noqa: BLE001 - other people's code: whatever it is, the user gets a sentence
-            said = f"{type(error).__name__}: {error}"
-            raise UsageError(f"the recipe {self.name} of {self.package} cannot be loaded ({said}); repair it") from None
-        missing = [part for part in _PARTS if not hasattr(found, part)]
-        if missing or not isinstance(getattr(found, "about", None), About):
-            lacks = ", ".join(missing or ["about"])
-            raise UsageError(
-                f"the recipe {self.name} of {self.package} lacks {lacks}; derive it from "
-                "bench.recipes.plain.PlainRecipe or see bench.recipes.protocol"
-            )
-        recipe: type[RecipeClass] = found
-        return recipe
-
-
-def plugin_recipes() -> dict[str, PluginEntry]:
+def plugin_recipes() -> dict[str, RecipeEntry]:
     """Every recipe that an installed package offers, by name, without importing any."""
     found = {}
     for point in entry_points(group=GROUP):
         name, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
         if _NAME.fullmatch(point.name) and point.attr:
-            found[point.name] = PluginEntry(point.name, point.module, point.attr, f"{name} {version}".strip())
+            found[point.name] = RecipeEntry(point.name, point.value, f"{name} {version}".strip())
     return dict(sorted(found.items()))
 
 
 RECIPES: dict[str, RecipeEntry] = {
-    entry.name: entry
-    for entry in (
-        RecipeEntry("redlock", "redlock", "RedlockRecipe"),
-        RecipeEntry("redlock-sequential", "redlock_sequential", "RedlockSequential"),
-        RecipeEntry("redlock-random-order", "redlock_sequential", "RedlockRandomOrder"),
-        RecipeEntry("set-nx-lua", "set_nx", "SetNxLuaRecipe"),
-        RecipeEntry("get-set", "setnx", "GetSet"),
-        RecipeEntry("setnx", "setnx", "Setnx"),
-        RecipeEntry("setnx-expire", "setnx", "SetnxExpire"),
-        RecipeEntry("timestamp-getset", "setnx", "TimestampGetset"),
-        RecipeEntry("timestamp-set", "setnx", "TimestampSet"),
-        RecipeEntry("company-2013", "setnx", "Company2013"),
-        RecipeEntry("multi-write", "multi_write", "MultiWrite"),
-        RecipeEntry("multi-write-unique-index", "multi_write", "MultiWriteUniqueIndex"),
-        RecipeEntry("set-nx-fixed", "set_nx", "SetNxFixed"),
-        RecipeEntry("set-nx-get-del", "set_nx", "SetNxGetDel"),
-        RecipeEntry("majority-release", "redlock_sequential", "MajorityRelease"),
-        RecipeEntry("watchdog", "watchdog", "Watchdog"),
-        RecipeEntry("watchdog-naive", "watchdog", "WatchdogNaive"),
-        RecipeEntry("backoff", "set_nx", "Backoff"),
-        RecipeEntry("replica-failover", "replica_failover", "ReplicaFailover"),
-        RecipeEntry("replica-delayed-promotion", "replica_failover", "ReplicaDelayedPromotion"),
-    )
+    name: RecipeEntry(name, f"{__package__}.{place}")
+    for name, place in {
+        "redlock": "redlock:RedlockRecipe",
+        "redlock-sequential": "redlock_sequential:RedlockSequential",
+        "redlock-random-order": "redlock_sequential:RedlockRandomOrder",
+        "set-nx-lua": "set_nx:SetNxLuaRecipe",
+        "get-set": "setnx:GetSet",
+        "setnx": "setnx:Setnx",
+        "setnx-expire": "setnx:SetnxExpire",
+        "timestamp-getset": "setnx:TimestampGetset",
+        "timestamp-set": "setnx:TimestampSet",
+        "company-2013": "setnx:Company2013",
+        "multi-write": "multi_write:MultiWrite",
+        "multi-write-unique-index": "multi_write:MultiWriteUniqueIndex",
+        "set-nx-fixed": "set_nx:SetNxFixed",
+        "set-nx-get-del": "set_nx:SetNxGetDel",
+        "majority-release": "redlock_sequential:MajorityRelease",
+        "watchdog": "watchdog:Watchdog",
+        "watchdog-naive": "watchdog:WatchdogNaive",
+        "backoff": "set_nx:Backoff",
+        "replica-failover": "replica_failover:ReplicaFailover",
+        "replica-delayed-promotion": "replica_failover:ReplicaDelayedPromotion",
+    }.items()
 }
 WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
-from itertools import count
+from math import inf
 
 from redis.exceptions import RedisError
 
@@ -45,9 +44,8 @@ class Watchdog(PlainRecipe):
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._changed = threading.Condition()
-        self._due: list[tuple[int, int, Lease]] = []
-        self._numbers = count()
-        self._watched: set[bytes] = set()
+        self._due: dict[bytes, tuple[int, Lease]] = {}  # by owner token: when to renew (ns)
+        self._awake_ns: float = inf  # until when the watchdog sleeps
         self._closed = False
         self._log = ExtensionLog(settings.attempts, settings.process) if settings.attempts is not None else None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -58,8 +56,7 @@ class Watchdog(PlainRecipe):
         lease = self.set_nx(resource, self.new_token(), ttl_ms)
         if isinstance(lease, Lease):
             with self._changed:
-                self._watched.add(lease.owner_token)
-                self._renew_at(lease, lease.started_ns)
+                self._renew_after(lease, lease.started_ns)
         return lease
 
     def extend(self, lease: Lease) -> bool:
@@ -70,7 +67,7 @@ class Watchdog(PlainRecipe):
     def give_back(self, lease: Lease) -> Outcome:
         """No more renewals; compare-and-delete."""
         with self._changed:
-            self._watched.discard(lease.owner_token)
+            self._due.pop(lease.owner_token, None)
         return self.delete_own(lease)
 
     def abandon(self, lease: Lease) -> None:
@@ -91,10 +88,10 @@ class Watchdog(PlainRecipe):
         self._thread.join(1.0)
         super().close()
 
-    def _renew_at(self, lease: Lease, sent_ns: int) -> None:
+    def _renew_after(self, lease: Lease, sent_ns: int) -> None:
         due_ns = sent_ns + lease.ttl_ms * NS_PER_MS // RENEWALS_PER_TTL
-        heappush(self._due, (due_ns, next(self._numbers), lease))
-        if self._due[0][2] is lease:
+        self._due[lease.owner_token] = due_ns, lease
+        if due_ns < self._awake_ns:
             self._changed.notify()
 
     def _watch(self) -> None:
@@ -113,32 +110,27 @@ class Watchdog(PlainRecipe):
         """Waits for it; None when the recipe is closed."""
         with self._changed:
             while not self._closed:
-                wait_s = None
-                if self._due:
-                    due_ns, _, lease = self._due[0]
-                    wait_s = (due_ns - monotonic_ns()) / NS_PER_S
-                    if wait_s <= 0 or lease.owner_token not in self._watched:
-                        heappop(self._due)
-                        if lease.owner_token in self._watched:
-                            return lease
-                        continue
-                self._changed.wait(wait_s)
+                self._awake_ns, lease = min(self._due.values(), key=lambda one: one[0], default=(inf, None))
+                left_s = (self._awake_ns - monotonic_ns()) / NS_PER_S
+                if lease is not None and left_s <= 0:
+                    return lease
+                self._changed.wait(None if lease is None else left_s)
         return None
 
     def _note(self, lease: Lease, renewed: bool | None, sent_ns: int) -> None:
         """What a renewal means for its lease; None: no answer, so the next one decides."""
         with self._changed:
-            if lease.owner_token not in self._watched:
+            if lease.owner_token not in self._due:
                 return  # given back meanwhile
             self.figures["late_renewals"] += sent_ns > lease.valid_until_ns
             if renewed is False:
-                self._watched.discard(lease.owner_token)
+                del self._due[lease.owner_token]
                 self.figures["lost_leases"] += 1
                 self.figures["noticed_late_ms"] += max(monotonic_ns() - lease.valid_until_ns, 0) // NS_PER_MS
                 return
             if renewed:
                 lease.valid_until_ns = sent_ns + lease.ttl_ms * NS_PER_MS - drift_ns(lease.ttl_ms, DRIFT_FACTOR)
-            self._renew_at(lease, sent_ns)
+            self._renew_after(lease, sent_ns)
 
 
 class WatchdogNaive(Watchdog):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, FencingRegister, OwnerRegister, Protected
+from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, Protected, Register
 from bench.recipes.instance import PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
@@ -53,26 +53,26 @@ def test_a_fenced_lease_is_a_lease_with_a_token() -> None:
 def test_a_smaller_token_than_one_seen_is_rejected(
     tokens: list[int], accepted: list[bool], instance: PlainInstance, server: Redis
 ) -> None:
-    register = FencingRegister(instance, "test:register")
+    register = Register(instance, "test:register")
     assert [register.write(fenced(token), f"by {token}") for token in tokens] == accepted
     last = max(tokens)
     assert server.hget("test:register", "r1") == f"by {last}".encode()
 
 
 def test_resources_are_protected_apart(instance: PlainInstance) -> None:
-    register = FencingRegister(instance, "test:register")
+    register = Register(instance, "test:register")
     assert register.write(fenced(5), "r1's")
     assert register.write(FencedLease.of(lease_of(b"owner", "r2"), 2), "r2's")
 
 
 def test_every_stale_write_is_rejected_once_a_later_holder_has_written(instance: PlainInstance) -> None:
-    register = FencingRegister(instance, "test:register")
+    register = Register(instance, "test:register")
     assert register.write(fenced(100), "new")
     assert not any(register.write(fenced(token), "stale") for token in range(1, 100))
 
 
 def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) -> None:
-    register, first, second = OwnerRegister(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
+    register, first, second = Register(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
     assert not register.write(first, "unmarked")
     register.mark(first)
     assert register.write(first, "one")
@@ -83,7 +83,7 @@ def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) ->
 
 
 def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(instance: PlainInstance) -> None:
-    register, first, second = OwnerRegister(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
+    register, first, second = Register(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
     register.mark(second)
     register.mark(first)  # its lease is long over: this is what cannot be caught
     assert register.write(first, "stale")
@@ -91,7 +91,7 @@ def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(insta
 
 
 def test_a_register_outlives_a_script_flush(instance: PlainInstance, server: Redis) -> None:
-    register = FencingRegister(instance, "test:register")
+    register = Register(instance, "test:register")
     assert register.write(fenced(1), "one")
     server.script_flush()
     assert register.write(fenced(2), "two")
