@@ -3,18 +3,13 @@
 A lock cannot stop a client that was paused past the end of its lease; what it writes to can.
 
 Rules
-- A register keeps the largest fencing token it was shown and rejects smaller ones. The counter is incremented in the
-  same script as the SET, so a later grant has a larger token: every stale write is rejected once a later holder has
-  written, and none before (then it does no harm).
-- Redlock has no counter. There the register is marked with the owner token of who works on it; a write is a
-  compare-and-set on that mark. It rejects a stale write of a client that had marked it before its pause. It does not
-  catch one that is paused before its mark: that client takes the register over from its successor.
-- Registers live on an instance of their own choosing, in one script per write: they have no race themselves. A run's
-  live on its first instance; they are no part of the lock, and stand in none of its counts.
+- The counter is incremented in the same script as the SET, so a later grant has a larger fencing token. Redlock has no
+  counter: there the register is marked with the owner token of who works on it. What each catches: README, "Fencing".
+- A register is written by one script, so it has no race itself. A run's is on its first instance; it is no part of the
+  lock, and stands in none of its counts.
 - A `Protected` recipe's holders write once, at the end of their work, just before the release. Counted: writes
   `accepted` and `rejected`, each of a `valid` lease or of a `stale` one (sent after its end); and `failed_writes`,
-  which got no answer. By token no valid write is rejected; by owner a stale holder that marks late shuts out its
-  successor.
+  which got no answer.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock safe?" (2016).
 """

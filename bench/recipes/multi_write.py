@@ -3,10 +3,9 @@
 `multi-write` is flawed, on purpose: do not copy it. Whoever cannot reach redis-1 locks on redis-2, where the copy of a
 lock granted on redis-1 may not have arrived: both are granted. The release deletes its own keys everywhere.
 
-`multi-write-unique-index` adds the mitigation said to be used: a row that must be unique in a database. A double grant
-is rejected there, and counted (`caught_double_grants`); what then excludes is the database. Rows of expired leases are
-replaced. One SQLite file per run, in its shared folder, for the processes of one host (a lease's end is of this
-host's monotonic clock). SQLite waits for other processes by blocking this one, for a second at most.
+`multi-write-unique-index` adds the mitigation said to be used: a row that must be unique in a database, where a double
+grant is rejected, and counted (`caught_double_grants`). Rows of expired leases are replaced. One SQLite file per run,
+in its shared folder, for the processes of one host (a lease's end is of this host's monotonic clock).
 Source: SQLite's "Isolation" and "UNIQUE constraints".
 """
 
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha1
@@ -57,7 +56,8 @@ class MultiWrite(PlainRecipe):
         """SET NX PX on the first instance that answers; copies to the others, whatever comes of them."""
         key, token, started_ns = self.key(resource), self.new_token(), monotonic_ns()
         errored = silent = 0
-        for server in self._from_the_one_in_use():
+        for turn in range(len(self.servers)):
+            server = self.servers[(self._in_use + turn) % len(self.servers)]
             try:
                 granted = server.ask("SET", key, token, "NX", "PX", ttl_ms)
             except DEFINITE:
@@ -85,10 +85,6 @@ class MultiWrite(PlainRecipe):
                 if server.index == self._in_use:
                     found = Outcome.RELEASED if deleted else Outcome.GONE
         return found
-
-    def _from_the_one_in_use(self) -> Iterator[PlainInstance]:
-        for turn in range(len(self.servers)):
-            yield self.servers[(self._in_use + turn) % len(self.servers)]
 
     def _copy(self, origin: PlainInstance, key: str, token: bytes, ttl_ms: int) -> int:
         """To how many others the copy went."""

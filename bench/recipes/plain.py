@@ -68,8 +68,8 @@ class PlainRecipe:
         raise NotImplementedError
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Unlock: RELEASED or GONE. Raises RedisError."""
-        raise NotImplementedError
+        """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise. Raises RedisError."""
+        return self.delete_own(lease)
 
     def abandon(self, lease: Lease) -> None:
         """What remains to be done for a caller that was killed while it had its lock. Raises RedisError."""

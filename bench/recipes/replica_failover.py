@@ -1,13 +1,8 @@
 """One master and asynchronous replicas: *SET NX PX on whoever says it is the master*.
 
-Flawed, on purpose: do not copy it. Its fault: the master's OK does not wait for its replicas; one that is promoted
-without the key grants it again. With the promotion delayed by the longest TTL every lost lock has expired: safe, and
-nothing can be locked meanwhile.
-
-What it needs of the fleet: the instances after the first are replicas of the first (`replicate` does that for servers
-that lockbench started), and somebody who promotes one when the master dies (`promote`), at once or after
-`promotion_delay_ms`. The client finds the master by asking all for their ROLE, at connect and after every error.
-Source: the table in the README of this folder; Redis documentation, "Redis replication".
+Flawed, on purpose: do not copy it. The master's OK does not wait for its replicas; one that is promoted without the key
+grants it again. What it needs of the fleet stands in the README, "Schedules". The client finds the master by asking all
+for their ROLE, at connect and after every error. Source: Redis documentation, "Redis replication".
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import Option
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import find, judge_rows
-from bench.experiments.split_votes.rows import judge_split_votes
+from bench.experiments.split_votes.judge import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed

@@ -151,8 +151,9 @@ def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
 def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(safety_matrix_loads, "QUICK_MS", 1500.0)
-    often = replace(safety_matrix_loads.PAUSES, pauses=("after-grant:150ms:0.3",))
+    monkeypatch.setattr(safety_matrix_loads, "QUICK_MS", 2000.0)
+    four = {"resources": "4", "users": "16"}  # locks at a time: four times the leases
+    often = replace(safety_matrix_loads.PAUSES, pauses=("after-grant:150ms:0.3",), options=four)
     with start_fleet(1, "none") as fleet, ThreadPoolExecutor() as threads:
         ground = RowSetup(fleet, seed=1, quick=True, server=None, scratch=tmp_path, run_id="abcd")
         looks = [threads.submit(look_at_load, often, recipe, ground) for recipe in ("set-nx-fixed", "set-nx-lua")]

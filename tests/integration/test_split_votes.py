@@ -23,14 +23,13 @@ from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
 from bench.experiments.split_votes.calibration import Driver, names_holders
 from bench.experiments.split_votes.contenders import Crew
-from bench.experiments.split_votes.judge import Ending, double_grants, ending_of, rounds_of
-from bench.experiments.split_votes.plan import ORDERS, Block, SplitVotesPlan
+from bench.experiments.split_votes.judge import calibration_row
+from bench.experiments.split_votes.plan import ORDERS, Block, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
-from bench.experiments.split_votes.rows import calibration_row
+from bench.experiments.split_votes.trial import Ending, double_grants, ending_of, rounds_of
 from bench.measure.section import schema_of
-from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import Outcome, RetryPolicy, Vote
+from lockcore import Outcome, Vote
 from tests.conftest import Ended
 
 pytestmark = pytest.mark.integration
@@ -119,7 +118,7 @@ def test_set_nx_get_is_known_by_version(version: str, can: bool) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_contenders_start_together_and_at_most_one_wins(crew: Crew, fleet: Fleet, order: str) -> None:
     first = 1 + 1000 * ORDERS.index(order)
-    trials = crew.run(Block(first, 20, 5, order))
+    trials = crew.run(Block(first, 20, Contest(5, order)))
     assert list(trials) == list(range(first, first + 20))
     for attempts in trials.values():
         assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], "one attempt each"
@@ -134,7 +133,7 @@ def test_contenders_start_together_and_at_most_one_wins(crew: Crew, fleet: Fleet
 
 def test_records_are_whole_and_in_order(crew: Crew) -> None:
     for order in ORDERS:
-        for attempts in crew.run(Block(5000 + 100 * ORDERS.index(order), 5, 4, order)).values():
+        for attempts in crew.run(Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))).values():
             for attempt in attempts:
                 assert len(attempt.ballots) == 5
                 for ballot in attempt.ballots:
@@ -147,13 +146,13 @@ def test_records_are_whole_and_in_order(crew: Crew) -> None:
 
 
 def test_starts_are_spread_as_asked(crew: Crew) -> None:
-    spread = crew.run(Block(6000, 20, 4, "parallel", spread_ms=40.0)).values()
+    spread = crew.run(Block(6000, 20, Contest(4, "parallel", spread_ms=40.0))).values()
     skews_ms = sorted(max(a.started_ns for a in one) / 1e6 - min(a.started_ns for a in one) / 1e6 for one in spread)
     assert 10 < skews_ms[10] < 60
 
 
 def test_who_retries_goes_on_until_somebody_wins(crew: Crew, fleet: Fleet) -> None:
-    trials = crew.run(Block(7000, 30, 5, "random", 0.0, RetryPolicy("full-jitter", 20.0), 5000.0))
+    trials = crew.run(Block(7000, 30, Contest(5, "random", retry=RetrySettings("full-jitter", 20.0))))
     assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials.values())
     assert max(map(len, trials.values())) > 5, "somebody tried again"
     assert {attempt.outcome for attempts in trials.values() for attempt in attempts} == {
@@ -170,7 +169,7 @@ def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(fleet: Fleet,
         assert len(members) == 2
         next(iter(members)).kill()
         with pytest.raises(EnvironmentNotReadyError, match=r"contender \d ended early \(signal 9\)"):
-            crew.run(Block(8000, 3, 2, "parallel"))
+            crew.run(Block(8000, 3, Contest(2, "parallel")))
     assert not any(member.is_running() for member in members)
 
 
@@ -275,19 +274,3 @@ def test_ctrl_c_before_anything_was_measured_leaves_nothing(tmp_path: Path) -> N
     assert alive == []
     process.stderr.close()
     assert not list(tmp_path.rglob("*.json"))
-
-
-def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 40)
-    (tmp_path / "taken").write_text("a file")
-    plan = SplitVotesPlan(
-        instances=3, contenders=(2,), spreads_ms=(0.0,), orders=("parallel",), retries=(), retry_contenders=(4,),
-        rounds=10, parallel_retry_rounds=10, budget_s=30.0, seed=1,
-    )  # fmt: skip
-    order = ExperimentOrder(plan, "abcd", [], tmp_path / "taken")
-    done = split_votes.run_split_votes(order, lambda _text: None)
-    assert (done.path, done.exit_code) == (None, 3)
-    assert "cannot write" in done.unstored
-    assert done.result.contention

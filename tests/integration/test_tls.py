@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from redis.exceptions import ConnectionError as BrokenConnectionError
 
+from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.set_nx import SetNxLuaRecipe
 from bench.topology.fleet import start_fleet
 from bench.topology.ports import keep_ports
 from bench.topology.server import ServerBinary, found_servers

@@ -13,12 +13,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from bench.experiments.safety_matrix import clocks, leases, restarts
+from bench.experiments.safety_matrix import leases, servers
+from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot, find
+from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot
 from bench.experiments.split_votes.experiment import run_split_votes
 from bench.experiments.split_votes.plan import ORDERS, RetrySettings, SplitVotesPlan
 from bench.experiments.split_votes.result import SplitVotesResult
@@ -26,84 +26,48 @@ from bench.measure.latency import Latency
 from bench.run.experiment import ExperimentOrder
 from bench.topology.child import Child, orders, say
 
-PROCESSES = 4
-QUICK_COUNT, FULL_COUNT = 20_000, 200_000
+PROCESSES, TOKENS = 4, 50_000  # of each kind, by each process
 GUESSABLE = (
     "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and client id are known to anybody: "
     "harmless among friends, as a token is no password"
 )
 _PATIENCE_S = 60.0
+MadeTokens = dict[str, tuple[float, list[str]]]  # by kind: how long one took (ns), all of them
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOrder:
-    """What one client is told: so many tokens of each kind, into this folder."""
-
-    folder: Path
-    count: int
-    client: int
-
-
-def makers(client: int) -> dict[str, Callable[[], bytes]]:
-    """How a client makes a token, by name."""
-    return {
-        "urandom": lambda: os.urandom(20),
-        "uuid1": lambda: uuid.uuid1().bytes,
-        "microseconds": lambda: b"%d:%d" % (time.time_ns() // 1000, client),
-    }
-
-
-def owner_tokens(setup: RowSetup) -> Finding:
+def owner_tokens(_setup: RowSetup) -> Finding:
     """Collisions over all processes: none of random ones, some of those made of a time."""
-    notes = _made(setup.scratch, QUICK_COUNT if setup.quick else FULL_COUNT)
-    figures: dict[str, float | None] = {}
-    for name in makers(0):
-        tokens = [token for client in range(PROCESSES) for token in _read(setup.scratch, name, client)]
-        figures[f"{name}_collisions"] = len(tokens) - len(set(tokens))
-        figures[f"{name}_ns"] = round(sum(note[name] for note in notes) / len(notes))
-    shown = bool(figures["microseconds_collisions"])
-    return find(
-        ("confirmed", "refuted"),
-        figures,
-        {
-            "tokens of time and client id were made within a microsecond": shown
-            or (figures["microseconds_ns"] or 0) < 1000
-        },
-        holds=shown,
-        broken=bool(figures["urandom_collisions"] or figures["uuid1_collisions"]),
-        reason=GUESSABLE,
-    )
-
-
-def _made(folder: Path, count: int) -> list[dict[str, float]]:
-    """Have all processes make `count` tokens of each kind at once; what each says of its speed."""
     with ExitStack() as stack:
         name = "a process that makes owner tokens"
         clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
         for number, client in enumerate(clients):
-            client.tell(TokenOrder(folder, count, number))
-        return [client.hear(dict[str, float], _PATIENCE_S) for client in clients]
-
-
-def _read(folder: Path, name: str, client: int) -> list[str]:
-    return (folder / f"{name}-{client}.txt").read_text("ascii").split()
+            client.tell(number)
+        made = [client.hear(MadeTokens, _PATIENCE_S) for client in clients]
+    figures: dict[str, float] = {}
+    for kind in made[0]:
+        tokens = [token for one in made for token in one[kind][1]]
+        figures[f"{kind}_collisions"] = len(tokens) - len(set(tokens))
+        figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in made) / PROCESSES)
+    shown = bool(figures["microseconds_collisions"])
+    needs = {"tokens of time and client id were made within a microsecond": shown or figures["microseconds_ns"] < 1000}
+    broken = figures["urandom_collisions"] + figures["uuid1_collisions"]
+    return confirmed(shown, figures, needs, broken=broken, reason=GUESSABLE)
 
 
 def main() -> None:
-    """Make tokens as one client and say how long one took, ns by kind."""
-    for order in orders(TokenOrder):
-        took_ns = {}
-        for name, make in makers(order.client).items():
+    """Make tokens as one client, each kind in a tight loop."""
+    for client in orders(int):
+        makers: dict[str, Callable[[], bytes]] = {
+            "urandom": lambda: os.urandom(20),
+            "uuid1": lambda: uuid.uuid1().bytes,
+            "microseconds": lambda client=client: b"%d:%d" % (time.time_ns() // 1000, client),  # type: ignore[misc]
+        }
+        made: MadeTokens = {}
+        for kind, make in makers.items():
             began_ns = time.perf_counter_ns()
-            tokens = [make() for _ in range(order.count)]
-            took_ns[name] = (time.perf_counter_ns() - began_ns) / order.count
-            path = order.folder / f"{name}-{order.client}.txt"
-            path.write_text("\n".join(token.hex() for token in tokens), "ascii")
-        say(took_ns)
-
-
-if __name__ == "__main__":
-    main()
+            tokens = [make() for _ in range(TOKENS)]
+            made[kind] = (time.perf_counter_ns() - began_ns) / TOKENS, [token.hex() for token in tokens]
+        say(made)
 
 
 Look = Callable[[RowSetup], Finding]
@@ -199,14 +163,13 @@ def _compared(
     verdict = result.verdict
     reason = "; ".join(verdict.reasons) or None
     needs = {"the measurement came out as expected": verdict.status == "pass", apart: holds or refuted}
-    broken = verdict.status == "violated"
-    return find(("confirmed", "refuted"), figures, needs, holds=holds, broken=broken, reason=reason)
+    return confirmed(holds, figures, needs, broken=verdict.status == "violated", reason=reason)
 
 
 CLAIMS: tuple[tuple[str, str, Look], ...] = (
     ("owner-tokens", "tokens of many processes never collide", owner_tokens),
     ("votes", "granted on N/2+1 votes only, and never after the validity has ended", leases.votes),
-    ("validity-drift", "with clocks off by less than the drift factor leases never overlap", clocks.validity_drift),
+    ("validity-drift", "with clocks off by less than the drift factor leases never overlap", servers.validity_drift),
     ("split-vote-window", "sending to all at once narrows the window in which nobody wins", split_vote_window),
     ("retry-delay", "a random delay before the next attempt ends split votes", retry_delay),
     ("release-to-all", "released on all instances, believed granted or not", leases.release_to_all),
@@ -215,13 +178,16 @@ CLAIMS: tuple[tuple[str, str, Look], ...] = (
         "extended on a quorum only, before the lease's end only, a limited number of times",
         leases.extension,
     ),
-    ("restart-margin", "without persistence one restart loses the lock, by vote margin", restarts.restart_margin),
-    ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", restarts.clean_shutdown),
-    ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", restarts.delayed_restart),
+    ("restart-margin", "without persistence one restart loses the lock, by vote margin", servers.restart_margin),
+    ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", servers.clean_shutdown),
+    ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", servers.delayed_restart),
     ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
-    ("clock-drift", "drift is small against the TTL: what 10 % would cost", clocks.clock_drift),
+    ("clock-drift", "drift is small against the TTL: what 10 % would cost", servers.clock_drift),
 )
 NOT_HERE: tuple[tuple[str, str, str], ...] = (
     ("everysec-loses", "everysec can lose the key at a power cut", _POWER),
     ("always-is-slow", "always is safe but slow", f"{_POWER}; {_DISKS}"),
 )
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,8 @@ Rules: two leases at once are a violation whatever was claimed. Source: README's
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis import Redis
@@ -20,18 +20,18 @@ from redis import Redis
 from bench.experiments.safety_matrix.result import Figures, Finding
 from bench.experiments.safety_matrix.row import RowSetup, find
 from bench.measure.expectation import Preconditions
-from bench.recipes.schedules.pace import Pace
+from bench.recipes.schedules.pace import Pace, sleep_until, wait_for
+from bench.recipes.schedules.stage import sets_of
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST
 from bench.topology.proxy import Proxies, Shape
 from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.quorum import outcome_of, quorum_of
 
 PREFIX = "lockbench:claim:"
 INSTANCES = 3
-_LOOK_S = 0.002
-_PATIENCE_NS = 5 * NS_PER_S
+_PATIENCE_S = 5.0  # less than a lease of ten would end by itself
 _SHORT_TTLS_MS = (6, 12, 24, 48)
 _GRANTED = 30  # with fewer, one in ten may come after its end and not be seen (95 %)
 _BACK_MS = 5_000  # an instance that was stopped has a backlog to answer before it votes again
@@ -55,9 +55,10 @@ def double_grant(first: Lease, second: Lease | Denied) -> bool:
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
 
-def sleep_until(due_ns: int) -> None:
-    """Return at this monotonic time."""
-    time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
+def left_ms(url: str, resource: str) -> int:
+    """How long the key of `resource` has left on one server, −2 without one."""
+    with Redis.from_url(url) as server:
+        return int(server.pttl(PREFIX + resource))
 
 
 def votes(setup: RowSetup) -> Finding:
@@ -123,8 +124,10 @@ def _given_back_over(fleet: Fleet, still: Sequence[int], lock: Redlock, resource
         lock.try_release(result)
     for index in still:
         fleet.cont(index)
-    _until(lambda: _sets(fleet, still) >= before + len(still))
-    _until(lambda: not _left(fleet, resource))
+    with suppress(TimeoutError):
+        wait_for(lambda: _sets(fleet, still) >= before + len(still), _PATIENCE_S)
+    with suppress(TimeoutError):
+        wait_for(lambda: not _left(fleet, resource), _PATIENCE_S)
     return _sets(fleet, still) - before, _left(fleet, resource)
 
 
@@ -145,8 +148,8 @@ def extension(_setup: RowSetup) -> Finding:
         sleep_until(held.valid_until_ns + 5 * NS_PER_MS)
         after = _extended(first, held)
         other = second.acquire("e", 2000, 1000)
-        before_ms = _ends_in_ms(fleet, "e")
-        foreign = _extended(first, held) + (_ends_in_ms(fleet, "e") > before_ms)
+        before_ms = left_ms(fleet.urls[0], "e")
+        foreign = _extended(first, held) + (left_ms(fleet.urls[0], "e") > before_ms)
         second.release(other)
         lease = second.acquire("m", 400)
         for index in (1, 2):
@@ -192,21 +195,15 @@ def partition(_setup: RowSetup) -> Finding:
     return confirmed(0.5 < blocked < 1.5, figures, needs, broken=int(double_grant(lease, granted)))
 
 
-class _behind_proxies:  # noqa: N801 - reads as a verb where it is used
-    """A fleet and proxies before it: entered, they are (fleet, proxies, the proxies' URLs)."""
-
-    def __enter__(self) -> tuple[Fleet, Proxies, tuple[str, ...]]:
-        self._fleet = start_fleet(INSTANCES, "none")
+@contextmanager
+def _behind_proxies() -> Iterator[tuple[Fleet, Proxies, tuple[str, ...]]]:
+    """A fleet, proxies before it, and their URLs."""
+    with start_fleet(INSTANCES, "none") as fleet:
+        proxies = Proxies([instance.port for instance in fleet.instances])
         try:
-            self._proxies = Proxies([instance.port for instance in self._fleet.instances])
-        except BaseException:
-            self._fleet.close()
-            raise
-        return self._fleet, self._proxies, tuple(f"redis://{HOST}:{port}" for port in self._proxies.ports)
-
-    def __exit__(self, *_raised: object) -> None:
-        self._proxies.close()
-        self._fleet.close()
+            yield fleet, proxies, tuple(f"redis://{HOST}:{port}" for port in proxies.ports)
+        finally:
+            proxies.close()
 
 
 def _extended(lock: Redlock, lease: Lease) -> int:
@@ -226,16 +223,9 @@ def _kept_beyond(lock: Redlock) -> tuple[int, int]:
     return int(free.outcome is Outcome.CONTENDED), keeper.renewals
 
 
-def _until(reached: Callable[[], bool]) -> None:
-    """Return when it is so, or after seconds: less than a lease of ten would end by itself."""
-    deadline_ns = monotonic_ns() + _PATIENCE_NS
-    while not reached() and monotonic_ns() < deadline_ns:
-        time.sleep(_LOOK_S)
-
-
 def _left(fleet: Fleet, resource: str) -> int:
     """The votes for `resource` that are there."""
-    return sum(_exists(url, resource) for url in fleet.urls)
+    return sum(left_ms(url, resource) != -2 for url in fleet.urls)
 
 
 def _sets(fleet: Fleet, instances: Sequence[int]) -> int:
@@ -243,18 +233,5 @@ def _sets(fleet: Fleet, instances: Sequence[int]) -> int:
     calls = 0
     for index in instances:
         with Redis.from_url(fleet.urls[index]) as server:
-            statistics: Any = server.info("commandstats")
-        calls += int(statistics.get("cmdstat_set", {"calls": 0})["calls"])
+            calls += sets_of(server)
     return calls
-
-
-def _ends_in_ms(fleet: Fleet, resource: str) -> int:
-    with Redis.from_url(fleet.urls[0]) as server:
-        answer: Any = server.pttl(PREFIX + resource)
-    return int(answer)
-
-
-def _exists(url: str, resource: str) -> int:
-    with Redis.from_url(url) as server:
-        answer: Any = server.exists(PREFIX + resource)
-    return int(answer)

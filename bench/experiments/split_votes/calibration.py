@@ -4,7 +4,7 @@ Rules: a round's K · N SETs leave one by one in one uniformly shuffled order ov
 connection per instance, which keeps that order; nothing is released before all have answered. So each instance falls
 to each contender with the chance 1/K, which is what the closed form assumes, and every vote is certain. Where the
 server has SET NX GET, a refusal names the holder, and an attempt alone can tell a split vote from a held lock.
-Source: bench.experiments.split_votes.judge, which judges these rounds as it judges those of real contenders.
+Source: bench.experiments.split_votes.trial, which judges these rounds as it judges those of real contenders.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from random import Random
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.split_votes.judge import Attempt, CastVote
 from bench.experiments.split_votes.plan import TTL_MS
+from bench.experiments.split_votes.trial import Attempt, CastVote
 from lockcore import Outcome, Vote
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import ProtocolError
@@ -41,13 +41,10 @@ class Driver:
 
     def __init__(self, urls: Sequence[str], key_prefix: str, *, named: bool) -> None:
         """Connect. `named`: ask for the holder's name with each SET."""
-        self._stack = ExitStack()
         self._prefix, self._named = key_prefix, named
-        try:
-            self._lines = [_Connection(url, self._stack) for url in urls]
-        except BaseException:
-            self._stack.close()
-            raise
+        with ExitStack() as stack:
+            self._lines = [_Connection(url, stack) for url in urls]
+            self._stack = stack.pop_all()
 
     def key(self, contenders: int, number: int) -> str:
         """The key of a round, prefix included."""
@@ -55,26 +52,29 @@ class Driver:
 
     def round(self, contenders: int, number: int, dice: Random) -> list[Attempt]:
         """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
-        key, lines = self.key(contenders, number), self._lines
+        key, lines, seats = self.key(contenders, number).encode(), self._lines, range(contenders)
         extra = (b"GET",) if self._named else ()
         start_ns = monotonic_ns()
         commands = [
-            request(b"SET", key.encode(), b"contender-%d" % seat, b"NX", b"PX", b"%d" % TTL_MS, *extra)
-            for seat in range(contenders)
+            request(b"SET", key, b"contender-%d" % seat, b"NX", b"PX", b"%d" % TTL_MS, *extra) for seat in seats
         ]
-        turns = [(seat, line) for seat in range(contenders) for line in lines]
+        turns = [(seat, index) for seat in seats for index in range(len(lines))]
         dice.shuffle(turns)
-        for seat, line in turns:
-            line.send(seat, commands[seat])
-        ballots = [line.ballots(self._named) for line in lines]
+        sent_ns = {}
+        for seat, index in turns:
+            sent_ns[seat, index] = monotonic_ns()
+            lines[index].send(commands[seat])
+        cast: list[list[CastVote]] = [[] for _ in seats]
+        for index, line in enumerate(lines):
+            replies, replied_ns = line.replies(contenders), monotonic_ns()
+            for seat, reply in zip((seat for seat, there in turns if there == index), replies, strict=True):
+                cast[seat].append(_ballot(reply, sent_ns[seat, index], replied_ns, self._named))
         decided_ns = monotonic_ns()
-        delete = request(b"DEL", key.encode())
         for line in lines:
-            line.send(0, delete)
+            line.send(request(b"DEL", key))
         for line in lines:
-            line.replies()
-        columns = [tuple(votes[seat] for votes in ballots) for seat in range(contenders)]
-        return [_attempt(seat, start_ns, decided_ns, column) for seat, column in enumerate(columns)]
+            line.replies(1)
+        return [_attempt(seat, start_ns, decided_ns, tuple(cast[seat])) for seat in seats]
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,7 @@ def _attempt(seat: int, started_ns: int, decided_ns: int, ballots: tuple[CastVot
 
 
 class _Connection:
-    """The connection to one instance, and who is on it in which order."""
+    """The connection to one instance."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         address = urlsplit(url)
@@ -100,35 +100,20 @@ class _Connection:
             sock = socket.create_connection((address.hostname, address.port or 6379), timeout=REPLY_S)
         except OSError as error:
             raise EnvironmentNotReadyError(f"{self._address} cannot be reached ({error.strerror}); start it") from error
-        self._socket = stack.enter_context(sock)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = ReplyReader()
-        self._sent: list[tuple[int, int]] = []  # seat, when (ns)
+        stack.enter_context(sock).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send, self._receive, self._reader = sock.sendall, sock.recv, ReplyReader()
 
-    def send(self, seat: int, command: bytes) -> None:
-        """Send one command for a contender, now."""
-        self._sent.append((seat, monotonic_ns()))
-        self._socket.sendall(command)
-
-    def replies(self) -> list[tuple[int, int, Any]]:
-        """The replies to all that was sent since the last call: seat, when it was sent (ns), reply."""
-        sent, self._sent = self._sent, []
-        replies: list[Any] = []
+    def replies(self, count: int) -> list[object]:
+        """The next `count` replies, all that are due. Raises EnvironmentNotReadyError."""
+        replies: list[object] = []
         try:
-            while len(replies) < len(sent):
-                data = self._socket.recv(65_536)
-                if not data:
+            while len(replies) < count:
+                if not (data := self._receive(65_536)):
                     raise EnvironmentNotReadyError(f"{self._address} closed the connection in the middle of a round")
                 replies += self._reader.all(data)
         except (OSError, ProtocolError) as error:
             raise EnvironmentNotReadyError(f"{self._address} did not answer a round: {error}") from error
-        return [(*who, reply) for who, reply in zip(sent, replies, strict=True)]
-
-    def ballots(self, named: bool) -> dict[int, CastVote]:
-        """The votes of a round by contender."""
-        answers = self.replies()
-        replied_ns = monotonic_ns()
-        return {seat: _ballot(reply, sent_ns, replied_ns, named) for seat, sent_ns, reply in answers}
+        return replies
 
 
 def _ballot(reply: object, sent_ns: int, replied_ns: int, named: bool) -> CastVote:

@@ -6,7 +6,6 @@ or with --json the result and nothing else. Source: README's command table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,7 +60,7 @@ def plan_of(
 
     counts = sorted(each("contenders", contenders, _contenders))
     spreads = spread or (QUICK_SPREADS if quick else SPREADS)
-    orders = each("order", order, lambda text: _one_of(text, ORDERS))
+    orders = each("order", order, _order)
     most = sorted({max(LEAST_PROCESSES, *counts), RETRY_CONTENDERS})
     return SplitVotesPlan(
         instances=instances,
@@ -90,9 +89,11 @@ def _spread(text: str) -> float:
     return spread_ms
 
 
-def _one_of(text: str, names: Sequence[str]) -> str:
-    if text not in names:
-        raise ValueError(f"{text!r} is not an order (one or more of {','.join(names)})")
+def _order(text: str) -> str:
+    from bench.experiments.split_votes.plan import ORDERS
+
+    if text not in ORDERS:
+        raise ValueError(f"{text!r} is not an order (one or more of {','.join(ORDERS)})")
     return text
 
 
@@ -100,8 +101,6 @@ def _retry(text: str) -> RetrySettings:
     from bench.experiments.split_votes.plan import RetrySettings
 
     policy, _, window = text.partition(":")
-    if policy == "fixed":
-        return RetrySettings("fixed", parse_duration(window))
-    if policy == "full-jitter":
-        return RetrySettings("full-jitter", parse_duration(window))
+    if policy in ("fixed", "full-jitter"):
+        return RetrySettings(policy, parse_duration(window))  # type: ignore[arg-type]
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from bench.experiments.split_votes.judge import Attempt, CastVote
-from bench.experiments.split_votes.plan import TTL_MS, Block, Enrolment, resource_of
-from bench.experiments.split_votes.starting_gate import STOP, StartingGate
+from bench.experiments.split_votes.contenders import STOP, StartingGate
+from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, Enrolment, resource_of
+from bench.experiments.split_votes.trial import Attempt, CastVote
 from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
@@ -38,22 +38,6 @@ from lockcore.shells.target import InstanceTarget, target_of
 TIMEOUT_MS = 2000.0  # a crew may be larger than the machine: a reply that waits for a core is not lost
 SPIN_NS = 150_000  # before its time a contender stops sleeping
 LOOK_S = 0.0002
-
-
-class Voter(Protocol):
-    """A lock of which every vote is known."""
-
-    def acquire(self, resource: str) -> Lease | Denied:
-        """One attempt."""
-
-    def attempt(self, seat: int) -> Attempt:
-        """That attempt as it went, once all its replies are there."""
-
-    def release(self, lease: Lease, attempt: Attempt) -> Attempt:
-        """Give the lease back; the attempt with the times of that."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class WatchedDriver(GreenletDriver):
@@ -95,13 +79,13 @@ class ParallelVoter:
         self._records.append(record)
 
     def acquire(self, resource: str) -> Lease | Denied:
-        """See Voter."""
+        """Make one attempt."""
         self._records.clear()
         self._driver.sent_ns.clear()
         return self._lock.try_acquire(resource, TTL_MS)
 
     def attempt(self, seat: int) -> Attempt:
-        """See Voter."""
+        """Return that attempt as it went, once all its replies are there."""
         drained_ns = self._drained()
         record = self._records[0]
         won = record.outcome is Outcome.ACQUIRED
@@ -114,7 +98,7 @@ class ParallelVoter:
         return Attempt(seat, record.started_ns, record.decided_ns, record.outcome, tuple(ballots), until_ns)
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
-        """See Voter."""
+        """Give the lease back; return the attempt with the times of that."""
         sent_ns = monotonic_ns()
         self._lock.try_release(lease)
         drained_ns = self._drained()
@@ -184,14 +168,14 @@ class SequentialVoter:
         self.close = self._lock.close
 
     def acquire(self, resource: str) -> Lease | Denied:
-        """See Voter."""
+        """See ParallelVoter."""
         started_ns = monotonic_ns()
         self._result = self._lock.acquire(resource, TTL_MS, 0)
         self._span_ns = started_ns, monotonic_ns()
         return self._result
 
     def attempt(self, seat: int) -> Attempt:
-        """See Voter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
+        """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
         result, (started_ns, ended_ns) = self._result, self._span_ns
         if isinstance(result, Lease):
             return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, self._ballots(), result.valid_until_ns)
@@ -199,7 +183,7 @@ class SequentialVoter:
         return Attempt(seat, started_ns, decided_ns, result.outcome, self._ballots())
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
-        """See Voter."""
+        """See ParallelVoter."""
         self._lock.release(lease)
         return replace(attempt, ballots=self._ballots())
 
@@ -213,7 +197,7 @@ class Contender:
     def __init__(self, enrolment: Enrolment, gate: StartingGate) -> None:
         self._seat, self._gate = enrolment.seat, gate
         self._dice = Random(f"{enrolment.seed} {enrolment.seat} contender")
-        self._voters: dict[str, Voter] = {
+        self._voters: dict[str, ParallelVoter | SequentialVoter] = {
             "parallel": ParallelVoter(enrolment),
             "sequential": SequentialVoter(enrolment, RedlockSequential),
             "random": SequentialVoter(enrolment, RedlockRandomOrder),
@@ -223,7 +207,7 @@ class Contender:
     def run(self, block: Block) -> list[tuple[int, Attempt]]:
         """Take part in all trials of a block; every attempt with its trial's number."""
         made: list[tuple[int, Attempt]] = []
-        gate, seat = self._gate, self._seat
+        gate, seat, contest = self._gate, self._seat, block.contest
         self._start_ns = gate.start_ns
         for trial in block.trials:
             gate.ready(seat, trial)
@@ -231,19 +215,20 @@ class Contender:
             self._start_ns = gate.start_ns
             if self._start_ns == STOP:
                 break
-            lease, attempts = self._try_for(block, trial)
+            lease, attempts = self._try_for(contest, trial)
             gate.finish(seat, trial)
             if lease is not None:
-                self._look_until(lambda trial=trial: gate.are_finished(block.contenders, trial))  # type: ignore[misc]
-                attempts[-1] = self._voters[block.order].release(lease, attempts[-1])
+                self._look_until(lambda trial=trial: gate.are_finished(contest.contenders, trial))  # type: ignore[misc]
+                attempts[-1] = self._voters[contest.order].release(lease, attempts[-1])
             made += [(trial, attempt) for attempt in attempts]
         return made
 
-    def _try_for(self, block: Block, trial: int) -> tuple[Lease | None, list[Attempt]]:
+    def _try_for(self, contest: Contest, trial: int) -> tuple[Lease | None, list[Attempt]]:
         """Attempt after attempt, until somebody has won or the policy or the patience is at its end."""
-        voter, gate, resource = self._voters[block.order], self._gate, resource_of(trial)
-        deadline_ns = self._start_ns + int(block.patience_ms * NS_PER_MS)
-        _sleep_until(self._start_ns + int(self._dice.uniform(0, block.spread_ms) * NS_PER_MS))
+        voter, gate, resource = self._voters[contest.order], self._gate, resource_of(trial)
+        policy = RetryPolicy(**asdict(contest.retry))
+        deadline_ns = self._start_ns + int(contest.patience_ms * NS_PER_MS)
+        _sleep_until(self._start_ns + int(self._dice.uniform(0, contest.spread_ms) * NS_PER_MS))
         attempts: list[Attempt] = []
         while True:
             result = voter.acquire(resource)
@@ -252,7 +237,7 @@ class Contender:
             attempts.append(voter.attempt(self._seat))
             if isinstance(result, Lease):
                 return result, attempts
-            start_ns = block.retry.next_start_ns(
+            start_ns = policy.next_start_ns(
                 result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._dice.random()
             )
             if start_ns is None or not self._rest(start_ns, trial):

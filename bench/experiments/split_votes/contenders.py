@@ -1,27 +1,94 @@
 """Real processes that contend for one lock: *blocks of trials → every attempt of every contender, by trial*.
 
-Rules: one process per contender, made once for all blocks; they start together through shared memory in a private
-folder. However this process ends, they end; a contender that fails takes the experiment with it, by its own last words.
-Source: bench.topology.child; contender_process.py, starting_gate.py, plan.py.
+Rules: one process per contender, made once for all blocks. They start together through words of memory that all of them
+map: the start is a time on CLOCK_MONOTONIC in the near future, for which each process waits by itself, so that it does
+not matter who reads the word when. However this process ends, they end; a contender that fails takes the experiment
+with it, by its own last words.
+Source: bench.topology.child; contender_process.py. mmap(2): aligned 64-bit stores are whole where Redis runs.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.split_votes.judge import Attempt
-from bench.experiments.split_votes.plan import Block, Enrolment
-from bench.experiments.split_votes.starting_gate import STOP, StartingGate
+from bench.experiments.split_votes.plan import Block, Contest, Enrolment
+from bench.experiments.split_votes.trial import Attempt
 from bench.topology.child import END_S, Child
 
 LEAD_NS = 1_500_000  # between naming a start and the start
 PATIENCE_S = 30.0  # for a crew to answer, beyond what a block itself may take
 _LOOK_S = 0.0002
 _CHECK_EVERY = 256  # looks
+WORD = 8
+_START, _WON, _SEATS = 0, 1, 2  # words
+STOP = -1
+
+
+class StartingGate:
+    """The shared words of a crew of `seats` processes, whose leader makes them, with `create`.
+
+    Each is of 64 bits and written by one process only (`won`: by whoever got the lock): no locks. Trials are numbered
+    from 1, upwards.
+    """
+
+    def __init__(self, path: Path, seats: int, *, create: bool = False) -> None:
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        try:
+            if create:
+                os.ftruncate(descriptor, (_SEATS + seats) * WORD)
+            self._memory = mmap.mmap(descriptor, (_SEATS + seats) * WORD)
+        finally:
+            os.close(descriptor)
+        self._words = memoryview(self._memory).cast("q")
+        self.seats = seats
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    def are_ready(self, seats: int, trial: int) -> bool:
+        """Whether each of the first `seats` has said that it waits for `trial`."""
+        return all(word >= 2 * trial for word in self._words[_SEATS : _SEATS + seats])
+
+    def open(self, start_ns: int) -> None:
+        """Name the start, which lies in the future and is not that of the trial before; or STOP, for good."""
+        self._words[_START] = start_ns
+
+    # -- everybody ----------------------------------------------------------------------------------------------------
+
+    @property
+    def start_ns(self) -> int:
+        """The start of the newest trial, 0 before the first, STOP when there will be no more."""
+        return self._words[_START]
+
+    def ready(self, seat: int, trial: int) -> None:
+        """I wait for `trial` to start; everything of the one before is cleaned up."""
+        self._words[_SEATS + seat] = 2 * trial
+
+    def finish(self, seat: int, trial: int) -> None:
+        """I do not try for the lock of `trial` any more."""
+        self._words[_SEATS + seat] = 2 * trial + 1
+
+    def are_finished(self, seats: int, trial: int) -> bool:
+        """Whether each of the first `seats` has stopped trying: the winner may give the lock back."""
+        return all(word > 2 * trial for word in self._words[_SEATS : _SEATS + seats])
+
+    def win(self, trial: int) -> None:
+        """I have the lock of `trial`: the others need not try again."""
+        self._words[_WON] = trial
+
+    def is_won(self, trial: int) -> bool:
+        """Whether somebody has the lock of `trial`."""
+        return self._words[_WON] >= trial
+
+    def close(self) -> None:
+        """Let go of the memory; the file is whoever's folder it is in."""
+        self._words.release()
+        self._memory.close()
 
 
 class Crew:
@@ -44,11 +111,11 @@ class Crew:
 
     def run(self, block: Block) -> Mapping[int, list[Attempt]]:
         """Run the block's trials; every attempt by its trial's number. Raises EnvironmentNotReadyError."""
-        seated = self._members[: block.contenders]
+        seated = self._members[: block.contest.contenders]
         for member in seated:
             member.tell(block)
         for trial in block.trials:
-            self._wait(lambda trial=trial: self._gate.are_ready(block.contenders, trial), block)  # type: ignore[misc]
+            self._wait(lambda trial=trial: self._gate.are_ready(len(seated), trial), block.contest)  # type: ignore[misc]
             self._gate.open(time.monotonic_ns() + LEAD_NS)
         found: dict[int, list[Attempt]] = {trial: [] for trial in block.trials}
         for member in seated:
@@ -76,8 +143,8 @@ class Crew:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _wait(self, ready: Callable[[], bool], block: Block) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S + block.patience_ms / 1000
+    def _wait(self, ready: Callable[[], bool], contest: Contest) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S + contest.patience_ms / 1000
         looks = 0
         while not ready():
             looks += 1
@@ -87,6 +154,6 @@ class Crew:
                         raise member.failure()
                 if time.monotonic() > deadline_s:
                     raise EnvironmentNotReadyError(
-                        f"the {block.contenders} contenders were not ready within {PATIENCE_S:g} s; use fewer of them"
+                        f"the {contest.contenders} contenders were not ready within {PATIENCE_S:g} s; use fewer of them"
                     )
             time.sleep(_LOOK_S)

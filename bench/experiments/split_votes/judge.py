@@ -1,291 +1,231 @@
-"""When nobody wins: *attempts of all contenders → contention rounds and how they ended; N and K → the chance of it*.
+"""Figures of split votes, row by row: *attempts by trial → counts, rates with intervals, times → the verdict*.
 
-Rules, with q = N // 2 + 1:
-- Closed form: when K contenders' SETs arrive in one uniformly random order, each instance falls to each of them with
-  the chance 1/K, independently. At most one can have q > N / 2 of them, so nobody wins with the chance
-  1 − K · P(Bin(N, 1/K) ≥ q), for even N as well.
-- Exact: a vote is *certain* from its OK, or from the first refusal that only it explains, until its release is sent;
-  *possible* from the SET's sending until the release's reply. A contention round is *split* if at some moment nobody
-  had won and nobody still could: for every contender certain votes + free live instances < q, while ≥ q instances had
-  answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won without such
-  a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
-- A contention round is a maximal cluster of overlapping attempts on a resource without a valid holder: it ends with
-  the first grant, and an attempt that starts while a lease is valid belongs to none.
-- Probable: what one attempt can tell from its own replies. All N answering at odd N, a loser is always refused by a
-  quorum and calls it CONTENDED: only the refusals' holders (SET NX GET) then tell a split vote from a held lock.
-
-Source: the Redis text's "split brain condition where nobody wins". Pure.
+Rules: every trial is judged by trial.py and its attempts are forgotten. A rate's whole is the contention rounds,
+those of two or more overlapping attempts; times to the first grant are of whole trials. Pure.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from fractions import Fraction
-from itertools import accumulate, groupby
-from math import comb, factorial, inf, prod
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
 
-from msgspec import Struct
+import numpy as np
 
-from lockcore.model import Outcome, Vote
-from lockcore.quorum import quorum_of
+from bench.experiments.split_votes.plan import Contest
+from bench.experiments.split_votes.result import (
+    CalibrationRow,
+    ContentionRow,
+    Endings,
+    ExpectedRate,
+    RetryRow,
+)
+from bench.experiments.split_votes.trial import (
+    Attempt,
+    Ending,
+    UntilGrant,
+    closed_form,
+    double_grants,
+    ending_of,
+    is_probable,
+    rounds_of,
+    tie_chance,
+    until_grant,
+)
+from bench.measure.histogram import Histogram
+from bench.measure.intervals import wilson
+from bench.measure.latency import Latency
+from bench.measure.verdict import (
+    AS_EXPECTED,
+    INTERRUPTED,
+    NOT_AS_EXPECTED,
+    NOT_KNOWN,
+    VIOLATED,
+    Evidence,
+    Verdict,
+    conclude,
+)
+from lockcore.clock import NS_PER_MS
+from lockcore.model import Outcome
 
-ANSWERS = (Vote.GRANTED, Vote.REFUSED)
+LEAST_ROUNDS = 1000  # of which a rate is off by 0.05 by chance less than 2 times in 1,000
+TOLERANCE = 0.05  # between a calibrated rate and the closed form
 
 
-class CastVote(Struct, frozen=True, array_like=True):
-    """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never.
+def calibration_row(
+    instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]], *, named: bool
+) -> CalibrationRow:
+    """One K of the calibration; `named`: the refusals told who holds the key."""
+    endings = Counter(ending_of(round_) for round_ in rounds)
+    expected, measured = closed_form(instances, contenders), wilson(endings[Ending.SPLIT], len(rounds))
+    by_outcome = wilson(sum(map(_is_called_split, rounds)), len(rounds))
+    by_outcome_expected = tie_chance(instances, contenders)
+    by_holders = wilson(sum(any(map(is_probable, round_)) for round_ in rounds), len(rounds))
+    unlike = len(rounds) - endings[Ending.WON] - endings[Ending.SPLIT]
+    misses = [
+        *_miss("the split-vote rate", measured.rate, expected),
+        *_miss("the rate of outcomes SPLIT_VOTE", by_outcome.rate, by_outcome_expected),
+        *(_miss("the rate told by the refusals' holders", by_holders.rate, expected) if named else []),
+        *([f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []),
+    ]
+    return CalibrationRow(
+        contenders=contenders,
+        rounds=len(rounds),
+        endings=_counted(endings),
+        split_rate=measured,
+        closed_form=expected,
+        probable_by_outcome=ExpectedRate(
+            rate=by_outcome.rate, low=by_outcome.low, high=by_outcome.high, expected=by_outcome_expected
+        ),
+        probable_by_holders=by_holders if named else None,
+        as_expected=not misses,
+        misses=tuple(misses),
+    )
 
-    `release_sent_ns` must not be late, `release_replied_ns` not early; `holder`: whom a refusal named ("" = nobody).
-    """
 
-    vote: Vote
-    sent_ns: int = 0
-    replied_ns: int = 0
-    release_sent_ns: int = 0
-    release_replied_ns: int = 0
-    holder: str = ""
+def _counted(endings: Counter[Ending]) -> Endings:
+    return Endings(**{ending.value: endings[ending] for ending in Ending})
 
 
-class Attempt(Struct, frozen=True, array_like=True):
-    """One contender's round of SETs, one ballot per configured instance; `valid_until_ns` counts if it was won."""
+def _is_called_split(round_: Iterable[Attempt]) -> bool:
+    return any(attempt.outcome is Outcome.SPLIT_VOTE for attempt in round_)
 
-    contender: int
-    started_ns: int
-    decided_ns: int
-    outcome: Outcome
-    ballots: tuple[CastVote, ...]
-    valid_until_ns: int = 0
+
+def _miss(what: str, measured: float | None, expected: float) -> list[str]:
+    if measured is None:
+        return [f"{what} was not measured"]
+    if abs(measured - expected) <= TOLERANCE:
+        return []
+    return [f"{what} is {measured:.3f}, expected {expected:.3f} ± {TOLERANCE}"]
+
+
+class ContestFigures:
+    """The trials of one contest so far. One that retries is followed until somebody wins."""
+
+    def __init__(self, contest: Contest) -> None:
+        self.contest = contest
+        self.double_grants = self._called = 0
+        self._endings: Counter[Ending] = Counter()
+        self._courses: list[UntilGrant] = []
+        self._start_skews_ns: list[int] = []
+        self._attempts_ns: list[int] = []
 
     @property
-    def is_won(self) -> bool:
-        """Whether it gave a lease."""
-        return self.outcome is Outcome.ACQUIRED
+    def trials(self) -> int:
+        """Trials made."""
+        return len(self._courses)
 
     @property
-    def lease_end_ns(self) -> int:
-        """When the lease it gave was over: at its first release, or its own end."""
-        releases = [ballot.release_sent_ns for ballot in self.ballots if ballot.release_sent_ns]
-        return min([self.valid_until_ns, *releases])
+    def missing(self) -> int:
+        """Trials still to do."""
+        return self.contest.trials - self.trials
+
+    @property
+    def unreachable(self) -> int:
+        """Rounds in which fewer than a quorum answered."""
+        return self._endings[Ending.UNREACHABLE]
+
+    @property
+    def attempt_ms(self) -> float | None:
+        """The median duration of an attempt."""
+        return median(self._attempts_ns) / NS_PER_MS if self._attempts_ns else None
+
+    def take(self, trials: Mapping[int, Sequence[Attempt]]) -> None:
+        """Judge and count some trials."""
+        for attempts in trials.values():
+            self.double_grants += double_grants(attempts)
+            for round_ in rounds_of(attempts):
+                if len(round_) > 1:
+                    self._endings[ending_of(round_, attempts)] += 1
+                    self._called += _is_called_split(round_)
+            firsts: dict[int, int] = {}
+            for attempt in attempts:
+                firsts.setdefault(attempt.contender, attempt.started_ns)
+                self._attempts_ns.append(attempt.decided_ns - attempt.started_ns)
+            self._start_skews_ns.append(max(firsts.values()) - min(firsts.values()))
+            self._courses.append(until_grant(attempts))
+
+    def contention_row(self, instances: int) -> ContentionRow:
+        """The row of a contest without retries: how often nobody wins."""
+        rounds, endings = self._endings.total(), self._endings
+        return ContentionRow(
+            **self._conditions(),
+            contention_rounds=rounds,
+            endings=_counted(endings),
+            split_rate=wilson(endings[Ending.SPLIT], rounds),
+            nobody_won_rate=wilson(rounds - endings[Ending.WON] - endings[Ending.UNREACHABLE], rounds),
+            probable_by_outcome=wilson(self._called, rounds),
+            closed_form=closed_form(instances, self.contest.contenders),
+            start_skew_s=_latency(self._start_skews_ns),
+        )
+
+    def retry_row(self) -> RetryRow:
+        """The row of a contest with retries: how long until somebody wins."""
+        won = [course for course in self._courses if course.winners_attempt]
+
+        def per_grant(numbers: Iterable[int]) -> float | None:
+            return sum(numbers) / len(won) if won else None
+
+        return RetryRow(
+            **self._conditions(),
+            retry=self.contest.retry,
+            granted=len(won),
+            first_attempts_lost=sum(course.winners_attempt != 1 for course in self._courses),
+            rounds_per_grant=per_grant(course.rounds for course in won),
+            winners_attempt=per_grant(course.winners_attempt for course in won),
+            attempts_per_grant=per_grant(course.attempts for course in won),
+            first_grant_s=_latency([course.first_grant_ns for course in won]),
+            dead_time_s=_latency([course.first_grant_ns for course in won if course.winners_attempt != 1]),
+        )
+
+    def _conditions(self) -> dict[str, Any]:
+        contest = self.contest
+        return {
+            "contenders": contest.contenders,
+            "processes": contest.contenders,
+            "order": contest.order,
+            "spread_s": contest.spread_ms / 1000,
+            "trials": self.trials,
+            "double_grants": self.double_grants,
+            "attempt_s": _latency(self._attempts_ns),
+        }
 
 
-class Ending(Enum):
-    """How a contention round ended."""
-
-    WON = "won"
-    SPLIT = "split"
-    UNPROVEN = "unproven"  # nobody won, and there was no moment at which that was certain
-    UNREACHABLE = "unreachable"  # fewer than a quorum answered: no matter of votes
+def _latency(values_ns: Sequence[int]) -> Latency:
+    return Latency.of(Histogram.of(np.array(values_ns, np.int64)))
 
 
-# -- the chance ------------------------------------------------------------------------------------------------------
+# -- the verdict -----------------------------------------------------------------------------------------------------
 
 
-def closed_form(instances: int, contenders: int) -> float:
-    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q). Both arguments ≥ 1."""
-    quorum = quorum_of(instances)
-    enough = range(quorum, instances + 1)
-    ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
-    return float(1 - Fraction(contenders * ways, contenders**instances))
-
-
-def chance(instances: int, contenders: int, holds: Callable[[tuple[int, ...]], bool]) -> float:
-    """The chance that `holds` for the votes (one count per contender, largest first) of a simultaneous start, exactly.
-
-    By enumeration of all ways to share N votes: fine up to N = 40.
-    """
-    found = Fraction(0)
-    for votes in _shares(instances, contenders, instances):
-        if holds(votes):
-            who = factorial(contenders) // prod(factorial(len(list(same))) for _, same in groupby(votes))
-            which = factorial(instances) // prod(map(factorial, votes))
-            found += Fraction(who * which, contenders**instances)
-    return float(found)
-
-
-def outcome_says_split(votes: Sequence[int]) -> bool:
-    """Whether at least one of these contenders, all instances answering, ends its attempt as SPLIT_VOTE."""
-    instances = sum(votes)
-    quorum = quorum_of(instances)
-    return any(own < quorum and instances - own < quorum for own in votes)
-
-
-def _shares(votes: int, contenders: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Every way to share out `votes`, largest share first and at most `most`."""
-    if not contenders:
-        if not votes:
-            yield ()
-        return
-    for share in range(min(votes, most), -1, -1):
-        for rest in _shares(votes - share, contenders - 1, share) if share * contenders >= votes else ():
-            yield (share, *rest)
-
-
-# -- what happened ---------------------------------------------------------------------------------------------------
-
-
-def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
-    """The rounds of one resource in order; those of two or more attempts are contention rounds."""
-    leases = [(attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won]
-    rounds: list[list[Attempt]] = []
-    won_ns, all_decided_ns = inf, 0  # of the present round: over when somebody has won it, or nobody runs any more
-    for attempt in sorted(attempts, key=lambda attempt: attempt.started_ns):
-        start_ns = attempt.started_ns
-        if any(granted_ns <= start_ns < end_ns for granted_ns, end_ns in leases):
-            continue
-        if not rounds or start_ns >= min(won_ns, all_decided_ns):
-            rounds.append([])
-            won_ns, all_decided_ns = inf, 0
-        rounds[-1].append(attempt)
-        won_ns = min(won_ns, attempt.decided_ns) if attempt.is_won else won_ns
-        all_decided_ns = max(all_decided_ns, attempt.decided_ns)
-    return [tuple(round_) for round_ in rounds]
-
-
-def double_grants(attempts: Sequence[Attempt]) -> int:
-    """How many leases on one resource began while another one was valid: must be 0."""
-    leases = sorted((attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won)
-    found, end_ns = 0, 0
-    for granted_ns, over_ns in leases:
-        found += granted_ns < end_ns
-        end_ns = max(end_ns, over_ns)
-    return found
-
-
-def ending_of(attempts: Sequence[Attempt], everyone: Sequence[Attempt] = ()) -> Ending:
-    """How a round ended; its attempts have one ballot per configured instance.
-
-    `everyone`: all attempts on the resource, if there were others: their late votes may explain a refusal, too.
-    """
-    if any(attempt.is_won for attempt in attempts):
-        return Ending.WON
-    instances = len(attempts[0].ballots)
-    quorum = quorum_of(instances)
-    columns = [[attempt.ballots[index] for attempt in attempts] for index in range(instances)]
-    first_answers = sorted(
-        min(ballot.replied_ns for ballot in column if ballot.vote in ANSWERS)
-        for column in columns
-        if any(ballot.vote in ANSWERS for ballot in column)
-    )
-    live = len(first_answers)
-    if live < quorum:
-        return Ending.UNREACHABLE
-    around = [[attempt.ballots[index] for attempt in everyone or attempts] for index in range(instances)]
-    spans = [span for index in range(instances) for span in _certain(index, columns[index], around[index])]
-    return (
-        Ending.SPLIT if _is_certain_at_some_moment(spans, first_answers[quorum - 1], live, quorum) else Ending.UNPROVEN
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Certain:
-    """An instance is held by an attempt (its number in the round), for certain, in [from_ns, until_ns)."""
-
-    instance: int
-    attempt: int
-    from_ns: int
-    until_ns: float
-
-
-def _is_certain_at_some_moment(spans: Sequence[_Certain], enough_ns: int, live: int, quorum: int) -> bool:
-    """Whether at `enough_ns` or later so many instances are held that no attempt can reach a quorum any more.
-
-    A sweep over the spans' ends and begins, as nothing else changes what is held.
-    """
-    spans = [span for span in spans if span.from_ns < span.until_ns]
-    changes: list[tuple[float, bool, _Certain]] = [(span.from_ns, True, span) for span in spans]
-    changes += [(span.until_ns, False, span) for span in spans]
-    changes.sort(key=lambda change: change[:2])  # an end is exclusive: before the begins of the same moment
-    held: dict[int, _Certain] = {}
-    for position, (at_ns, begins, span) in enumerate(changes):
-        if begins:
-            held[span.instance] = span
-        elif held.get(span.instance) is span:
-            del held[span.instance]
-        last_of_its_moment = position + 1 == len(changes) or changes[position + 1][0] > max(at_ns, enough_ns)
-        if last_of_its_moment and _nobody_can(held, live, quorum):
-            return True
-    return False
-
-
-def _nobody_can(held: Mapping[int, _Certain], live: int, quorum: int) -> bool:
-    most = max(Counter(span.attempt for span in held.values()).values(), default=0)
-    return most + live - len(held) < quorum
-
-
-def _certain(instance: int, column: Sequence[CastVote], around: Sequence[CastVote]) -> Iterator[_Certain]:
-    """The certain votes of one instance: `column` has one ballot per attempt of the round, `around` those of all.
-
-    A refusal proves a grant that is its only explanation: no other vote was possible while it was asked for.
-    """
-    explained = _Explanations(around)
-    proofs: dict[int, int] = {}
-    for ballot in column:
-        if ballot.vote is Vote.REFUSED and (only := explained.only(ballot)) is not None:
-            proofs[id(only)] = min(proofs.get(id(only), ballot.replied_ns), ballot.replied_ns)
-    for number, ballot in enumerate(column):
-        if ballot.vote is Vote.GRANTED:
-            from_ns = min(ballot.replied_ns, proofs.get(id(ballot), ballot.replied_ns))
-            yield _Certain(instance, number, from_ns, ballot.release_sent_ns or inf)
-
-
-class _Explanations:
-    """The votes that were possible on one instance, from SET sent until the release's reply, for many questions."""
-
-    def __init__(self, around: Sequence[CastVote]) -> None:
-        self._ballots = [ballot for ballot in around if ballot.vote in (Vote.GRANTED, Vote.SILENT)]
-        by_begin = sorted((ballot.sent_ns, number) for number, ballot in enumerate(self._ballots))
-        by_end = sorted((ballot.release_replied_ns or inf, number) for number, ballot in enumerate(self._ballots))
-        self._begins, self._ends = [at for at, _ in by_begin], [at for at, _ in by_end]
-        # sums of their numbers: where one more has begun than has ended, the difference is its number
-        self._begun = [0, *accumulate(number for _, number in by_begin)]
-        self._ended = [0, *accumulate(number for _, number in by_end)]
-
-    def only(self, refused: CastVote) -> CastVote | None:
-        """The one vote that was possible at some time between the refusal's SET and its reply; None if several."""
-        begun = bisect_right(self._begins, refused.replied_ns)
-        ended = bisect_left(self._ends, refused.sent_ns)
-        return self._ballots[self._begun[begun] - self._ended[ended]] if begun - ended == 1 else None
-
-
-def is_probable(attempt: Attempt) -> bool:
-    """Whether this attempt alone would call it a split vote: not won, a quorum answered, no holder of a quorum seen.
-
-    A refusal that names nobody may be anybody's. Without any names this is the outcome SPLIT_VOTE.
-    """
-    quorum = quorum_of(len(attempt.ballots))
-    granted = sum(ballot.vote is Vote.GRANTED for ballot in attempt.ballots)
-    names = Counter(ballot.holder for ballot in attempt.ballots if ballot.vote is Vote.REFUSED)
-    unnamed = names.pop("", 0)
-    most = max(names.values(), default=0) + unnamed
-    return granted < quorum and most < quorum <= granted + names.total() + unnamed
-
-
-@dataclass(frozen=True, slots=True)
-class UntilGrant:
-    """A resource from the first start to the first grant. `first_grant_ns`: how long that took, None if never.
-
-    `rounds`: until then, the won one included; `attempts`: started until then, by all; `winners_attempt`: which of the
-    winner's own it was, None if nobody won. 2 and more: nobody's first attempt won.
-    """
-
-    first_grant_ns: int | None
-    rounds: int
-    attempts: int
-    winners_attempt: int | None
-
-
-def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
-    """How one resource that was free at first was won; `attempts` must not be empty."""
-    start_ns = min(attempt.started_ns for attempt in attempts)
-    won = min((attempt for attempt in attempts if attempt.is_won), key=lambda one: one.decided_ns, default=None)
-    before = [attempt for attempt in attempts if won is None or attempt.started_ns < won.decided_ns]
-    return UntilGrant(
-        first_grant_ns=None if won is None else won.decided_ns - start_ns,
-        rounds=len(rounds_of(before)),
-        attempts=len(before),
-        winners_attempt=None if won is None else sum(attempt.contender == won.contender for attempt in before),
-    )
+def judge_split_votes(
+    calibration: Sequence[CalibrationRow], contention: Sequence[ContentionRow], retries: Sequence[RetryRow], *,
+    interrupted: bool,
+) -> Verdict:  # fmt: skip
+    """Return the verdict: violated by two leases at once; not known where nobody contended or nobody was granted."""
+    faults = sum(row.double_grants for row in (*contention, *retries))
+    violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
+    missed = [f"calibration, K={row.contenders}: {miss}" for row in calibration for miss in row.misses]
+    unknown = [
+        f"contention, K={row.contenders}, {row.order}: released together, and no attempts overlapped"
+        for row in contention
+        if not row.spread_s and not row.contention_rounds
+    ]
+    unknown += [
+        f"contention, K={row.contenders}, {row.order}: in most rounds fewer than a quorum answered"
+        for row in contention
+        if row.endings.unreachable * 2 > row.contention_rounds > 0
+    ]
+    unknown += [
+        f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: nobody was granted a lease"
+        for row in retries
+        if not row.granted
+    ]
+    evidence = [
+        Evidence("rounds calibrated", sum(row.rounds for row in calibration), LEAST_ROUNDS),
+        Evidence.none_in("contention rounds", sum(row.contention_rounds for row in contention)),
+    ]
+    cut = ["interrupted: what is missing was not measured"] if interrupted else []
+    found = {VIOLATED: violated, NOT_AS_EXPECTED: missed, NOT_KNOWN: unknown, INTERRUPTED: cut}
+    return conclude(AS_EXPECTED, evidence, found)

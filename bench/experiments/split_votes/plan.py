@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from bench.measure.section import Amount, Count, Section, says
-from lockcore import RetryPolicy
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
 LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
 RETRY_CONTENDERS = 20
-NO_RETRY = RetryPolicy("none", 0.0)
+PATIENCE_MS = 5000.0  # for a first grant
 
 
 class RetrySettings(Section, frozen=True):
@@ -31,15 +29,26 @@ class RetrySettings(Section, frozen=True):
     retry_unreachable: Annotated[bool, says("also after too few instances answered")] = False
 
 
+NO_RETRY = RetrySettings("none", 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What is the same for all `trials` of a row. `spread_ms`: starts are U(0, spread)."""
+    """What is the same for all `trials` of a row: how many contend, in which `order` they ask the instances.
+
+    `spread_ms`: each starts U(0, spread) after the trial's start. `retry`: when the next attempt starts.
+    """
 
     contenders: int
     order: str
-    spread_ms: float
-    trials: int
-    retry: RetryPolicy = NO_RETRY
+    spread_ms: float = 0.0
+    trials: int = 0
+    retry: RetrySettings = NO_RETRY
+
+    @property
+    def patience_ms(self) -> float:
+        """When nobody has won by then, everybody gives up."""
+        return PATIENCE_MS if self.retry.policy != "none" else 0.0
 
 
 class SplitVotesPlan(Section, frozen=True, kw_only=True):
@@ -75,7 +84,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
             Contest(count, order, 0.0, self.parallel_retry_rounds if order == "parallel" else self.rounds, retry)
             for count in self.retry_contenders
             for order in orders
-            for retry in [RetryPolicy(**asdict(one)) for one in self.retries]
+            for retry in self.retries
         ]
 
 
@@ -93,18 +102,12 @@ class Enrolment(Struct, frozen=True):
 class Block(Struct, frozen=True):
     """Some trials in a row: `count` from number `first` on, each of a resource of its own.
 
-    The first `contenders` seats take part, each starting U(0, `spread_ms`) after the trial's start. `order`: how the
-    instances are asked. `retry`: when the next attempt starts. `patience_ms`: when nobody has won by then, everybody
-    gives up.
+    The first seats take part, as many as the `contest` has contenders.
     """
 
     first: int
     count: int
-    contenders: int
-    order: str
-    spread_ms: float = 0.0
-    retry: RetryPolicy = NO_RETRY
-    patience_ms: float = 0.0
+    contest: Contest
 
     @property
     def trials(self) -> range:

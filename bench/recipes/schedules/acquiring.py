@@ -86,7 +86,7 @@ def interleaved_votes(stage: Stage) -> Shown:
     """Three clients, three instances, one after the other: each gets one vote before any asks on: nobody wins."""
     trio = [stage.client("after-vote") for _ in range(3)]
     for number, client in enumerate(trio):
-        client.begin_acquire()
+        client.begin(client.acquire)
         for _ in range(number):  # refused where those before it were granted
             client.gate.let_one_pass()
     for client in trio:
@@ -178,7 +178,7 @@ def slow_copy(stage: Stage) -> Shown:
     """C1 is granted on the first instance and its copies are slow; C2's link to the first instance is reset."""
     for _ in range(LINK_FAULTS):
         first, second = stage.client("before-copy"), stage.client(urls=stage.cut_off_from_first())
-        first.begin_acquire()
+        first.begin(first.acquire)
         second.acquire()
         first.finish()
         for client in (first, second):

@@ -6,6 +6,7 @@ Source: the column "shown by" of the table in the README of the folder above; be
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from bench.recipes.fencing import FencedLease, Protected
 from bench.recipes.plain import PlainRecipe
@@ -64,7 +65,7 @@ def gap_in_release(stage: Stage) -> Shown:
     gap = next(point for point in GAPS if point in stage.about.all_points)
     first, second, third = stage.client(gap), stage.client(), stage.client()
     first.acquire(SHORT_MS)
-    assert first.begin_release()
+    assert first.begin(first.release)
     stage.until_ended(first.lease)
     second.acquire()
     first.finish()
@@ -156,7 +157,7 @@ def stale_write(stage: Stage) -> Shown:
     if not isinstance(early.lease, FencedLease):
         stage.unlink()
         late = stage.client("after-grant", fencing=True)
-        late.begin_acquire(SHORT_MS)
+        late.begin(partial(late.acquire, SHORT_MS))
         sleep_until(monotonic_ns() + (SHORT_MS + SLACK_MS) * NS_PER_MS)
         figures["rejected_marked_after_the_pause"] = _rejected(stage, late)
     return Shown(figures["rejected"] != 1, figures, stage.report())

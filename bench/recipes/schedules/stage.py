@@ -13,6 +13,7 @@ Source: bench.measure.record, bench.safety.judge.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -135,7 +136,7 @@ class Operation:
 
 
 class Client:
-    """One client of the recipe. It works in the caller's thread, or (`begin_…` to `finish`) in one of its own."""
+    """One client of the recipe. It works in the caller's thread, or (`begin` to `finish`) in one of its own."""
 
     def __init__(self, recipe: Recipe, gate: Gate) -> None:
         self.recipe, self.gate = recipe, gate
@@ -175,13 +176,10 @@ class Client:
         """Whether the last acquire got a lease."""
         return isinstance(self.operations[-1].result, Lease)
 
-    def begin_acquire(self, ttl_ms: int = LONG_MS) -> bool:
-        """Start an acquire; return when it stands at the gate (True) or has ended (False)."""
-        return self._begin(lambda: self.acquire(ttl_ms))
-
-    def begin_release(self) -> bool:
-        """Start a release; return when it stands at the gate (True) or has ended (False)."""
-        return self._begin(self.release)
+    def begin(self, work: Callable[[], object]) -> bool:
+        """Start an acquire or a release; return when it stands at the gate (True) or has ended (False)."""
+        self.start(work)
+        return self.gate.is_reached(self._begun)
 
     def start(self, work: Callable[[], object]) -> None:
         """Start something in the client's own thread, for `finish` to wait for."""
@@ -198,10 +196,6 @@ class Client:
         self.gate.open()
         self._thread.shutdown()
         self.recipe.close()
-
-    def _begin(self, work: Callable[[], object]) -> bool:
-        self.start(work)
-        return self.gate.is_reached(self._begun)
 
 
 def _came_late(result: Lease | Denied) -> bool:
@@ -356,7 +350,7 @@ def schedule(
 def at_once(clients: Sequence[Client]) -> list[Client]:
     """Have all acquire, none before every one stands at its gate or was refused; return those that were granted."""
     for client in clients:
-        client.begin_acquire()
+        client.begin(client.acquire)
     for client in clients:
         client.finish()
     return [client for client in clients if client.is_granted]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +12,7 @@ from redis import Redis
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RECIPES, RecipeEntry
 from bench.recipes.replica_failover import replicate
+from bench.recipes.schedules.pace import wait_for
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST, KeptPort
 from lockcore import RetryPolicy
@@ -49,9 +50,8 @@ class Under:
 
     def settles(self, seen: Callable[[], object], wanted: object) -> None:
         """`seen()` becomes `wanted`: a quorum's answer does not wait for the last server."""
-        deadline = time.monotonic() + 30
-        while seen() != wanted and time.monotonic() < deadline:
-            time.sleep(0.001)
+        with suppress(TimeoutError):
+            wait_for(lambda: seen() == wanted)
         assert seen() == wanted
 
     def values(self, resource: str = "r1") -> list[bytes | None]:
@@ -66,39 +66,32 @@ class Under:
 @pytest.fixture(params=list(RECIPES))
 def under(request: pytest.FixtureRequest, fleet: Fleet, replicas: Fleet) -> Iterator[Under]:
     """Every recipe in turn."""
-    yield from connected(request.param, fleet, replicas)
-
-
-def connected(name: str, fleet: Fleet, replicas: Fleet) -> Iterator[Under]:
-    entry = RECIPES[name]
+    entry = RECIPES[request.param]
     urls = replicas.urls if entry.about.replicated else fleet.urls[: entry.about.most]
-    servers = tuple(Redis.from_url(url) for url in (urls[:1] if entry.about.replicated else urls))
-    for server in servers:
-        server.flushall()
-    recipe = entry.connect(urls, SETTINGS)
-    yield Under(entry, recipe, servers, urls)
-    recipe.close()
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def server(fleet: Fleet) -> Iterator[Redis]:
-    """The first server, empty."""
-    with Redis.from_url(fleet.urls[0]) as client:
-        client.flushall()
-        yield client
+    with ExitStack() as stack:
+        writable = urls[:1] if entry.about.replicated else urls
+        servers = tuple(stack.enter_context(Redis.from_url(url)) for url in writable)
+        for server in servers:
+            server.flushall()
+        recipe = entry.connect(urls, SETTINGS)
+        stack.callback(recipe.close)
+        yield Under(entry, recipe, servers, urls)
 
 
 @pytest.fixture
 def servers(fleet: Fleet) -> Iterator[list[Redis]]:
     """All three, empty."""
-    made = [Redis.from_url(url) for url in fleet.urls]
-    for server in made:
-        server.flushall()
-    yield made
-    for server in made:
-        server.close()
+    with ExitStack() as stack:
+        made = [stack.enter_context(Redis.from_url(url)) for url in fleet.urls]
+        for server in made:
+            server.flushall()
+        yield made
+
+
+@pytest.fixture
+def server(servers: list[Redis]) -> Redis:
+    """The first server, empty."""
+    return servers[0]
 
 
 @pytest.fixture

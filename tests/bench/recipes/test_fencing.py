@@ -34,13 +34,6 @@ def instance(fleet: Fleet, server: Redis, settings: RecipeSettings) -> Iterator[
     made.close()
 
 
-def test_a_fenced_lease_is_a_lease_with_a_token() -> None:
-    lease = fenced(7)
-    assert lease
-    assert isinstance(lease, Lease)
-    assert (lease.fencing_token, lease.owner_token, lease.resource, lease.tally.granted) == (7, b"owner", "r1", 1)
-
-
 @pytest.mark.parametrize(
     "tokens, accepted",
     [
@@ -65,12 +58,6 @@ def test_resources_are_protected_apart(instance: PlainInstance) -> None:
     assert register.write(FencedLease.of(lease_of(b"owner", "r2"), 2), "r2's")
 
 
-def test_every_stale_write_is_rejected_once_a_later_holder_has_written(instance: PlainInstance) -> None:
-    register = Register(instance, "test:register")
-    assert register.write(fenced(100), "new")
-    assert not any(register.write(fenced(token), "stale") for token in range(1, 100))
-
-
 def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) -> None:
     register, first, second = Register(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
     assert not register.write(first, "unmarked")
@@ -80,21 +67,6 @@ def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) ->
     assert not register.write(first, "stale")
     assert register.write(second, "two")
     assert server.hget("test:register", "r1") == b"two"
-
-
-def test_an_owner_that_marks_after_its_pause_takes_over_from_its_successor(instance: PlainInstance) -> None:
-    register, first, second = Register(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
-    register.mark(second)
-    register.mark(first)  # its lease is long over: this is what cannot be caught
-    assert register.write(first, "stale")
-    assert not register.write(second, "two")
-
-
-def test_a_register_outlives_a_script_flush(instance: PlainInstance, server: Redis) -> None:
-    register = Register(instance, "test:register")
-    assert register.write(fenced(1), "one")
-    server.script_flush()
-    assert register.write(fenced(2), "two")
 
 
 @pytest.fixture(params=["set-nx-lua", "redlock"])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.errors import UsageError
 from bench.recipes import protocol
-from bench.recipes.protocol import COMMON_POINTS, About, pass_by, reach_of
-from bench.recipes.registry import RECIPES, find_recipe
+from bench.recipes.protocol import pass_by, reach_of
 from bench.scenario import Pause
 
 PASSES = 20_000
@@ -64,20 +62,3 @@ def test_a_gate_is_told_of_every_pass_before_any_pause(slept: list[float]) -> No
     reach("after-get")
     reach("before-release")
     assert told == [("after-get", 0), ("before-release", 1)]
-
-
-@pytest.mark.parametrize("name", list(RECIPES))
-def test_an_unknown_point_is_refused_with_the_points_there_are(name: str) -> None:
-    entry = find_recipe(name)
-    usual = entry.about.usual
-    with pytest.raises(UsageError) as raised:
-        entry.require(usual, (Pause("after-lunch", 1, 0.5),))
-    assert str(raised.value) == (
-        f"the recipe {name} has no pause point 'after-lunch'; its points are {', '.join(entry.about.all_points)}"
-    )
-    entry.require(usual, [Pause(point, 1, 0.5) for point in entry.about.all_points])
-
-
-def test_every_recipe_has_the_common_points_after_its_own() -> None:
-    about = About("how", "flaw", safe=True, points=("after-get",))
-    assert about.all_points == ("after-get", *COMMON_POINTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.safety_matrix import claims, clocks, leases
+from bench.experiments.safety_matrix import claims, leases, servers
 from bench.experiments.safety_matrix.command import CLAIMS
 from bench.experiments.safety_matrix.experiment import choose_cases
 from bench.experiments.safety_matrix.leases import confirmed, double_grant
@@ -135,6 +135,6 @@ def test_votes_are_confirmed_where_some_were_granted_and_some_came_too_late() ->
 
 
 def test_an_overlap_is_not_looked_for_after_its_time() -> None:
-    assert all(clocks.came_about(1.1, 1000, 1000 / 1.1 + 20).values())
-    assert not any(clocks.came_about(1.1, 1000, 1000 / 1.1 + 60).values())
-    assert not clocks.came_about(0.9, 1000, 5000.0)
+    assert all(servers.came_about(1.1, 1000, 1000 / 1.1 + 20).values())
+    assert not any(servers.came_about(1.1, 1000, 1000 / 1.1 + 60).values())
+    assert not servers.came_about(0.9, 1000, 5000.0)

@@ -1,279 +1,134 @@
-"""The chance of a split vote is exact, a split vote that is found was one, and rounds are cut where they end."""
+"""Rows say what happened: rates of contention rounds, times of trials; and what was not expected is named."""
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import product
-from math import sqrt
-from statistics import NormalDist
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
-from bench.experiments.split_votes.judge import (
-    Attempt,
-    CastVote,
-    Ending,
-    chance,
-    closed_form,
-    double_grants,
-    ending_of,
-    is_probable,
-    outcome_says_split,
-    rounds_of,
-    until_grant,
-)
-from bench.measure.statistics import wilson
+from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
+from bench.experiments.split_votes.plan import Contest, RetrySettings
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, Endings, RetryRow
+from bench.experiments.split_votes.trial import Attempt, CastVote
 from lockcore import Outcome, Vote
-from lockcore.quorum import outcome_of, quorum_of
 
-G, R, E, S, A = Vote.GRANTED, Vote.REFUSED, Vote.ERRORED, Vote.SILENT, Vote.ABSENT
-
-
-def tables(instances: int, contenders: int) -> list[tuple[int, ...]]:
-    """Every way N instances can fall to K contenders, as votes per contender."""
-    ways = product(range(contenders), repeat=instances)
-    return [tuple(Counter(way)[who] for who in range(contenders)) for way in ways]
+MS = 1_000_000
 
 
-# -- the chance ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("instances", range(1, 8))
-@pytest.mark.parametrize("contenders", range(1, 6))
-def test_the_closed_form_is_the_share_of_vote_tables_that_nobody_wins(instances: int, contenders: int) -> None:
-    every = tables(instances, contenders)
-    lost = sum(max(votes) < quorum_of(instances) for votes in every)
-    assert closed_form(instances, contenders) == pytest.approx(lost / len(every), abs=1e-12)
-
-
-@pytest.mark.parametrize(("contenders", "rate"), [(3, 0.3704), (5, 0.7104), (10, 0.9144)])
-def test_the_closed_form_at_five_instances_is_the_published_one(contenders: int, rate: float) -> None:
-    assert closed_form(5, contenders) == pytest.approx(rate, abs=5e-5)
-
-
-def test_two_contenders_never_split_an_odd_number_and_often_tie_an_even_one() -> None:
-    assert [closed_form(instances, 2) for instances in (1, 3, 5, 7)] == [0, 0, 0, 0]
-    assert [closed_form(instances, 2) for instances in (2, 4)] == [0.5, 0.375]
-
-
-@pytest.mark.parametrize(("instances", "contenders"), [(4, 3), (5, 4), (6, 2), (3, 6), (7, 3)])
-def test_the_enumeration_is_the_share_of_vote_tables(instances: int, contenders: int) -> None:
-    every = tables(instances, contenders)
-    for holds in (outcome_says_split, lambda votes: max(votes) < quorum_of(instances), lambda votes: votes[0] == 2):
-        share = sum(holds(tuple(sorted(votes, reverse=True))) for votes in every) / len(every)
-        assert chance(instances, contenders, holds) == pytest.approx(share, abs=1e-12)
-    assert chance(instances, contenders, lambda _votes: True) == 1
-
-
-@pytest.mark.parametrize("instances", range(1, 8))
-def test_an_attempts_own_outcome_shows_a_split_vote_at_even_n_only(instances: int) -> None:
-    for votes in tables(instances, 3):
-        outcomes = {outcome_of(own, instances - own, quorum_of(instances)) for own in votes}
-        assert outcome_says_split(votes) == (Outcome.SPLIT_VOTE in outcomes)
-    assert (chance(instances, 3, outcome_says_split) > 0) == (instances % 2 == 0)
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (718, 2000), (0, 1), (1, 1)])
-def test_the_interval_is_wilsons(successes: int, trials: int) -> None:
-    ours, z = wilson(successes, trials), NormalDist().inv_cdf(0.975)
-    for end in (ours.low, ours.high):  # where the score test is just about to reject (scipy takes 2 s to import)
-        deviation = abs(successes / trials - end)
-        assert deviation == pytest.approx(z * sqrt(end * (1 - end) / trials), abs=1e-6)
-    assert ours.low < ours.high
-    assert ours.rate == successes / trials
-    assert 0 <= ours.low <= ours.rate <= ours.high <= 1
-
-
-def test_nothing_tried_is_no_rate() -> None:
-    assert (wilson(0, 0).rate, wilson(0, 0).low, wilson(0, 0).high) == (None, None, None)
-
-
-# -- one round -------------------------------------------------------------------------------------------------------
-
-
-def attempt(
-    who: int, votes: str, *, at: int = 0, sent: int = 10, replied: int = 20, ended: int = 30, released: int = 0
-) -> Attempt:
-    """`votes`: one of G R E S A per instance; all replies come at the same time. `released`: 0 = never."""
-    kinds = {"G": G, "R": R, "E": E, "S": S, "A": A}
+def attempt(who: int, votes: str, start: int = 0, end: int = 10 * MS) -> Attempt:
+    """`votes`: G, or the digit of the contender that refused it. Times in ns."""
     ballots = tuple(
-        CastVote(
-            kinds[vote],
-            sent if vote != "A" else 0,
-            replied if vote in "GRE" else 0,
-            released if vote != "A" else 0,
-            released + 10 if released and vote != "A" else 0,
-        )
+        CastVote(Vote.GRANTED, start, end) if vote == "G" else CastVote(Vote.REFUSED, start, end, holder=vote)
         for vote in votes
     )
-    outcome = outcome_of(votes.count("G"), votes.count("R"), quorum_of(len(votes)))
-    return Attempt(who, at, ended, outcome, ballots, valid_until_ns=1000 if outcome is Outcome.ACQUIRED else 0)
+    outcome = Outcome.ACQUIRED if votes.count("G") >= 2 else Outcome.CONTENDED
+    return Attempt(who, start, end, outcome, ballots, 10**12 if outcome is Outcome.ACQUIRED else 0)
 
 
-@pytest.mark.parametrize(
-    ("votes", "ending"),
-    [
-        (("GGRRR", "RRGGR", "RRRRG"), Ending.SPLIT),
-        (("GGGRR", "RRRGG"), Ending.WON),
-        (("GGRR", "RRGG"), Ending.SPLIT),  # a tie at even N
-        (("GR", "RG"), Ending.SPLIT),
-        (("GGRRS", "RRGGS"), Ending.SPLIT),  # the silent one is not live: four instances, two votes each
-        (("GGRRA", "RRGGA"), Ending.SPLIT),
-        (("GGRRE", "RRGGE"), Ending.SPLIT),
-        (("GRRSS", "RGRSS", "RRGSS"), Ending.SPLIT),
-        (("GRSSS", "RGSSS"), Ending.UNREACHABLE),  # two of five answer
-        (("SSSSS", "SSSSS"), Ending.UNREACHABLE),
-    ],
-)
-def test_a_round_in_which_all_votes_stand_is_decided_by_its_table(votes: tuple[str, ...], ending: Ending) -> None:
-    assert ending_of([attempt(who, kinds) for who, kinds in enumerate(votes)]) is ending
+SPLIT = [attempt(0, "G12"), attempt(1, "0G2"), attempt(2, "01G")]
+WON = [attempt(0, "GG2"), attempt(1, "002"), attempt(2, "00G")]
 
 
-def test_a_free_live_instance_could_still_carry_somebody() -> None:
-    """Two votes each; the fifth instance refused somebody, so it lives, but for whom it voted is not known."""
-    assert ending_of([attempt(0, "GGRRS"), attempt(1, "RRGGS"), attempt(2, "RRRRR")]) is Ending.UNPROVEN
-    assert ending_of([attempt(0, "GGRRS"), attempt(1, "RRGGS"), attempt(2, "RRRRG")]) is Ending.SPLIT
+def calibrated(split: int, won: int, *, named: bool = True) -> CalibrationRow:
+    return calibration_row(3, 3, [SPLIT] * split + [WON] * won, named=named)
 
 
-def test_votes_that_never_stood_together_prove_nothing() -> None:
-    early = attempt(0, "GSS", replied=20, released=25)
-    late = [attempt(1, "SGS", sent=40, replied=50), attempt(2, "SSG", sent=40, replied=50)]
-    assert ending_of([early, *late]) is Ending.UNPROVEN
-    assert ending_of([attempt(0, "GSS", replied=20, released=51), *late]) is Ending.SPLIT
+def test_three_of_three_split_as_often_as_the_closed_form_says() -> None:
+    row = calibrated(222, 778)
+    assert row.closed_form == pytest.approx(2 / 9)
+    assert (row.split_rate.rate, row.rounds) == (0.222, 1000)
+    assert row.endings == Endings(won=778, split=222)
+    assert row.probable_by_holders.rate == 0.222
+    assert (row.probable_by_outcome.rate, row.probable_by_outcome.expected) == (0, 0)
+    assert (row.as_expected, row.misses) == (True, ())
+    assert calibrated(222, 778, named=False).probable_by_holders is None
 
 
-def test_an_instance_that_only_refused_lives_and_may_still_be_anybodys() -> None:
-    two = [attempt(0, "GRR"), attempt(1, "RGR")]
-    assert ending_of(two) is Ending.UNPROVEN
-    assert ending_of([*two, attempt(2, "RRG")]) is Ending.SPLIT
+@pytest.mark.parametrize("split", [165, 280])
+def test_a_rate_beyond_the_tolerance_is_named_with_both_figures(split: int) -> None:
+    row = calibrated(split, 1000 - split)
+    assert not row.as_expected
+    assert f"the split-vote rate is 0.{split}, expected 0.222 ± 0.05" in row.misses
 
 
-def test_a_quorum_must_have_answered_by_then() -> None:
-    """Three of five live. While only two of them had answered, nobody could tell a split vote from an outage."""
-    early = [attempt(0, "GRSSS", replied=20, released=30), attempt(1, "RGSSS", replied=20, released=30)]
-    assert ending_of([*early, attempt(2, "SSGSS", replied=50)]) is Ending.UNPROVEN
-    assert ending_of([*early, attempt(2, "SSGSS", replied=25)]) is Ending.SPLIT
+def test_a_round_nobody_won_that_is_not_proven_is_named() -> None:
+    unproven = [attempt(0, "G11"), attempt(1, "00G"), attempt(2, "001")]
+    row = calibration_row(3, 3, [SPLIT] * 222 + [WON] * 777 + [unproven], named=True)
+    assert "1 rounds that nobody won were not found to be split votes" in row.misses
 
 
-def refusal(sent: int, replied: int, release: int = 0) -> CastVote:
-    return CastVote(R, sent, replied, release, release)
+def test_no_rounds_are_no_success() -> None:
+    assert "the split-vote rate was not measured" in calibration_row(3, 3, [], named=True).misses
 
 
-def test_a_refusal_proves_the_one_vote_that_explains_it() -> None:
-    """A gives back at 25; B's and C's OKs are read at 30; that A was refused by 24 proves that they stood by then."""
-    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
-    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30), refusal(10, 30)))
-    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
-    assert ending_of([a, b, c]) is Ending.SPLIT
-
-    silent = Attempt(3, 0, 40, Outcome.UNREACHABLE, (CastVote(S, 12), CastVote(S, 12), CastVote(S, 12)))
-    assert ending_of([a, b, c, silent]) is Ending.UNPROVEN, "the silent vote may be what refused A"
-    assert ending_of([a, b, c], [a, b, c, silent]) is Ending.UNPROVEN, "also when it belongs to another round"
-
-    later = Attempt(3, 0, 60, Outcome.CONTENDED, tuple(CastVote(S, 25) for _ in range(3)))
-    assert ending_of([a, b, c, later]) is Ending.SPLIT, "what was sent after the refusal was read explains nothing"
-
-    gone = Attempt(3, 0, 9, Outcome.CONTENDED, tuple(CastVote(S, 1, 0, 5, 9) for _ in range(3)))
-    assert ending_of([a, b, c, gone]) is Ending.SPLIT, "nor what was released before it was asked for"
+def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
+    figures = ContestFigures(Contest(3, "parallel", 0.5, 9))
+    alone = [attempt(0, "000"), attempt(1, "000", 20 * MS, 30 * MS)]
+    figures.take({1: SPLIT, 2: WON, 3: alone})
+    row = figures.contention_row(3)
+    assert (row.trials, row.contention_rounds, figures.missing) == (3, 2, 6)
+    assert row.split_rate.rate == row.nobody_won_rate.rate == 0.5
+    assert (row.contenders, row.processes, row.order, row.spread_s) == (3, 3, "parallel", 0.0005)
+    assert (row.start_skew_s.max, row.attempt_s.count) == (0.02, 8)
 
 
-def test_a_refusal_by_a_vote_given_back_before_does_not_count() -> None:
-    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
-    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30, 15, 60), refusal(10, 30)))
-    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
-    assert ending_of([a, b, c]) is Ending.UNPROVEN
+def test_a_retry_row_tells_how_long_nobody_had_it() -> None:
+    figures = ContestFigures(Contest(3, "parallel", 0.0, 2, RetrySettings("fixed", 200.0)))
+    again = [*SPLIT, attempt(1, "GGG", 30 * MS, 40 * MS)]
+    figures.take({1: again, 2: WON})
+    row = figures.retry_row()
+    assert (row.granted, row.first_attempts_lost, figures.missing) == (2, 1, 0)
+    assert (row.rounds_per_grant, row.winners_attempt, row.attempts_per_grant) == (1.5, 1.5, 3.5)
+    assert (row.first_grant_s.max, row.dead_time_s.max, row.dead_time_s.count) == (0.04, 0.04, 1)
+    assert (row.retry.policy, row.retry.window_ms) == ("fixed", 200.0)
 
 
-# -- what one attempt can tell ---------------------------------------------------------------------------------------
+def test_a_trial_that_nobody_ever_won_is_lost_and_has_no_time() -> None:
+    figures = ContestFigures(Contest(3, "parallel", 0.0, 1, RetrySettings("full-jitter", 5.0)))
+    figures.take({1: SPLIT})
+    row = figures.retry_row()
+    assert (row.granted, row.first_attempts_lost, row.attempts_per_grant) == (0, 1, None)
+    assert row.first_grant_s.count == 0
 
 
-def named(*votes: str) -> Attempt:
-    """`G`, `S`, or the name of whom a refusal named, `?` for nobody."""
-    kinds = {"G": CastVote(G), "S": CastVote(S), "?": CastVote(R)}
-    ballots = tuple(kinds.get(vote, CastVote(R, holder=vote)) for vote in votes)
-    granted = votes.count("G")
-    refused = len(votes) - granted - votes.count("S")
-    return Attempt(0, 0, 1, outcome_of(granted, refused, quorum_of(len(votes))), ballots)
+def contention(**changes: object) -> ContentionRow:
+    figures = ContestFigures(Contest(3, "parallel", 0.0, 1))
+    figures.take({1: SPLIT})
+    return replace(figures.contention_row(3), **changes)
 
 
-@pytest.mark.parametrize(
-    ("votes", "probable"),
-    [
-        (("G", "G", "b", "b", "c"), True),
-        (("G", "b", "b", "b", "c"), False),  # b has a quorum
-        (("b", "b", "c", "c", "d"), True),
-        (("G", "G", "G", "b", "b"), False),  # won
-        (("G", "G", "b", "b", "?"), False),  # the nameless may be b
-        (("G", "b", "c", "d", "?"), True),  # may be anybody: still no quorum
-        (("G", "b", "S", "S", "S"), False),  # too few answered
-        (("G", "b", "c", "S", "S"), True),
-    ],
-)
-def test_an_attempt_tells_a_split_vote_by_its_holders_names(votes: tuple[str, ...], probable: bool) -> None:
-    assert is_probable(named(*votes)) == probable
+def judged(
+    *contended: ContentionRow, retries: Sequence[RetryRow] = (), split: int = 222, interrupted: bool = False
+) -> tuple[str | None, int | None, tuple[str, ...]]:
+    calibration = [calibrated(split, 1000 - split)]
+    verdict = judge_split_votes(calibration, contended, retries, interrupted=interrupted)
+    return verdict.word, verdict.exit_code, verdict.reasons
 
 
-@pytest.mark.parametrize("instances", range(1, 6))
-def test_without_names_it_is_the_outcome_split_vote(instances: int) -> None:
-    for votes in product("G?S", repeat=instances):
-        alone = named(*votes)
-        assert is_probable(alone) == (alone.outcome is Outcome.SPLIT_VOTE)
+def test_certain_bad_stands_before_what_did_not_show() -> None:
+    assert judged(contention()) == ("AS EXPECTED", 0, ())
+    word, code, reasons = judged(contention(), split=500)
+    assert (word, code) == ("NOT AS EXPECTED", 4)
+    assert reasons[0].startswith("calibration, K=3: the split-vote rate is 0.500")
+    word, code, reasons = judged(contention(double_grants=2), split=500)
+    assert (word, code) == ("VIOLATED", 5)
+    assert reasons[0].startswith("2 leases were granted while another")
 
 
-# -- rounds and courses ----------------------------------------------------------------------------------------------
+def test_where_nobody_contended_nothing_is_known() -> None:
+    assert judged(contention(contention_rounds=0))[:2] == ("NOT KNOWN", 4)
+    spread = contention(contention_rounds=0, spread_s=0.5)
+    assert judged(spread)[:2] == ("NOT KNOWN", 4)
+    assert judged(spread, contention())[0] == "AS EXPECTED"
 
 
-def lost(who: int, start: int, end: int) -> Attempt:
-    return Attempt(who, start, end, Outcome.CONTENDED, (CastVote(R),))
+def test_where_a_quorum_did_not_answer_or_nobody_was_granted_nothing_is_known() -> None:
+    assert judged(contention(endings=Endings(won=1, unreachable=1), contention_rounds=1))[0] == "NOT KNOWN"
+    nobody = ContestFigures(Contest(3, "random", 0.0, 1, RetrySettings("full-jitter", 5.0))).retry_row()
+    assert judged(contention(), retries=[nobody])[0] == "NOT KNOWN"
 
 
-def won(who: int, start: int, granted: int, released: int = 0, valid_until: int = 1000) -> Attempt:
-    ballot = CastVote(G, start, granted, released, released and released + 1)
-    return Attempt(who, start, granted, Outcome.ACQUIRED, (ballot,), valid_until)
-
-
-def sizes(*attempts: Attempt) -> list[int]:
-    return [len(round_) for round_ in rounds_of(attempts)]
-
-
-def test_overlapping_attempts_are_one_round_also_in_a_chain() -> None:
-    assert sizes(lost(0, 0, 10), lost(1, 5, 15), lost(2, 12, 20)) == [3]
-    assert sizes(lost(2, 12, 20), lost(0, 0, 10), lost(1, 5, 15)) == [3], "in whatever order they are told"
-
-
-def test_attempts_that_do_not_overlap_are_rounds_of_their_own() -> None:
-    assert sizes(lost(0, 0, 10), lost(1, 10, 20), lost(2, 25, 30)) == [1, 1, 1]
-
-
-def test_what_starts_while_a_lease_is_valid_belongs_to_no_round() -> None:
-    assert sizes(won(0, 0, 10, released=50), lost(1, 5, 20), lost(2, 10, 30), lost(3, 49, 55)) == [2]
-    assert sizes(won(0, 0, 10, valid_until=40), lost(1, 39, 60), lost(2, 40, 60)) == [1, 1]
-
-
-def test_a_grant_ends_its_round_for_those_that_start_after_its_release() -> None:
-    slow = lost(1, 5, 100)
-    assert sizes(won(0, 0, 10, released=20), slow, lost(2, 30, 40), lost(3, 35, 45)) == [2, 2]
-
-
-def test_leases_that_overlap_are_found_and_those_that_touch_are_not() -> None:
-    assert double_grants([won(0, 0, 10, released=50), won(1, 0, 49)]) == 1
-    assert double_grants([won(0, 0, 10, released=50), won(1, 0, 50, released=60), won(2, 0, 60)]) == 0
-    assert double_grants([won(0, 0, 10, valid_until=40), won(1, 0, 40)]) == 0
-    assert double_grants([won(0, 0, 10, valid_until=90), won(1, 0, 20, released=30), won(2, 0, 80)]) == 2
-
-
-def test_a_course_counts_up_to_the_first_grant() -> None:
-    attempts = [
-        lost(0, 100, 110),
-        lost(1, 101, 111),
-        lost(0, 120, 130),
-        won(1, 125, 140, released=200),
-        lost(2, 141, 150),
-    ]
-    course = until_grant(attempts)
-    assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (40, 2, 4, 2)
-
-
-def test_a_course_without_a_grant_has_no_time() -> None:
-    course = until_grant([lost(0, 100, 110), lost(1, 101, 111)])
-    assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (None, 1, 2, None)
+def test_a_measurement_that_is_empty_or_was_cut_short_is_never_as_expected() -> None:
+    assert judge_split_votes([], [], [], interrupted=False).word == "NOT KNOWN"
+    assert judged(contention(), interrupted=True)[:2] == ("INTERRUPTED", 130)

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.split_votes.judge import Attempt, CastVote, Ending, ending_of, rounds_of
+from bench.experiments.split_votes.trial import Attempt, CastVote, Ending, ending_of, rounds_of
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 

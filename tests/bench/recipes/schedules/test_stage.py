@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,49 +16,6 @@ from bench.recipes.schedules.stage import SHORT_MS, Client, Gate, Stage
 from bench.recipes.schedules.victim import Victim
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Outcome, Tally
-
-
-def walk(gate: Gate, *points: str) -> tuple[threading.Thread, list[str]]:
-    """Somebody who comes to these points one after the other; the list holds those already passed."""
-    passed: list[str] = []
-
-    def run() -> None:
-        for point in points:
-            gate(point)
-            passed.append(point)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, passed
-
-
-def test_an_open_point_stops_nobody() -> None:
-    gate = Gate("after-get")
-    gate("before-release")
-    assert not gate.is_open
-
-
-def test_a_closed_point_holds_its_caller_until_it_is_opened() -> None:
-    gate = Gate("after-get")
-    thread, passed = walk(gate, "before-release", "after-get")
-    assert gate.is_reached()
-    assert passed == ["before-release"]
-    gate.open()
-    thread.join(30)
-    assert passed == ["before-release", "after-get"]
-
-
-def test_one_pass_is_one_point_further() -> None:
-    gate = Gate("after-vote")
-    thread, passed = walk(gate, "after-vote", "after-vote", "after-vote")
-    assert gate.is_reached()
-    gate.let_one_pass()
-    assert len(passed) == 1
-    gate.let_one_pass()
-    assert len(passed) == 2
-    gate.open()
-    thread.join(30)
-    assert len(passed) == 3
 
 
 def test_whoever_waits_in_vain_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +104,7 @@ def test_a_stage_takes_its_keys_away(fleet: Fleet) -> None:
 
 def test_what_a_begun_operation_raises_comes_out_at_its_end(stage: Stage) -> None:
     client = stage.client()
-    client.begin_acquire(ttl_ms=10**9)
+    client.begin(lambda: client.acquire(ttl_ms=10**9))
     with pytest.raises(ValueError, match="ttl_ms"):
         client.finish()
 

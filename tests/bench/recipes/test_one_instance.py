@@ -10,11 +10,11 @@ import pytest
 from redis import Redis
 
 from bench.recipes.fencing import COUNTER, FencedLease
+from bench.recipes.one_instance import Backoff, SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.set_nx import SetNxLuaRecipe
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Outcome, RetryPolicy
-from lockcore.clock import monotonic_ns
+from lockcore.clock import NS_PER_MS, monotonic_ns
 
 pytestmark = pytest.mark.integration
 
@@ -109,3 +109,23 @@ def test_fencing_tokens_grow_with_every_grant_over_resources_and_a_forgotten_scr
     assert tokens == [1, 2, 3], "a refused attempt takes no token"
     assert server.keys() == [b"test:" + COUNTER.encode()]
     plain.close()
+
+
+def test_a_back_off_waits_twice_as_long_each_time_up_to_five_seconds_and_never_beyond_the_deadline(
+    fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> None:
+    recipe = Backoff.connect(fleet.urls[:1], settings)
+    delays = [recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3, 6, 7, 8, 10_000)]
+    assert [(delay or 0) // NS_PER_MS for delay in delays] == [100, 200, 400, 3200, 5000, 5000, 5000]
+    assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS) == 100 * NS_PER_MS
+    assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS - 1) is None
+    assert recipe.next_start_ns(Outcome.UNREACHABLE, 1, 0, 10**12) is None
+    recipe.close()
+
+
+def test_the_other_recipes_follow_the_scenarios_policy(fleet: Fleet, server: Redis, settings: RecipeSettings) -> None:
+    recipe = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, retry=RetryPolicy("fixed", 40.0, 3)))
+    starts = [recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3)]
+    assert starts[2] is None
+    assert all(30 * NS_PER_MS <= (start or 0) <= 50 * NS_PER_MS for start in starts[:2])
+    recipe.close()

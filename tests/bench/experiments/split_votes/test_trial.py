@@ -1,0 +1,265 @@
+"""The chance of a split vote is exact, a split vote that is found was one, and rounds are cut where they end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from math import sqrt
+from statistics import NormalDist
+
+import pytest
+
+from bench.experiments.split_votes.trial import (
+    Attempt,
+    CastVote,
+    Ending,
+    closed_form,
+    double_grants,
+    ending_of,
+    is_probable,
+    rounds_of,
+    tie_chance,
+    until_grant,
+)
+from bench.measure.intervals import wilson
+from lockcore import Outcome, Vote
+from lockcore.quorum import outcome_of, quorum_of
+
+G, R, E, S, A = Vote.GRANTED, Vote.REFUSED, Vote.ERRORED, Vote.SILENT, Vote.ABSENT
+
+
+def tables(instances: int, contenders: int) -> list[tuple[int, ...]]:
+    """Every way N instances can fall to K contenders, as votes per contender."""
+    ways = product(range(contenders), repeat=instances)
+    return [tuple(Counter(way)[who] for who in range(contenders)) for way in ways]
+
+
+# -- the chance ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instances", range(1, 8))
+@pytest.mark.parametrize("contenders", range(1, 6))
+def test_the_closed_form_is_the_share_of_vote_tables_that_nobody_wins(instances: int, contenders: int) -> None:
+    every = tables(instances, contenders)
+    lost = sum(max(votes) < quorum_of(instances) for votes in every)
+    assert closed_form(instances, contenders) == pytest.approx(lost / len(every), abs=1e-12)
+
+
+@pytest.mark.parametrize("instances", range(1, 8))
+@pytest.mark.parametrize("contenders", range(2, 6))
+def test_an_attempts_own_outcome_shows_a_split_vote_as_often_as_the_vote_tables_say(
+    instances: int, contenders: int
+) -> None:
+    every = tables(instances, contenders)
+    shown = sum(
+        Outcome.SPLIT_VOTE in {outcome_of(own, instances - own, quorum_of(instances)) for own in votes}
+        for votes in every
+    )
+    assert tie_chance(instances, contenders) == pytest.approx(shown / len(every), abs=1e-12)
+    assert (shown > 0) == (instances % 2 == 0)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (718, 2000), (0, 1), (1, 1)])
+def test_the_interval_is_wilsons(successes: int, trials: int) -> None:
+    ours, z = wilson(successes, trials), NormalDist().inv_cdf(0.975)
+    for end in (ours.low, ours.high):  # where the score test is just about to reject (scipy takes 2 s to import)
+        deviation = abs(successes / trials - end)
+        assert deviation == pytest.approx(z * sqrt(end * (1 - end) / trials), abs=1e-6)
+    assert ours.low < ours.high
+    assert ours.rate == successes / trials
+    assert 0 <= ours.low <= ours.rate <= ours.high <= 1
+
+
+def test_nothing_tried_is_no_rate() -> None:
+    assert (wilson(0, 0).rate, wilson(0, 0).low, wilson(0, 0).high) == (None, None, None)
+
+
+# -- one round -------------------------------------------------------------------------------------------------------
+
+
+def attempt(
+    who: int, votes: str, *, at: int = 0, sent: int = 10, replied: int = 20, ended: int = 30, released: int = 0
+) -> Attempt:
+    """`votes`: one of G R E S A per instance; all replies come at the same time. `released`: 0 = never."""
+    kinds = {"G": G, "R": R, "E": E, "S": S, "A": A}
+    ballots = tuple(
+        CastVote(
+            kinds[vote],
+            sent if vote != "A" else 0,
+            replied if vote in "GRE" else 0,
+            released if vote != "A" else 0,
+            released + 10 if released and vote != "A" else 0,
+        )
+        for vote in votes
+    )
+    outcome = outcome_of(votes.count("G"), votes.count("R"), quorum_of(len(votes)))
+    return Attempt(who, at, ended, outcome, ballots, valid_until_ns=1000 if outcome is Outcome.ACQUIRED else 0)
+
+
+@pytest.mark.parametrize(
+    ("votes", "ending"),
+    [
+        (("GGRRR", "RRGGR", "RRRRG"), Ending.SPLIT),
+        (("GGGRR", "RRRGG"), Ending.WON),
+        (("GGRR", "RRGG"), Ending.SPLIT),  # a tie at even N
+        (("GR", "RG"), Ending.SPLIT),
+        (("GGRRS", "RRGGS"), Ending.SPLIT),  # the silent one is not live: four instances, two votes each
+        (("GGRRA", "RRGGA"), Ending.SPLIT),
+        (("GGRRE", "RRGGE"), Ending.SPLIT),
+        (("GRRSS", "RGRSS", "RRGSS"), Ending.SPLIT),
+        (("GRSSS", "RGSSS"), Ending.UNREACHABLE),  # two of five answer
+        (("SSSSS", "SSSSS"), Ending.UNREACHABLE),
+    ],
+)
+def test_a_round_in_which_all_votes_stand_is_decided_by_its_table(votes: tuple[str, ...], ending: Ending) -> None:
+    assert ending_of([attempt(who, kinds) for who, kinds in enumerate(votes)]) is ending
+
+
+def test_a_free_live_instance_could_still_carry_somebody() -> None:
+    """Two votes each; the fifth instance refused somebody, so it lives, but for whom it voted is not known."""
+    assert ending_of([attempt(0, "GGRRS"), attempt(1, "RRGGS"), attempt(2, "RRRRR")]) is Ending.UNPROVEN
+    assert ending_of([attempt(0, "GGRRS"), attempt(1, "RRGGS"), attempt(2, "RRRRG")]) is Ending.SPLIT
+
+
+def test_votes_that_never_stood_together_prove_nothing() -> None:
+    early = attempt(0, "GSS", replied=20, released=25)
+    late = [attempt(1, "SGS", sent=40, replied=50), attempt(2, "SSG", sent=40, replied=50)]
+    assert ending_of([early, *late]) is Ending.UNPROVEN
+    assert ending_of([attempt(0, "GSS", replied=20, released=51), *late]) is Ending.SPLIT
+
+
+def test_an_instance_that_only_refused_lives_and_may_still_be_anybodys() -> None:
+    two = [attempt(0, "GRR"), attempt(1, "RGR")]
+    assert ending_of(two) is Ending.UNPROVEN
+    assert ending_of([*two, attempt(2, "RRG")]) is Ending.SPLIT
+
+
+def test_a_quorum_must_have_answered_by_then() -> None:
+    """Three of five live. While only two of them had answered, nobody could tell a split vote from an outage."""
+    early = [attempt(0, "GRSSS", replied=20, released=30), attempt(1, "RGSSS", replied=20, released=30)]
+    assert ending_of([*early, attempt(2, "SSGSS", replied=50)]) is Ending.UNPROVEN
+    assert ending_of([*early, attempt(2, "SSGSS", replied=25)]) is Ending.SPLIT
+
+
+def refusal(sent: int, replied: int, release: int = 0) -> CastVote:
+    return CastVote(R, sent, replied, release, release)
+
+
+def test_a_refusal_proves_the_one_vote_that_explains_it() -> None:
+    """A gives back at 25; B's and C's OKs are read at 30; that A was refused by 24 proves that they stood by then."""
+    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
+    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30), refusal(10, 30)))
+    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
+    assert ending_of([a, b, c]) is Ending.SPLIT
+
+    silent = Attempt(3, 0, 40, Outcome.UNREACHABLE, (CastVote(S, 12), CastVote(S, 12), CastVote(S, 12)))
+    assert ending_of([a, b, c, silent]) is Ending.UNPROVEN, "the silent vote may be what refused A"
+    assert ending_of([a, b, c], [a, b, c, silent]) is Ending.UNPROVEN, "also when it belongs to another round"
+
+    later = Attempt(3, 0, 60, Outcome.CONTENDED, tuple(CastVote(S, 25) for _ in range(3)))
+    assert ending_of([a, b, c, later]) is Ending.SPLIT, "what was sent after the refusal was read explains nothing"
+
+    gone = Attempt(3, 0, 9, Outcome.CONTENDED, tuple(CastVote(S, 1, 0, 5, 9) for _ in range(3)))
+    assert ending_of([a, b, c, gone]) is Ending.SPLIT, "nor what was released before it was asked for"
+
+
+def test_a_refusal_by_a_vote_given_back_before_does_not_count() -> None:
+    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
+    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30, 15, 60), refusal(10, 30)))
+    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
+    assert ending_of([a, b, c]) is Ending.UNPROVEN
+
+
+# -- what one attempt can tell ---------------------------------------------------------------------------------------
+
+
+def named(*votes: str) -> Attempt:
+    """`G`, `S`, or the name of whom a refusal named, `?` for nobody."""
+    kinds = {"G": CastVote(G), "S": CastVote(S), "?": CastVote(R)}
+    ballots = tuple(kinds.get(vote, CastVote(R, holder=vote)) for vote in votes)
+    granted = votes.count("G")
+    refused = len(votes) - granted - votes.count("S")
+    return Attempt(0, 0, 1, outcome_of(granted, refused, quorum_of(len(votes))), ballots)
+
+
+@pytest.mark.parametrize(
+    ("votes", "probable"),
+    [
+        (("G", "G", "b", "b", "c"), True),
+        (("G", "b", "b", "b", "c"), False),  # b has a quorum
+        (("b", "b", "c", "c", "d"), True),
+        (("G", "G", "G", "b", "b"), False),  # won
+        (("G", "G", "b", "b", "?"), False),  # the nameless may be b
+        (("G", "b", "c", "d", "?"), True),  # may be anybody: still no quorum
+        (("G", "b", "S", "S", "S"), False),  # too few answered
+        (("G", "b", "c", "S", "S"), True),
+    ],
+)
+def test_an_attempt_tells_a_split_vote_by_its_holders_names(votes: tuple[str, ...], probable: bool) -> None:
+    assert is_probable(named(*votes)) == probable
+
+
+@pytest.mark.parametrize("instances", range(1, 6))
+def test_without_names_it_is_the_outcome_split_vote(instances: int) -> None:
+    for votes in product("G?S", repeat=instances):
+        alone = named(*votes)
+        assert is_probable(alone) == (alone.outcome is Outcome.SPLIT_VOTE)
+
+
+# -- rounds and courses ----------------------------------------------------------------------------------------------
+
+
+def lost(who: int, start: int, end: int) -> Attempt:
+    return Attempt(who, start, end, Outcome.CONTENDED, (CastVote(R),))
+
+
+def won(who: int, start: int, granted: int, released: int = 0, valid_until: int = 1000) -> Attempt:
+    ballot = CastVote(G, start, granted, released, released and released + 1)
+    return Attempt(who, start, granted, Outcome.ACQUIRED, (ballot,), valid_until)
+
+
+def sizes(*attempts: Attempt) -> list[int]:
+    return [len(round_) for round_ in rounds_of(attempts)]
+
+
+def test_overlapping_attempts_are_one_round_also_in_a_chain() -> None:
+    assert sizes(lost(0, 0, 10), lost(1, 5, 15), lost(2, 12, 20)) == [3]
+    assert sizes(lost(2, 12, 20), lost(0, 0, 10), lost(1, 5, 15)) == [3], "in whatever order they are told"
+
+
+def test_attempts_that_do_not_overlap_are_rounds_of_their_own() -> None:
+    assert sizes(lost(0, 0, 10), lost(1, 10, 20), lost(2, 25, 30)) == [1, 1, 1]
+
+
+def test_what_starts_while_a_lease_is_valid_belongs_to_no_round() -> None:
+    assert sizes(won(0, 0, 10, released=50), lost(1, 5, 20), lost(2, 10, 30), lost(3, 49, 55)) == [2]
+    assert sizes(won(0, 0, 10, valid_until=40), lost(1, 39, 60), lost(2, 40, 60)) == [1, 1]
+
+
+def test_a_grant_ends_its_round_for_those_that_start_after_its_release() -> None:
+    slow = lost(1, 5, 100)
+    assert sizes(won(0, 0, 10, released=20), slow, lost(2, 30, 40), lost(3, 35, 45)) == [2, 2]
+
+
+def test_leases_that_overlap_are_found_and_those_that_touch_are_not() -> None:
+    assert double_grants([won(0, 0, 10, released=50), won(1, 0, 49)]) == 1
+    assert double_grants([won(0, 0, 10, released=50), won(1, 0, 50, released=60), won(2, 0, 60)]) == 0
+    assert double_grants([won(0, 0, 10, valid_until=40), won(1, 0, 40)]) == 0
+    assert double_grants([won(0, 0, 10, valid_until=90), won(1, 0, 20, released=30), won(2, 0, 80)]) == 2
+
+
+def test_a_course_counts_up_to_the_first_grant() -> None:
+    attempts = [
+        lost(0, 100, 110),
+        lost(1, 101, 111),
+        lost(0, 120, 130),
+        won(1, 125, 140, released=200),
+        lost(2, 141, 150),
+    ]
+    course = until_grant(attempts)
+    assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (40, 2, 4, 2)
+
+
+def test_a_course_without_a_grant_has_no_time() -> None:
+    course = until_grant([lost(0, 100, 110), lost(1, 101, 111)])
+    assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (0, 1, 2, 0)
