@@ -70,7 +70,7 @@ class PlainInstance:
             self._hello = shaken.hello
             shaken.sock.close()
 
-    def ask(self, *command: Any) -> Any:
+    def ask(self, *command: object) -> Any:
         """The reply to `command`. Raises RedisError: one of DEFINITE if nothing changed, else it may have happened."""
         self._commands += 1
         asked_ns = monotonic_ns()
@@ -90,7 +90,7 @@ class PlainInstance:
             self._reply_times_ns.append(monotonic_ns() - asked_ns)
         return reply
 
-    def run(self, script: Script, keys: tuple[str, ...], *arguments: Any) -> Any:
+    def run(self, script: Script, keys: tuple[str, ...], *arguments: object) -> Any:
         """The reply of a Lua script. Raises as `ask`."""
         try:
             return self.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)

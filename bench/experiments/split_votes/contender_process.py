@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import gevent
 from msgspec.structs import asdict, replace
@@ -131,7 +130,7 @@ class TimedInstance(PlainInstance):
 
     ballot = CastVote(Vote.ABSENT)
 
-    def ask(self, *command: Any) -> Any:
+    def ask(self, *command: object) -> object:
         """See PlainInstance.ask."""
         asked_ns = monotonic_ns()
         if command[0] != "SET":

@@ -19,7 +19,7 @@ from typing import Self
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.plan import Block, Contest, Enrolment
 from bench.experiments.split_votes.trial import Attempt
-from bench.topology.child import END_S, Child
+from bench.topology.child import Child
 
 LEAD_NS = 1_500_000  # between naming a start and the start
 PATIENCE_S = 30.0  # for a crew to answer, beyond what a block itself may take
@@ -125,15 +125,14 @@ class Crew:
 
     def close(self) -> None:
         """Have them give back what they hold and end; whoever does not is killed. More than once is fine."""
-        members, self._members = self._members, []
-        if not members:
+        if not self._members:
             return
         self._gate.open(STOP)
-        for member in members:
+        for member in self._members:
             member.leave()
-        deadline_s = time.monotonic() + END_S
-        for member in members:
-            member.finish(max(0.0, deadline_s - time.monotonic()))
+        while self._members:
+            member = self._members.pop()
+            member.finish()
             member.close()
         self._gate.close()
 

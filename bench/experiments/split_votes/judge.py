@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from bench.experiments.split_votes.plan import Contest
 from bench.experiments.split_votes.result import (
     CalibrationRow,
     ContentionRow,
+    ContestRow,
     Endings,
     ExpectedRate,
     RetryRow,
@@ -150,7 +151,7 @@ class ContestFigures:
         """The row of a contest without retries: how often nobody wins."""
         rounds, endings = self._endings.total(), self._endings
         return ContentionRow(
-            **self._conditions(),
+            **asdict(self._row()),
             contention_rounds=rounds,
             endings=_counted(endings),
             split_rate=wilson(endings[Ending.SPLIT], rounds),
@@ -168,7 +169,7 @@ class ContestFigures:
             return sum(numbers) / len(won) if won else None
 
         return RetryRow(
-            **self._conditions(),
+            **asdict(self._row()),
             retry=self.contest.retry,
             granted=len(won),
             first_attempts_lost=sum(course.winners_attempt != 1 for course in self._courses),
@@ -179,17 +180,17 @@ class ContestFigures:
             dead_time_s=_latency([course.first_grant_ns for course in won if course.winners_attempt != 1]),
         )
 
-    def _conditions(self) -> dict[str, Any]:
+    def _row(self) -> ContestRow:
         contest = self.contest
-        return {
-            "contenders": contest.contenders,
-            "processes": contest.contenders,
-            "order": contest.order,
-            "spread_s": contest.spread_ms / 1000,
-            "trials": self.trials,
-            "double_grants": self.double_grants,
-            "attempt_s": _latency(self._attempts_ns),
-        }
+        return ContestRow(
+            contenders=contest.contenders,
+            processes=contest.contenders,
+            order=contest.order,  # type: ignore[arg-type]
+            spread_s=contest.spread_ms / 1000,
+            trials=self.trials,
+            double_grants=self.double_grants,
+            attempt_s=_latency(self._attempts_ns),
+        )
 
 
 def _latency(values_ns: Sequence[int]) -> Latency:

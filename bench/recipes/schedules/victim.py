@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ from pathlib import Path
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules.stage import ASKED_AT_MOST, BUSY_S
+from bench.recipes.schedules.stage import Client, Gate
 from bench.topology.child import Child, orders, say
-from lockcore import Lease, Outcome
 
 STANDING = "standing"
 
@@ -66,11 +64,7 @@ def _stand(order: VictimOrder) -> None:
     told = RecipeSettings(key_prefix=order.key_prefix, folder=order.folder, gate=gate)
     try:
         recipe = find_recipe(order.recipe).connect(order.urls, told)
-        for _ in range(ASKED_AT_MOST):
-            result = recipe.acquire("r0", order.ttl_ms, 0)
-            if isinstance(result, Lease) or result.outcome is not Outcome.UNREACHABLE:
-                break
-            time.sleep(BUSY_S)
+        result = Client(recipe, Gate()).acquire(order.ttl_ms)
         say(f"it got past: {result!r}")
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent waits for a word
         say(" ".join(f"{type(error).__name__}: {error}".split()))

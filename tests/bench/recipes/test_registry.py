@@ -66,13 +66,6 @@ def test_the_pause_points_a_recipe_lists_are_those_in_its_code(name: str) -> Non
     assert passed == set(entry.about.all_points)
 
 
-def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no recipe 'redlok'; did you mean redlock\?"):
-        find_recipe("redlok")
-    with pytest.raises(UsageError, match="no recipe 'nope'; the recipes are redlock, redlock-sequential, "):
-        find_recipe("nope")
-
-
 def test_a_withdrawn_recipe_says_so() -> None:
     with pytest.raises(UsageError, match="read-write was withdrawn by its author as wrong; not reproduced"):
         find_recipe("read-write")
@@ -88,13 +81,6 @@ def test_a_withdrawn_recipe_says_so() -> None:
 def test_a_number_of_targets_that_the_recipe_cannot_use_is_refused(name: str, targets: int, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         find_recipe(name).connect([f"redis://host{number}" for number in range(targets)], RecipeSettings())
-
-
-@pytest.mark.parametrize(
-    "least, most, words", [(1, 1, "1"), (2, None, "2 or more"), (1, None, "any number"), (2, 3, "2 to 3")]
-)
-def test_instances_in_words(least: int, most: int | None, words: str) -> None:
-    assert About("how", "flaw", safe=True, least=least, most=most).instances == words
 
 
 def test_listing_recipes_imports_neither_gevent_nor_locust() -> None:
@@ -185,5 +171,7 @@ def test_an_unknown_name_is_answered_with_theirs_too(offered):
     offered(elsewhere="elsewhere:Good")
     with pytest.raises(UsageError, match="did you mean elsewhere?"):
         find_recipe("elswhere")
-    with pytest.raises(UsageError, match="replica-delayed-promotion, elsewhere$"):
+    with pytest.raises(
+        UsageError, match="there is no recipe 'nope'; the recipes are redlock, .*-promotion, elsewhere$"
+    ):
         find_recipe("nope")

@@ -7,7 +7,7 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.replica_failover import ReplicaDelayedPromotion, ReplicaFailover, promote, replicate
+from bench.recipes.replica_failover import ReplicaFailover, promote, replicate
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Outcome
 
@@ -51,15 +51,6 @@ def test_a_client_follows_the_promotion(settings: RecipeSettings) -> None:
         assert denied.outcome is Outcome.CONTENDED
         assert recipe.release(lease) is Outcome.RELEASED
         recipe.close()
-
-
-def test_only_the_delayed_promotion_waits_for_the_longest_ttl(replicas: Fleet, settings: RecipeSettings) -> None:
-    delays = []
-    for kind in (ReplicaFailover, ReplicaDelayedPromotion):
-        recipe = kind.connect(replicas.urls, settings)
-        delays.append(recipe.promotion_delay_ms)
-        recipe.close()
-    assert delays == [0, settings.max_ttl_ms]
 
 
 def test_a_server_that_does_not_answer_is_one_sentence() -> None:

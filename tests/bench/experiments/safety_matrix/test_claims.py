@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bench.errors import UsageError
 from bench.experiments.safety_matrix import claims, leases, servers
 from bench.experiments.safety_matrix.command import CLAIMS
 from bench.experiments.safety_matrix.experiment import choose_cases
@@ -49,11 +48,6 @@ def test_the_help_names_every_claim() -> None:
 
 def test_a_claim_selects_its_row_and_no_other() -> None:
     assert [(case.part, case.fault) for case in choose_cases(claims=["votes"])] == [("claim", "votes")]
-
-
-def test_an_unknown_claim_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError, match="no claim 'partition'; did you mean partition-ttl?"):
-        choose_cases(claims=["partition"])
 
 
 @pytest.mark.parametrize(
@@ -123,18 +117,17 @@ def test_how_often_nobody_wins_is_told_apart_by_intervals(
     assert claims.split_vote_window(None).verdict == verdict  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("granted, late", [(0, 131), (29, 131), (300, 0), (0, 0)])
-def test_votes_are_not_refuted_by_a_machine_on_which_hardly_anybody_was_granted_or_nobody_late(
-    granted: int, late: int
-) -> None:
-    assert confirmed(True, {}, leases.came_about(granted, late)).verdict == NOT_KNOWN
-
-
-def test_votes_are_confirmed_where_some_were_granted_and_some_came_too_late() -> None:
-    assert confirmed(True, {}, leases.came_about(169, 131)).verdict == AS_EXPECTED
-
-
 def test_an_overlap_is_not_looked_for_after_its_time() -> None:
     assert all(servers.came_about(1.1, 1000, 1000 / 1.1 + 20).values())
     assert not any(servers.came_about(1.1, 1000, 1000 / 1.1 + 60).values())
     assert not servers.came_about(0.9, 1000, 5000.0)
+
+
+@pytest.mark.parametrize(
+    "granted, late, verdict",
+    [(169, 131, AS_EXPECTED), (0, 131, NOT_KNOWN), (29, 131, NOT_KNOWN), (300, 0, NOT_KNOWN)],
+)
+def test_votes_are_known_only_where_some_were_granted_and_some_came_too_late(
+    granted: int, late: int, verdict: str
+) -> None:
+    assert confirmed(True, {}, leases.came_about(granted, late)).verdict == verdict

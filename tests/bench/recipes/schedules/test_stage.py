@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
@@ -93,28 +92,11 @@ def test_a_lease_that_is_not_given_back_is_worked_under_until_now(stage: Stage) 
     assert (report.service_faults, report.client_overstays) == (0, 1)
 
 
-def test_a_stage_takes_its_keys_away(fleet: Fleet) -> None:
-    with Stage(find_recipe("multi-write"), fleet) as made:
-        made.client().acquire()
-        assert [ttl_ms > 0 for ttl_ms in made.ttls_ms()] == [True, True]
-    for url in fleet.urls:
-        with Redis.from_url(url) as server:
-            assert server.dbsize() == 0
-
-
 def test_what_a_begun_operation_raises_comes_out_at_its_end(stage: Stage) -> None:
     client = stage.client()
     client.begin(lambda: client.acquire(ttl_ms=10**9))
     with pytest.raises(ValueError, match="ttl_ms"):
         client.finish()
-
-
-def test_a_victim_stands_with_the_lock_in_its_hand_and_dies_without_a_word(stage: Stage) -> None:
-    with Victim("set-nx-lua", stage.urls, stage.settings, SHORT_MS, "after-grant") as victim:
-        assert stage.ttls_ms()[0] > 0
-        assert isinstance(stage.client().acquire(), Denied)
-        victim.kill()
-        assert victim.ended
 
 
 def test_a_victim_ends_with_whoever_started_it(stage: Stage) -> None:
