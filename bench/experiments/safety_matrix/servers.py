@@ -23,7 +23,7 @@ from bench.experiments.safety_matrix.leases import INSTANCES, PREFIX, confirmed,
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot
 from bench.recipes.schedules.pace import Pace
-from bench.scenario.model import Fault
+from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site

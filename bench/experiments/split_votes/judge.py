@@ -35,8 +35,8 @@ from bench.experiments.split_votes.trial import (
     until_grant,
 )
 from bench.measure.histogram import Histogram
-from bench.measure.intervals import wilson
 from bench.measure.latency import Latency
+from bench.measure.statistics import wilson
 from bench.measure.verdict import (
     AS_EXPECTED,
     INTERRUPTED,

@@ -21,7 +21,7 @@ from bench.experiments.split_votes.trial import (
     tie_chance,
     until_grant,
 )
-from bench.measure.intervals import wilson
+from bench.measure.statistics import wilson
 from lockcore import Outcome, Vote
 from lockcore.quorum import outcome_of, quorum_of
 
