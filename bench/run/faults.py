@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.run_result import InjectedFault
 from bench.topology.faults.injection import FaultOrder, Injection
 
@@ -99,7 +98,7 @@ class FaultTimeline:
         self._span: Span | None = None
         self._stopping = threading.Event()
         self._injections = [make(order) for order in orders]
-        self._refusals = [_why_not(injection) for injection in self._injections]
+        self._refusals = [injection.refusal() for injection in self._injections]
         self.events = tuple(
             Event(order, skipped=None if refusal is None else str(refusal))
             for order, refusal in zip(orders, self._refusals, strict=True)
@@ -227,12 +226,3 @@ class FaultTimeline:
             if self._stopping.wait(left_ns / _S):
                 return True
         return self._stopping.is_set()
-
-
-def _why_not(injection: Injection) -> BenchError | None:
-    """Why it cannot take place here: a UsageError where the order is at fault, else of the environment."""
-    try:
-        reason = injection.why_not()
-    except BenchError as error:  # it cannot even be asked
-        return error
-    return None if reason is None else EnvironmentNotReadyError(reason)

@@ -93,7 +93,9 @@ def _number(above: float, high: float) -> KeyKind:
     return KeyKind("NUMBER", parse, _float_of)
 
 
-def _duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
+def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
+    """A time such as "2ms", resolved to milliseconds."""
+
     def parse(raw: object) -> float:
         ms = parse_duration(raw)
         if not low_ms <= ms <= high_ms:
@@ -110,7 +112,9 @@ def _auto_or(kind: KeyKind) -> KeyKind:
     return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw), kind.from_text)
 
 
-def _choice(*names: str) -> KeyKind:
+def choice(*names: str) -> KeyKind:
+    """One of some words."""
+
     def parse(raw: object) -> str:
         if raw not in names or not isinstance(raw, str):
             raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
@@ -141,7 +145,7 @@ def _many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) -
 
 
 _DAY_MS = 86_400_000.0
-_FLAG = KeyKind("", _truth, flag=True)
+FLAG = KeyKind("", _truth, flag=True)
 _TIME = KeyKind("TIME", parse_delay)
 
 
@@ -150,15 +154,15 @@ class Retry:
     """When an acquire tries again."""
 
     policy: Annotated[
-        str, _choice("full-jitter", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
+        str, choice("full-jitter", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
     ] = "full-jitter"
     window_ms: Annotated[
-        float, _duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait before a retry")
+        float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait before a retry")
     ] = 5.0
     attempts: Annotated[int, _whole(1, 1_000_000), 1000, says("attempts of one acquire at most")] = 1000
     unreachable: Annotated[
         bool,
-        _FLAG,
+        FLAG,
         False,
         says("try again, within wait, when a quorum was unreachable; else such an acquire fails at once"),
     ] = False
@@ -185,7 +189,7 @@ class Scenario:
     ]
     fsync: Annotated[
         str,
-        _choice("none", "no", "everysec", "always"),
+        choice("none", "no", "everysec", "always"),
         "everysec",
         says("AOF policy of started servers; none = no AOF"),
     ]
@@ -194,10 +198,10 @@ class Scenario:
     rate_per_s: Annotated[
         float | None, _number(0, 10_000_000), None, says("operations per second in all: open loop; absent: closed loop")
     ]
-    arrivals: Annotated[str, _choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
-    duration_ms: Annotated[float, _duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
+    arrivals: Annotated[str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
+    duration_ms: Annotated[float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
     warmup_ms: Annotated[
-        float, _auto_or(_duration(0, _DAY_MS)), "auto", says("time left out before measuring; auto = max(2s, 10 %)")
+        float, _auto_or(duration(0, _DAY_MS)), "auto", says("time left out before measuring; auto = max(2s, 10 %)")
     ]
     resources: Annotated[int, _whole(1, 10_000_000), 1000, says("how many different things are locked")]
     skew: Annotated[
@@ -208,35 +212,35 @@ class Scenario:
     ]
     hold: Annotated[Delay, _TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")]
     think: Annotated[Delay, _TIME, "0", says("a caller's rest between two operations, closed loop only")]
-    ttl_ms: Annotated[int, _duration(5, _DAY_MS, whole=True), "10s", says("time to live of a lock, the PX argument")]
-    wait_ms: Annotated[int, _duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")]
+    ttl_ms: Annotated[int, duration(5, _DAY_MS, whole=True), "10s", says("time to live of a lock, the PX argument")]
+    wait_ms: Annotated[int, duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")]
     instance_timeout_ms: Annotated[
         float,
-        _auto_or(_duration(0.1, _DAY_MS)),
+        _auto_or(duration(0.1, _DAY_MS)),
         "auto",
         says("how long one instance may take to answer; auto = min(50ms, ttl / 4), never above ttl / 4"),
     ]
     retry: Annotated[Retry, says("how a refused acquire waits")]
     max_ttl_ms: Annotated[
-        int, _duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet; larger are refused")
+        int, duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet; larger are refused")
     ]
     rejoin: Annotated[
         str,
-        _choice("trust-first", "delay", "trust"),
+        choice("trust-first", "delay", "trust"),
         "trust-first",
         says("who votes at once: trust-first = at first contact, not after a restart; delay = nobody; trust = all"),
     ]
     merge_releases: Annotated[
         bool,
-        _FLAG,
+        FLAG,
         False,
         says("merge the script releases of one turn into one call: less server CPU, but commands per lease vary"),
     ] = False  # younger than the first stored results
-    events: Annotated[str, _choice("fast", "stock"), "fast", says("stock = one Locust event per operation")]
+    events: Annotated[str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")]
     seed: Annotated[int, _whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
     fencing: Annotated[
         bool,
-        _FLAG,
+        FLAG,
         False,
         says("every holder writes to a register that rejects stale writes, by fencing token or by owner token"),
     ]

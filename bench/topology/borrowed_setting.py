@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import redis
 
@@ -26,6 +27,7 @@ from bench.topology.target import Target, parse_targets
 TIMEOUT_S = 2.0
 _TRIES, _REST_S = 3, 0.2
 _READY = "holding"
+Said = TypeVar("Said")
 
 
 class BorrowedSetting:
@@ -60,33 +62,25 @@ class BorrowedSetting:
 
 
 def _get(target: Target, name: str) -> str:
-    client = target.client(TIMEOUT_S)
-    try:
-        values: dict[str, str] = client.config_get(name)  # type: ignore[assignment]
-        return str(values[name])
-    except (redis.RedisError, OSError) as error:
-        raise _refused(target, f"CONFIG GET {name}", error) from None
-    except KeyError:
-        raise EnvironmentNotReadyError(f"{target.address} has no setting {name}") from None
-    finally:
-        client.connection_pool.disconnect()
+    values = _asked(target, f"CONFIG GET {name}", lambda client: client.config_get(name))
+    if name not in values:
+        raise EnvironmentNotReadyError(f"{target.address} has no setting {name}")
+    return str(values[name])
 
 
 def _set(target: Target, name: str, value: str) -> None:
-    client = target.client(TIMEOUT_S)
+    _asked(target, f"CONFIG SET {name}", lambda client: client.config_set(name, value))
+
+
+def _asked(target: Target, command: str, ask: Callable[[redis.Redis], Said]) -> Said:
     try:
-        client.config_set(name, value)
+        with target.client(TIMEOUT_S) as client:
+            return ask(client)
     except (redis.RedisError, OSError) as error:
-        raise _refused(target, f"CONFIG SET {name}", error) from None
-    finally:
-        client.connection_pool.disconnect()
-
-
-def _refused(target: Target, command: str, error: Exception) -> EnvironmentNotReadyError:
-    return EnvironmentNotReadyError(
-        f"{target.address} does not take {command}: {error}; let this user run CONFIG, or measure "
-        "the policy it has with lockbench run"
-    )
+        raise EnvironmentNotReadyError(
+            f"{target.address} does not take {command}: {error}; let this user run CONFIG, or measure "
+            "the policy it has with lockbench run"
+        ) from None
 
 
 def main() -> None:

@@ -22,11 +22,9 @@ Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,7 +33,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 
@@ -44,7 +42,6 @@ from bench.measure.reading import decoded
 
 Message = TypeVar("Message")
 END_S = 2.0
-MESSAGE_BYTES = 1 << 16
 _ANSWER_S = 10.0
 PARENT_VARIABLE = "LOCKBENCH_PARENT"  # the process that started this one
 _UNDO_S = 5.0
@@ -188,69 +185,49 @@ class Leash:
         self._child.close()
 
 
-class Servant:
-    """A script of the standard library alone, started within 35 ms, that answers numbered requests on a socket.
+class Answer(msgspec.Struct):
+    """What a servant says; `id`: of the request that it answers, 0 for its first words."""
+
+    id: int
+
+
+Said = TypeVar("Said", bound=Answer)
+
+
+class Servant(Child, Generic[Said]):
+    """A script of the standard library alone, started within 35 ms, that answers numbered requests.
 
     `hello`: what it said first. Safe to use from several threads; an answer to a request that was interrupted is
-    dropped. Its own end is the reply to the end of the socket. A forked child's copy closes nothing.
+    dropped. A forked child's copy closes nothing.
     """
 
-    def __init__(self, script: Path, words: Sequence[str], *, gone: str) -> None:
+    def __init__(self, script: Path, words: Sequence[str], kind: type[Said], *, gone: str) -> None:
         """Start `script`; `gone`: what it means when it has ended. Raises EnvironmentNotReadyError."""
-        self._owner, self._lock, self._asked, self._gone = os.getpid(), threading.Lock(), 0, gone
-        self.process: subprocess.Popen[bytes] | None = None
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(_ANSWER_S)
+        super().__init__(script.stem, [sys.executable, "-I", "-S", str(script), *words])
+        self._owner, self._lock, self._asked, self._kind, self._gone = os.getpid(), threading.Lock(), 0, kind, gone
         try:
-            with theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(script), *words], stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
-            self.hello = self._receive(0)
-        except OSError as error:
-            self.close()
-            raise EnvironmentNotReadyError(f"{script.stem} cannot be started: {error}") from error
+            self.hello = self.hear(kind, _ANSWER_S)
         except BaseException:
             self.close()
             raise
 
-    def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+    def ask(self, **request: object) -> Said:
         """Return the answer. Raises EnvironmentNotReadyError when it has ended."""
         with self._lock:
             self._asked += 1
             try:
-                self._channel.send(json.dumps({"id": self._asked, **request}).encode())
-            except OSError as error:
+                self.tell({"id": self._asked, **request})
+                while (answer := self.hear(self._kind, _ANSWER_S)).id != self._asked:
+                    pass
+            except (EnvironmentNotReadyError, ValueError) as error:  # ValueError: it was closed
                 raise EnvironmentNotReadyError(self._gone) from error
-            return self._receive(self._asked)
+            return answer
 
     def close(self) -> None:
         """Have it end; returns when it has. More than once is fine."""
-        process = self.process
-        if os.getpid() != self._owner:
-            return
-        if process is not None and process.returncode is None:
-            try:
-                self._channel.shutdown(socket.SHUT_WR)
-                while self._channel.recv(MESSAGE_BYTES):
-                    pass  # answers nobody waits for any more; its exit is the end of file
-            except OSError:
-                process.kill()  # it hangs
-            process.wait()
-        self._channel.close()
-
-    def _receive(self, number: int) -> dict[str, Any]:
-        while True:
-            try:
-                message = self._channel.recv(MESSAGE_BYTES)
-            except OSError as error:
-                raise EnvironmentNotReadyError(self._gone) from error
-            if not message:
-                raise EnvironmentNotReadyError(self._gone)
-            answer: dict[str, Any] = json.loads(message)
-            if answer["id"] == number:
-                return answer
+        if os.getpid() == self._owner:
+            self.finish(_ANSWER_S)
+            super().close()
 
 
 def _line(message: object) -> str:
@@ -275,7 +252,7 @@ def orders(kind: type[Message]) -> Iterator[Message]:
         yield decoded(line, kind, lambda part, value: part(value))  # a Path
 
 
-def say(message: Any) -> None:
+def say(message: object) -> None:
     """Answer the parent."""
     sys.stdout.write(_line(message))
     sys.stdout.flush()

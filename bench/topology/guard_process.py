@@ -1,14 +1,12 @@
-"""The owner of a run's servers and folder: *requests on a socket → servers; the parent's end → nothing left*.
+"""The owner of a run's servers and folder: *requests on stdin → servers; the parent's end → nothing left*.
 
-Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`, standard input a SOCK_SEQPACKET socket; it imports
+Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines of JSON. It imports
 only the standard library, so that it starts in some 35 ms and drags nothing of its parent along.
 
 Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child of
-the parent still holds the socket), and on SIGTERM. It has one thread, so PR_SET_PDEATHSIG, which is tied to the forking
-*thread*, holds: if the guard itself is killed, the kernel kills the servers. Each server leads its own session: signals
-go to the whole group, so a wrapper script or a rewriting child of a server does not survive. A setuid server loses its
-death signal at exec; then the guard alone stands for it. Nothing here waits for a server: the parent asks again.
-Source: prctl(2), pidfd_open(2), unix(7).
+the parent still holds the pipe), and on SIGTERM. It has one thread, to which the servers' death signal is tied. Each
+server leads its own session: signals go to the whole group. Nothing here waits for a server: the parent asks again.
+README says why. Source: prctl(2), pidfd_open(2), pipe(7).
 """
 
 import contextlib
@@ -18,26 +16,25 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-MESSAGE_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _REMOVE_S = 5.0
 
+Message = dict[str, Any]
 Servers = dict[int, "subprocess.Popen[bytes]"]
 
 
 def main(parent_pid: int, temp_root: str, prefix: str) -> None:
     """Serve the parent until it closes its end or dies; then kill every server and remove the folder `prefix`…."""
     _take_no_part_in_the_terminal()
-    channel = socket.socket(fileno=0)
     servers: Servers = {}
     folder = ""
     try:
@@ -45,52 +42,51 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
         try:
             folder = tempfile.mkdtemp(prefix=prefix, dir=temp_root)
         except OSError as error:
-            _send(channel, {"id": 0, "error": error.strerror})
+            _say({"id": 0, "error": error.strerror})
             return
-        _send(channel, {"id": 0, "folder": folder})
-        _serve(channel, parent_pid, servers)
+        _say({"id": 0, "folder": folder})
+        for request in _requests(parent_pid):
+            try:
+                answer = _answer(request, servers)
+            except (OSError, subprocess.SubprocessError, KeyError) as error:
+                answer = {"error": str(error)}
+            _say({"id": request["id"], **answer})
     finally:
         signal.signal(signal.SIGTERM, _ignore)
         _end(servers, folder)
 
 
-def _serve(channel: socket.socket, parent_pid: int, servers: Servers) -> None:
-    libc = ctypes.CDLL(None)
+def _requests(parent_pid: int) -> Iterator[Message]:
     poller = select.poll()
-    poller.register(channel, select.POLLIN)
+    poller.register(0, select.POLLIN)
     parent = _watch(parent_pid)
     if parent is not None:
         poller.register(parent, select.POLLIN)
     if os.getppid() != parent_pid:
         return
-    while True:
-        if any(ready == parent for ready, _ in poller.poll()):
+    heard = b""
+    while not any(ready == parent for ready, _ in poller.poll()):
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
             return
-        message = channel.recv(MESSAGE_BYTES)
-        if not message:
-            return
-        request = json.loads(message)
-        try:
-            answer = _answer(request, servers, libc)
-        except (OSError, subprocess.SubprocessError, KeyError) as error:
-            answer = {"error": str(error)}
-        _send(channel, {"id": request["id"], **answer})
+        *lines, heard = (heard + chunk).split(b"\n")
+        yield from map(json.loads, lines)
 
 
-def _answer(request: dict[str, Any], servers: Servers, libc: ctypes.CDLL) -> dict[str, Any]:
+def _answer(request: Message, servers: Servers) -> Message:
     if request["do"] == "start":
-        process = _start(request, libc)
-        servers[request["index"]] = process
+        process = servers[request["index"]] = _start(request)
         return {"pid": process.pid}
     if request["do"] == "signal":
         process = servers[request["index"]]
         if process.poll() is None:
             os.killpg(process.pid, request["signal"])
+        return {}
     return {"states": {index: _state(process) for index, process in servers.items()}}
 
 
-def _start(request: dict[str, Any], libc: ctypes.CDLL) -> "subprocess.Popen[bytes]":
-    guard_pid = os.getpid()
+def _start(request: Message) -> "subprocess.Popen[bytes]":
+    guard_pid, libc = os.getpid(), ctypes.CDLL(None)
 
     def die_with_the_guard() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -110,7 +106,7 @@ def _start(request: dict[str, Any], libc: ctypes.CDLL) -> "subprocess.Popen[byte
         )
 
 
-def _state(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+def _state(process: "subprocess.Popen[bytes]") -> Message:
     exit_code = process.poll()
     stopped = False
     if exit_code is None:
@@ -138,13 +134,13 @@ def _end(servers: Servers, folder: str) -> None:
 def _watch(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except OSError:  # forbidden or unknown to this kernel: the end of file on the socket has to do
+    except OSError:  # forbidden or unknown to this kernel: the end of file has to do
         return None
 
 
-def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+def _say(message: Message) -> None:
     with contextlib.suppress(OSError):  # the parent is gone; the next poll says so
-        channel.send(json.dumps(message).encode())
+        print(json.dumps(message), flush=True)  # noqa: T201 - the parent reads it
 
 
 def _take_no_part_in_the_terminal() -> None:

@@ -1,8 +1,10 @@
-"""Questions to running instances: *URLs → facts, counters, leaked keys; a clear reason for each that stays silent*.
+"""Questions to running instances: *URLs → facts, counters, slow events, leaked keys; why one stays silent*.
 
 Rules: all instances are asked in parallel, each step within its own time-out, so a stopped instance delays nobody. What
 an ACL forbids (INFO, CONFIG, COMMAND) becomes None and a warning: foreign targets need not trust us. Shows no secret.
-Source: INFO, CONFIG GET and COMMAND INFO of Redis 7.0 and Valkey 9.1.
+An event shorter than the server's `latency-monitor-threshold` (ms) is not noted, and with 0 none is: then the answer is
+None, never "nothing happened". The server keeps the slowest of each second.
+Source: INFO, CONFIG GET, COMMAND INFO, LATENCY LATEST and HISTORY of Redis 7.0 and Valkey 9.1.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +23,7 @@ import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
 from bench.errors import BenchError, EnvironmentNotReadyError, secrets
+from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta as InfoDelta  # noqa: PLC0414 - importers change one by one
 from bench.measure.run_result import InstanceFacts as InstanceFacts  # noqa: PLC0414 - importers change one by one
 from bench.measure.section import Count, says
@@ -35,7 +38,14 @@ _AOF_NOW = (
     "aof_last_write_status",
     "aof_last_bgrewrite_status",
 )
-_COMMAND = "cmdstat_"
+_COMMAND, _NONE = "cmdstat_", {"calls": 0, "usec": 0}
+TIMEOUT_S = 2.0  # of each step
+EVERY_S = 2.0  # between two looks of InfoWatch
+_KEYS_PER_COMMAND = 500
+_MOST_THREADS = 32
+Info = Mapping[str, Any]
+"""What INFO says, by field."""
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ class InfoSnapshot:
 
     address: str
     taken_ns: int
-    values: Mapping[str, Any] | None
+    values: Info | None
     missing: str | None
 
 
@@ -60,52 +70,32 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
     def increase(*names: str) -> Any:
         if not all(name in values for name in names for values in (old, new)):
             return None
-        return sum(new[name] - old[name] for name in names)
+        return round(sum(new[name] - old[name] for name in names), 6)  # the servers' own resolution
 
-    calls, usec_per_call = _commands(old, new)
+    ran = {
+        name.removeprefix(_COMMAND): (calls, stat["usec"] - past["usec"])
+        for name, stat in new.items()
+        if name.startswith(_COMMAND)
+        for past in [old.get(name, _NONE)]
+        if (calls := stat["calls"] - past["calls"]) > 0
+    }
     aof = {name: new[name] for name in _AOF_NOW if name in new}
     aof |= {name: change for name in _AOF_COUNTERS if (change := increase(name)) is not None}
     return InfoDelta(
         after.address,
         None,
         elapsed_s,
-        cpu_s=_rounded(increase("used_cpu_sys", "used_cpu_user")),
-        children_cpu_s=_rounded(increase("used_cpu_sys_children", "used_cpu_user_children")),
+        cpu_s=increase("used_cpu_sys", "used_cpu_user"),
+        children_cpu_s=increase("used_cpu_sys_children", "used_cpu_user_children"),
         commands_processed=increase("total_commands_processed"),
-        calls=calls,
-        usec_per_call=usec_per_call,
+        calls={command: calls for command, (calls, _) in ran.items()},
+        usec_per_call={command: round(usec / calls, 3) for command, (calls, usec) in ran.items()},
         expired_keys=increase("expired_keys"),
         evicted_keys=increase("evicted_keys"),
         input_bytes=increase("total_net_input_bytes"),
         output_bytes=increase("total_net_output_bytes"),
         aof=aof,
     )
-
-
-def _commands(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
-    calls: dict[str, int] = {}
-    usec_per_call: dict[str, float] = {}
-    for name, stat in new.items():
-        if not name.startswith(_COMMAND):
-            continue
-        before = old.get(name, {"calls": 0, "usec": 0})
-        count = stat["calls"] - before["calls"]
-        if count > 0:
-            command = name.removeprefix(_COMMAND)
-            calls[command] = count
-            usec_per_call[command] = round((stat["usec"] - before["usec"]) / count, 3)
-    return calls, usec_per_call
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)  # the servers' own resolution
-
-
-TIMEOUT_S = 2.0
-EVERY_S = 2.0  # between two looks of InfoWatch
-_KEYS_PER_COMMAND = 500
-_MOST_THREADS = 32
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,33 +108,23 @@ class LeakCount:
     not_checked: Annotated[str | None, says("why they could not be looked for")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Silence:
-    """Why an instance gave no answer."""
-
-    reason: str
-
-
-def inspect(
-    urls: Sequence[str], *, allow_missing: bool = False, timeout_s: float = TIMEOUT_S
-) -> tuple[InstanceFacts, ...]:
+def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
     """Ask every instance what it is; the facts stand in the order of `urls`.
 
-    `timeout_s` (> 0) bounds each step of each instance. Raises UsageError for a URL that cannot be read and
-    EnvironmentNotReadyError naming every unreachable instance and why, unless `allow_missing`.
+    Raises UsageError for a URL that cannot be read and EnvironmentNotReadyError naming every unreachable instance and
+    why, unless `allow_missing`.
     """
-    targets = parse_targets(urls)
-    facts: list[InstanceFacts] = []
-    for index, (target, answer) in enumerate(zip(targets, _ask(targets, _describe, timeout_s), strict=True)):
-        if isinstance(answer, _Silence):
-            facts.append(InstanceFacts(index, target.address, target.tls, unreachable=answer.reason))
-        else:
-            facts.append(InstanceFacts(index, target.address, target.tls, **answer))
+
+    def unreachable(target: Target, reason: str) -> InstanceFacts:
+        return InstanceFacts(0, target.address, target.tls, unreachable=reason)
+
+    answers = _ask(urls, _described, unreachable)
+    facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
     if not allow_missing:
         there = sum(fact.unreachable is None for fact in facts)
         without = ", or go on without them by --allow-missing" if there > len(facts) // 2 else ""
         require_reachable(facts, f"start them{without}")
-    return tuple(facts)
+    return facts
 
 
 def require_reachable(facts: Sequence[InstanceFacts], advice: str) -> None:
@@ -170,97 +150,88 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
             first[fact.run_id] = fact.address
 
 
-def info_snapshot(urls: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> tuple[InfoSnapshot, ...]:
+def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
     """Read every instance's counters now; one that does not answer or forbids INFO has `values` None and says why."""
-    targets = parse_targets(urls)
-    snapshots = []
-    for target, answer in zip(targets, _ask(targets, _info, timeout_s), strict=True):
-        if isinstance(answer, _Silence):
-            snapshots.append(InfoSnapshot(target.address, time.monotonic_ns(), None, answer.reason))
-        else:
-            snapshots.append(InfoSnapshot(target.address, *answer, None))
-    return tuple(snapshots)
+
+    def snapshot(client: redis.Redis, target: Target) -> InfoSnapshot:
+        values = client.info("all")
+        return InfoSnapshot(target.address, time.monotonic_ns(), values, None)
+
+    def missing(target: Target, reason: str) -> InfoSnapshot:
+        return InfoSnapshot(target.address, time.monotonic_ns(), None, reason)
+
+    return _ask(urls, snapshot, missing)
 
 
-def leaked_keys(urls: Sequence[str], names: Iterable[str], *, timeout_s: float = 1.0) -> tuple[LeakCount, ...]:
-    """Count which of the full key `names` exist on each instance, and unlink those; never scans.
+def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[LeakCount, ...]:
+    """Count which of the full key `names` exist on each instance, and unlink those; never scans."""
+    remaining = iter(names)
+    chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
 
-    An instance that does not answer within `timeout_s` (> 0) per step is reported as not checked.
-    """
-    targets = parse_targets(urls)
-    chunks = tuple(_chunks(names, _KEYS_PER_COMMAND))
-
-    def count_and_unlink(client: redis.Redis) -> tuple[int, int]:
+    def count_and_unlink(client: redis.Redis, target: Target) -> LeakCount:
         found = unlinked = 0
         for chunk in chunks:
             here = _command(client, "EXISTS", *chunk)
             found += here
             unlinked += _command(client, "UNLINK", *chunk) if here else 0
-        return found, unlinked
+        return LeakCount(target.address, found, unlinked, None)
 
-    counts = []
-    for target, answer in zip(targets, _ask(targets, count_and_unlink, timeout_s), strict=True):
-        if isinstance(answer, _Silence):
-            counts.append(LeakCount(target.address, None, 0, answer.reason))
-        else:
-            counts.append(LeakCount(target.address, *answer, None))
-    return tuple(counts)
+    return _ask(urls, count_and_unlink, lambda target, why: LeakCount(target.address, None, 0, why))
 
 
 def _ask(
-    targets: Sequence[Target], question: Callable[[redis.Redis], _Answer], timeout_s: float
-) -> list[_Answer | _Silence]:
-    def ask_one(target: Target) -> _Answer | _Silence:
-        client = target.client(timeout_s)
+    urls: Sequence[str],
+    question: Callable[[redis.Redis, Target], Answer],
+    silent: Callable[[Target, str], Answer],
+) -> tuple[Answer, ...]:
+    """What each answers, or what `silent` makes of the reason why it does not."""
+    targets = parse_targets(urls)
+
+    def ask_one(target: Target) -> Answer:
         try:
-            return question(client)
+            with target.client(TIMEOUT_S) as client:
+                return question(client, target)
         except (redis.RedisError, OSError) as error:
-            return _Silence(_reason(target, error, timeout_s))
-        finally:
-            client.connection_pool.disconnect()
+            return silent(target, _reason(target, error))
 
     with ThreadPoolExecutor(min(len(targets), _MOST_THREADS)) as threads:
-        return list(threads.map(ask_one, targets))
+        return tuple(threads.map(ask_one, targets))
 
 
-def _describe(client: redis.Redis) -> dict[str, Any]:
+def _described(client: redis.Redis, target: Target) -> InstanceFacts:
     with contextlib.suppress(NoPermissionError):  # an answer, too
         client.ping()
     warnings: list[str] = []
-    info: dict[str, Any] = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
+    info: Info = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
     config: dict[str, str] = _allowed(lambda: client.config_get("*append*"), "CONFIG GET", warnings) or {}
     native = _allowed(lambda: _command(client, "COMMAND INFO", "DELEX", "DELIFEQ"), "COMMAND INFO", warnings)
     rewrite = config.get("no-appendfsync-on-rewrite")
-    return {
-        "server": "valkey" if "valkey_version" in info else ("redis" if info else None),
-        "version": info.get("valkey_version", info.get("redis_version")),
-        "run_id": info.get("run_id"),
-        "process_id": info.get("process_id"),
-        "uptime_s": info.get("uptime_in_seconds"),
-        "role": {"master": "primary", "slave": "replica"}.get(str(info.get("role"))),
-        "cluster": bool(info["cluster_enabled"]) if "cluster_enabled" in info else None,
-        "fsync": config.get("appendfsync") if info.get("aof_enabled", 1) else "none",
-        "no_fsync_on_rewrite": None if rewrite is None else rewrite == "yes",
-        "maxmemory_bytes": info.get("maxmemory"),
-        "maxmemory_policy": info.get("maxmemory_policy"),
-        "release_command": _release_command(native),
-        "warnings": tuple(warnings),
-    }
-
-
-def _release_command(native: list[Any] | None) -> str | None:
-    if native is None:
-        return None
-    return "delex" if native[0] else "delifeq" if native[1] else "evalsha"
+    return InstanceFacts(
+        0,
+        target.address,
+        target.tls,
+        server="valkey" if "valkey_version" in info else ("redis" if info else None),
+        version=info.get("valkey_version", info.get("redis_version")),
+        run_id=info.get("run_id"),
+        process_id=info.get("process_id"),
+        uptime_s=info.get("uptime_in_seconds"),
+        role={"master": "primary", "slave": "replica"}.get(str(info.get("role"))),
+        cluster=bool(info["cluster_enabled"]) if "cluster_enabled" in info else None,
+        fsync=config.get("appendfsync") if info.get("aof_enabled", 1) else "none",
+        no_fsync_on_rewrite=None if rewrite is None else rewrite == "yes",
+        maxmemory_bytes=info.get("maxmemory"),
+        maxmemory_policy=info.get("maxmemory_policy"),
+        release_command=native and ("delex" if native[0] else "delifeq" if native[1] else "evalsha"),
+        warnings=tuple(warnings),
+    )
 
 
 def _allowed(ask: Callable[[], Any], command: str, warnings: list[str]) -> Any:
     try:
         return ask()
-    except NoPermissionError:
-        warnings.append(f"{command} is not allowed for this user: what it would tell is unknown")
-    except ResponseError:
-        warnings.append(f"{command} is not available: what it would tell is unknown")
+    except ResponseError as error:
+        lacking = "allowed for this user" if isinstance(error, NoPermissionError) else "available"
+        warnings.append(f"{command} is not {lacking}: what it would tell is unknown")
     return None
 
 
@@ -268,12 +239,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
-def _info(client: redis.Redis) -> tuple[int, dict[str, Any]]:
-    values: dict[str, Any] = client.info("all")
-    return time.monotonic_ns(), values
-
-
-def _reason(target: Target, error: Exception, timeout_s: float) -> str:
+def _reason(target: Target, error: Exception) -> str:
     text = secrets()(error).rstrip(".")
     if isinstance(error, NoPermissionError):
         return f"not allowed: {text}"
@@ -282,7 +248,7 @@ def _reason(target: Target, error: Exception, timeout_s: float) -> str:
     if isinstance(error, BusyLoadingError):
         return "still loading its data: wait until it is ready"
     if isinstance(error, redis.TimeoutError):
-        return f"no answer within {timeout_s:g} s{': is it a plain port? then redis://' if target.tls else ''}"
+        return f"no answer within {TIMEOUT_S:g} s{': is it a plain port? then redis://' if target.tls else ''}"
     if isinstance(error, redis.exceptions.InvalidResponse):
         return f"it does not speak the Redis protocol: {text.removeprefix('Protocol Error: ')}"
     if "SSL" in text:
@@ -295,12 +261,6 @@ def _reason(target: Target, error: Exception, timeout_s: float) -> str:
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
-def _chunks(names: Iterable[str], size: int) -> Iterable[list[str]]:
-    remaining = iter(names)
-    while chunk := list(islice(remaining, size)):
-        yield chunk
-
-
 class InfoWatch:
     """INFO of all instances every other second, asked in a thread of its own.
 
@@ -308,11 +268,11 @@ class InfoWatch:
     `also(index)`: what is known besides of an instance that answered.
     """
 
-    def __init__(self, urls: Sequence[str], also: Callable[[int], Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, urls: Sequence[str], also: Callable[[int], Info] = lambda _index: {}) -> None:
         self._urls, self._also = urls, also
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._ask_on, name="info", daemon=True)
-        self.infos: Sequence[Mapping[str, Any] | None] = ()
+        self.infos: Sequence[Info | None] = ()
 
     def start(self) -> None:
         """Ask from now on."""
@@ -332,8 +292,42 @@ class InfoWatch:
 
     def _ask(self) -> None:
         with contextlib.suppress(BenchError, OSError):
-            snapshots = info_snapshot(self._urls)
-            self.infos = tuple(self._completed(index, one.values) for index, one in enumerate(snapshots))
+            found = [snapshot.values for snapshot in info_snapshot(self._urls)]
+            self.infos = [info and {**info, **self._also(index)} for index, info in enumerate(found)]
 
-    def _completed(self, index: int, values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        return values if values is None or self._also is None else {**values, **self._also(index)}
+
+class LatencyMonitor:
+    """What some servers themselves notice as slow, from now on. `own`: they are ours, so what was before is forgotten;
+    on others only what is younger than this first look counts."""
+
+    def __init__(self, urls: Sequence[str], *, own: bool) -> None:
+        def begin(client: redis.Redis, _target: Target) -> int | None:
+            """The server's clock (s), or None when it watches nothing."""
+            name = "latency-monitor-threshold"
+            if not int(client.config_get(name).get(name) or 0):
+                return None
+            if own:
+                _command(client, "LATENCY", "RESET")
+                return -1
+            return int(client.time()[0])
+
+        self._urls = urls
+        self._since_s = _ask(urls, begin, lambda *_silence: None)
+
+    def events(self) -> dict[str, SlowEvent] | None:
+        """What was noted since then, by event; None when a server does not watch or does not say."""
+
+        def noted(client: redis.Redis, _target: Target) -> dict[str, list[tuple[int, int]]] | None:
+            names = [row[0].decode() for row in _command(client, "LATENCY", "LATEST")]
+            return {name: _command(client, "LATENCY", "HISTORY", name) for name in names}
+
+        found: dict[str, SlowEvent] = {}
+        for since_s, rows in zip(self._since_s, _ask(self._urls, noted, lambda *_silence: None), strict=True):
+            if since_s is None or rows is None:
+                return None
+            for name, history in rows.items():
+                if durations_ms := [duration_ms for at_s, duration_ms in history if at_s > since_s]:
+                    before = found.get(name, SlowEvent(0, 0))
+                    longest_ms = max(before.max_ms, *durations_ms)
+                    found[name] = SlowEvent(before.seconds + len(durations_ms), longest_ms)
+        return found

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.topology.child import Servant
+from bench.topology.child import Answer, Servant
 
 _SCRIPT = Path(__file__).with_name("proxy_process.py")
 _GONE = "the proxies are closed, or their process was killed: start the run again"
@@ -18,11 +18,11 @@ _GONE = "the proxies are closed, or their process was killed: start the run agai
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due after `delay_ns` plus
-    U(0, `jitter_ns`); the directions `held` hand over nothing until healed; `reset`: every connection ends with RST."""
+    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due after `delay_s` plus
+    U(0, `jitter_s`); the directions `held` hand over nothing until healed; `reset`: every connection ends with RST."""
 
-    delay_ns: int = 0
-    jitter_ns: int = 0
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
     slow: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     reset: bool = False
@@ -31,17 +31,21 @@ class Shape:
 CLEAR = Shape()
 
 
+class _Answer(Answer):
+    ports: tuple[int, ...] = ()
+
+
 class Proxies:
     """One proxy per port, in a process of their own. A context manager; safe to use from several threads."""
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
         """Stand before these loopback ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""
-        self._servant = Servant(_SCRIPT, [str(seed), *map(str, ports)], gone=_GONE)
-        self.ports: tuple[int, ...] = tuple(self._servant.hello["ports"])
+        self._servant = Servant(_SCRIPT, [str(seed), *map(str, ports)], _Answer, gone=_GONE)
+        self.ports = self._servant.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
         """Have the link to instance `index` be like this from now on; returns when it is."""
-        self._servant.ask({"index": index, **asdict(shape)})
+        self._servant.ask(index=index, **asdict(shape))
 
     def close(self) -> None:
         """End the proxies and every connection through them. More than once is fine."""

@@ -1,144 +1,108 @@
 """A slow, cut or lossy link in front of every instance: *bytes in → the same bytes, in order, when they are due*.
 
-Run as `python -I -S proxy_process.py SEED PORT…` with a SOCK_SEQPACKET socket as standard input; it imports only the
-standard library. One process serves all instances of a fleet, so that all are equally far away.
+Run as `python -I -S proxy_process.py SEED PORT…`; wishes and answers are lines of JSON. It imports only the standard
+library. One process serves all instances of a fleet, so that all are equally far away.
 
 Rules
-- A chunk gets its due time when it arrives and never overtakes the one before it. Nobody sleeps: one timer waits for
+- A chunk gets its due time when it arrives and never overtakes the one before it. Nobody sleeps: a timer waits for
   whatever is due next, so a delay costs no throughput.
 - A held direction (a black hole) keeps its bytes, and the end of the stream, and hands them over when it is healed, as
   TCP's own repetition would: a stream with a hole in it is a fault no network has.
 - A sender is held back once 8 MiB wait for it, or the other side takes no more.
 - A reset ends every connection of the instance with RST, new ones at once, for as long as it lasts.
-- It ends when its owner closes the socket or dies.
+- It ends when its owner closes its stdin or dies.
 
-Source: timerfd_create(2); asyncio's protocols.
+Source: asyncio's protocols.
 """
 
 import asyncio
 import contextlib
-import ctypes
-import heapq
-import itertools
 import json
-import os
 import random
+import select
+import selectors
 import socket
 import struct
 import sys
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-MESSAGE_BYTES = 1 << 16
 HOST = "127.0.0.1"
 _WAITING_BYTES = 8 << 20
-_NS = 1_000_000_000
-_CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
 _RST = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time
 
 
-class DueTimer:
-    """Calls pipes at their due times, to the precision of the kernel's timers (asyncio's own are 1 ms wide)."""
+class ExactSelector(selectors.EpollSelector):
+    """Waits as exactly as select(2) does: epoll's own time-outs are whole milliseconds."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._libc = ctypes.CDLL(None)
-        self._file: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        self._heap: list[tuple[int, int, Pipe]] = []
-        self._order = itertools.count()
-        loop.add_reader(self._file, self._fire)
-
-    def call(self, due_ns: int, pipe: "Pipe") -> None:
-        """Have `pipe.called()` at `due_ns` (monotonic)."""
-        heapq.heappush(self._heap, (due_ns, next(self._order), pipe))
-        if self._heap[0][0] == due_ns:
-            self._arm()
-
-    def _fire(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._file, 8)
-        now_ns = time.monotonic_ns()
-        while self._heap and self._heap[0][0] <= now_ns:
-            heapq.heappop(self._heap)[2].called()
-        if self._heap:
-            self._arm()
-
-    def _arm(self) -> None:
-        due_ns = self._heap[0][0]
-        when = struct.pack("qqqq", 0, 0, due_ns // _NS, due_ns % _NS)
-        self._libc.timerfd_settime(self._file, _ABSOLUTE, when, None)
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready within `timeout` (s)."""
+        if timeout is None or timeout > 0:
+            select.select([self], [], [], timeout)
+        return super().select(0)
 
 
 @dataclass(slots=True)
 class Link:
-    """The way to one instance as it is now. `slow`: delayed directions; `held`: those that hand over nothing."""
+    """The way to one instance as it is now, as `Shape` in bench/topology/proxy.py says."""
 
     port: int
-    timer: DueTimer
     random: random.Random
-    delay_ns: int = 0
-    jitter_ns: int = 0
-    slow: frozenset[str] = frozenset()
-    held: frozenset[str] = frozenset()
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    slow: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
     reset: bool = False
-    pipes: "set[Pipe]" = field(default_factory=set)
+    flows: "set[Flow]" = field(default_factory=set)
 
     def shape(self, wish: dict[str, Any]) -> None:
         """Be as `wish` says from now on; what waits keeps its due time."""
-        self.delay_ns, self.jitter_ns, self.reset = wish["delay_ns"], wish["jitter_ns"], wish["reset"]
-        self.slow, self.held = frozenset(wish["slow"]), frozenset(wish["held"])
-        for pipe in tuple(self.pipes):
-            if self.reset and pipe.source is not None:
-                pipe.source.reset()
-            pipe.flush()
-
-    def due_ns(self, direction: str) -> int:
-        """When a chunk that came now may go on; 0 = at once."""
-        if direction not in self.slow:
-            return 0
-        return time.monotonic_ns() + self.delay_ns + int(self.random.uniform(0, self.jitter_ns))
+        self.delay_s, self.jitter_s, self.reset = wish["delay_s"], wish["jitter_s"], wish["reset"]
+        self.slow, self.held = wish["slow"], wish["held"]
+        for flow in tuple(self.flows):
+            if self.reset and flow.source is not None:
+                flow.source.reset()
+            flow.flush()
 
 
-class Pipe:
+class Flow:
     """One direction of one connection: chunks in order, each with its due time; None is the end of the stream."""
 
     def __init__(self, link: Link, direction: str) -> None:
         self._link, self._direction = link, direction
-        self._waiting: deque[tuple[int, bytes | None]] = deque()
-        self._bytes = self._last_ns = 0
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[float, bytes | None]] = deque()
+        self._bytes, self._last_s = 0, 0.0
         self._timed = False
         self.source: End | None = None
         self.sink: End | None = None
-        link.pipes.add(self)
+        link.flows.add(self)
 
     def feed(self, chunk: bytes | None) -> None:
         """Take a chunk from the source."""
-        due_ns = self._link.due_ns(self._direction)
-        if not due_ns and not self._waiting and self._open:
+        slow = self._direction in self._link.slow
+        if not slow and not self._waiting and self._open:
             self._hand_over(chunk)  # the common case: no queue, no clock
             return
-        self._last_ns = max(self._last_ns, due_ns)
-        self._waiting.append((self._last_ns, chunk))
+        if slow:
+            late_s = self._link.delay_s + self._link.random.uniform(0, self._link.jitter_s)
+            self._last_s = max(self._last_s, self._loop.time() + late_s)
+        self._waiting.append((self._last_s, chunk))
         self._bytes += len(chunk or b"")
         self.flush()
 
-    def called(self) -> None:
-        """The timer: something is due."""
-        self._timed = False
-        self.flush()
-
     def flush(self) -> None:
-        """Hand over what is due, and have the timer call for the rest."""
+        """Hand over what is due, and have a timer call for the rest."""
         if self._open:
-            now_ns = time.monotonic_ns()
-            while self._waiting and self._waiting[0][0] <= now_ns:
+            now_s = self._loop.time()
+            while self._waiting and self._waiting[0][0] <= now_s:
                 chunk = self._waiting.popleft()[1]
                 self._bytes -= len(chunk or b"")
                 self._hand_over(chunk)
             if self._waiting and not self._timed:
                 self._timed = True
-                self._link.timer.call(self._waiting[0][0], self)
+                self._loop.call_at(self._waiting[0][0], self._called)
         if self.source is not None:
             self.source.hold_back("queue", self._bytes > _WAITING_BYTES)
 
@@ -147,11 +111,15 @@ class Pipe:
         self.sink = None
         self._waiting.clear()
         self._bytes = 0
-        self._link.pipes.discard(self)
+        self._link.flows.discard(self)
 
     @property
     def _open(self) -> bool:
         return self.sink is not None and self._direction not in self._link.held
+
+    def _called(self) -> None:
+        self._timed = False
+        self.flush()
 
     def _hand_over(self, chunk: bytes | None) -> None:
         sink = self.sink
@@ -166,7 +134,7 @@ class Pipe:
 class End(asyncio.Protocol):
     """One side of a connection: what it reads goes into `out`, what it writes comes out of `into`."""
 
-    def __init__(self, link: Link, out: Pipe, into: Pipe) -> None:
+    def __init__(self, link: Link, out: Flow, into: Flow) -> None:
         self._link, self._out, self._into = link, out, into
         self._transport: asyncio.Transport | None = None
         self._reasons: set[str] = set()
@@ -232,7 +200,7 @@ class ClientEnd(End):
     """The side of a client, which makes the other one."""
 
     def __init__(self, link: Link) -> None:
-        super().__init__(link, Pipe(link, "to"), Pipe(link, "from"))
+        super().__init__(link, Flow(link, "to"), Flow(link, "from"))
         self._dialling: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -249,32 +217,24 @@ class ClientEnd(End):
             self.reset()  # nothing listens there: as near to a refusal as an accepted connection comes
 
 
-async def serve(owner: socket.socket, seed: int, ports: list[int]) -> None:
+async def serve(seed: int, ports: list[int]) -> None:
     """Listen for every port's clients, tell the owner where, do what it says until it is gone."""
     loop = asyncio.get_running_loop()
-    timer = DueTimer(loop)
-    links = [Link(port, timer, random.Random(f"{seed}:{index}")) for index, port in enumerate(ports)]
+    links = [Link(port, random.Random(f"{seed}:{index}")) for index, port in enumerate(ports)]
     servers = [await loop.create_server(lambda link=link: ClientEnd(link), HOST, 0, backlog=4096) for link in links]  # type: ignore[misc]
-    gone = asyncio.Event()
-
-    def obey() -> None:
-        try:
-            message = owner.recv(MESSAGE_BYTES)
-        except OSError:
-            message = b""
-        if not message:
-            loop.remove_reader(owner)
-            gone.set()
-            return
-        wish = json.loads(message)
+    wishes = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(wishes), sys.stdin)
+    _say({"id": 0, "ports": [server.sockets[0].getsockname()[1] for server in servers]})
+    async for line in wishes:
+        wish = json.loads(line)
         links[wish["index"]].shape(wish)
-        owner.send(json.dumps({"id": wish["id"]}).encode())
+        _say({"id": wish["id"]})
 
-    owner.send(json.dumps({"id": 0, "ports": [server.sockets[0].getsockname()[1] for server in servers]}).encode())
-    loop.add_reader(owner, obey)
-    await gone.wait()
+
+def _say(message: dict[str, object]) -> None:
+    print(json.dumps(message), flush=True)  # noqa: T201 - the owner reads it
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(OSError):
-        asyncio.run(serve(socket.socket(fileno=0), int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(ExactSelector())) as runner:
+        runner.run(serve(int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))

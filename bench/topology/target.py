@@ -76,10 +76,12 @@ class Target:
     options: dict[str, Any] = field(repr=False)
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries."""
-        return redis.Redis(
-            connection_pool=connection_pool(self.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
-        )
+        """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries.
+
+        A context manager, which closes its connections.
+        """
+        pool = connection_pool(self.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
+        return redis.Redis.from_pool(pool)
 
 
 def parse_targets(urls: Sequence[str]) -> tuple[Target, ...]:

@@ -24,7 +24,7 @@ from bench.experiments.crash.result import POLICIES, CrashResult, CrashRow, Cros
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of, schema_of
 from bench.run.experiment import ExperimentOrder
-from bench.topology.loop_disk import LoopDisk
+from bench.topology.disk import LoopDisk
 from bench.topology.server import find_server
 
 pytestmark = pytest.mark.integration
@@ -135,7 +135,7 @@ def test_an_ext4_that_is_shut_down_keeps_what_was_synced_and_no_more() -> None:
 
 
 def test_nobody_else_may_use_what_is_mounted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.topology.loop_disk._MOUNT_TRIES", 2)
+    monkeypatch.setattr("bench.topology.disk._MOUNT_TRIES", 2)
     with loop_disk() as disk, (disk.folder / "file").open("wb"):
         disk.cut_power()
         with pytest.raises(EnvironmentNotReadyError, match="still in use"):
@@ -155,8 +155,8 @@ def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monk
     def none_free(_image: int) -> tuple[int, str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("bench.topology.loop_disk._loop_of", none_free)
-    monkeypatch.setattr("bench.topology.loop_disk._image", lambda _bytes: os.open(os.devnull, os.O_RDONLY))
+    monkeypatch.setattr("bench.topology.disk._loop_of", none_free)
+    monkeypatch.setattr("bench.topology.disk._image", lambda _bytes: os.open(os.devnull, os.O_RDONLY))
     found = cross_check(find_server(), None, lambda _text: None)
     assert found.status == "skipped"
     assert "Permission denied" in str(found.reason)

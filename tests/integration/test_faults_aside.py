@@ -13,23 +13,16 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.scenario import Fault
 from bench.topology.doctor import why_not_here
-from bench.topology.faults.injection import Injection
-from bench.topology.faults.kinds import KINDS, injection, read_faults
+from bench.topology.faults.kinds import KINDS
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet
-from bench.topology.server import ServerBinary, found_servers
+from bench.topology.server import ServerBinary
+from tests.integration.servers import SERVERS, every_server, fault
 
 pytestmark = pytest.mark.integration
-SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
 DEADLINE_S = 30.0
 BUSY = "import time, sys; print('up', flush=True)\nwhile True: time.sleep(0.001)"
-
-
-def fault(site: Site, kind: str, target: str = "instance:0", **params: object) -> Injection:
-    (order,) = read_faults([Fault(kind, 0.0, None, (target,), "fixed", params)])
-    return injection(site, order)
 
 
 def state(pid: int) -> str:
@@ -107,7 +100,7 @@ def test_without_nft_dropping_is_skipped_with_that_reason(monkeypatch: pytest.Mo
 def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bench.topology.loop_disk._FSOPEN", 100_000)
+    monkeypatch.setattr("bench.topology.disk._FSOPEN", 100_000)
     with Site(frozenset({Need.MEMORY_DISK})) as site, start_fleet(1, environment=site.environment) as fleet:
         site.attach(fleet)
         assert "it needs root and Linux 5.2" in str(fault(site, "disk-full").why_not())
@@ -185,7 +178,7 @@ def test_all_instances_stand_behind_proxies_or_none_does() -> None:
         assert site.urls == fleet.urls
 
 
-@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
+@every_server
 def test_what_this_machine_can_do_is_tried(server: ServerBinary, monkeypatch: pytest.MonkeyPatch) -> None:
     here = why_not_here(server)
     assert set(here) == set(KINDS)

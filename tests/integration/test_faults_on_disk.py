@@ -9,17 +9,16 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Fault
+from bench.topology.faults.disk import cut_power
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.power_cut import cut_power
 from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import Fleet, Instance, start_fleet
-from bench.topology.server import ServerBinary, found_servers
-from bench.topology.shim.build import IGNORED
+from bench.topology.fleet import Fleet, Instance, start_fleet, wait_until
+from bench.topology.server import ServerBinary
+from bench.topology.shim import IGNORED
+from tests.integration.servers import SERVERS, fault
 
 pytestmark = pytest.mark.integration
-SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
-every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
 FOREVER_NS = 3_600_000_000_000
 
 
@@ -30,8 +29,14 @@ class Rig:
         self.site, self.fleet, self.control = site, fleet, site.control(0)
 
     def fault(self, kind: str, **params: object) -> Injection:
-        (order,) = read_faults([Fault(kind, 0.0, None, ("instance:0",), "fixed", params)], seed=7)
-        return injection(self.site, order)
+        return fault(self.site, kind, **params)
+
+    def strike(self, kind: str, **params: object) -> Injection:
+        """A fault from its begin to its end."""
+        struck = self.fault(kind, **params)
+        struck.begin()
+        struck.end()
+        return struck
 
     def set(self, *names: str) -> None:
         assert set(self.site.commands(0, [("SET", name, "x" * 100) for name in names])) == {True}
@@ -45,16 +50,10 @@ class Rig:
         return path
 
     def until_synced(self) -> None:
-        deadline_s = time.monotonic() + 30
-        while self.control.synced(self.aof).durable_bytes < self.aof.stat().st_size:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+        wait_until(lambda: self.control.synced(self.aof).durable_bytes >= self.aof.stat().st_size, 30, "not synced")
 
     def until_in_flight(self) -> None:
-        deadline_s = time.monotonic() + 30
-        while not self.control.synced(self.aof).in_flight:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+        wait_until(lambda: self.control.synced(self.aof).in_flight > 0, 30, "no sync is in flight")
 
 
 @pytest.fixture
@@ -78,13 +77,9 @@ def test_a_kill_keeps_what_a_power_cut_loses(rig: Rig) -> None:
     """Both are acknowledged, and no sync comes to their help: the disk never answers."""
     rig.control.set_sync_delay(FOREVER_NS)
     rig.set("first")
-    kill = rig.fault("kill")
-    kill.begin()
-    kill.end()
+    rig.strike("kill")
     assert rig.has("first") == 1
-    cut = rig.fault("power-cut")
-    cut.begin()
-    cut.end()
+    cut = rig.strike("power-cut")
     assert rig.has("first") == 0
     assert cut.detail["lost_bytes"] >= 100
 
@@ -94,9 +89,7 @@ def test_always_loses_nothing_at_a_power_cut(rig: Rig) -> None:
     names = [f"lock:{number}" for number in range(50)]
     for name in names:
         rig.set(name)
-    cut = rig.fault("power-cut")
-    cut.begin()
-    cut.end()
+    rig.strike("power-cut")
     assert rig.has(*names) == len(names)
 
 
@@ -182,27 +175,9 @@ def test_the_ledger_follows_a_rewrite_of_the_file(rig: Rig) -> None:
     )
     rig.set("after")
     assert rig.aof.name != first
-    cut = rig.fault("power-cut")
-    cut.begin()
-    cut.end()
+    cut = rig.strike("power-cut")
     assert rig.has("before", "after") == 2
     assert cut.detail["lost_bytes"] == 0
-
-
-@under("always")
-def test_a_slow_sync_is_waited_for_by_every_set(rig: Rig) -> None:
-    slow = rig.fault("fsync-latency", delay="50ms")
-    slow.begin()
-    began = time.monotonic()
-    rig.set("slow")
-    assert time.monotonic() - began >= 0.05
-    slow.end()
-    taken = []
-    for number in range(20):
-        began = time.monotonic()
-        rig.set(f"fast:{number}")
-        taken.append(time.monotonic() - began)
-    assert min(taken) < 0.05
 
 
 @under("everysec")
@@ -248,13 +223,6 @@ def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: 
         assert Rig(site, fleet).fault("power-cut").why_not() is None
 
 
-def test_a_failing_append_is_skipped_where_it_would_end_the_server() -> None:
-    with Site(frozenset({Need.SHIM})) as site, start_fleet(1, "always", environment=site.environment) as fleet:
-        site.attach(fleet)
-        with pytest.raises(UsageError, match="ends a server"):
-            Rig(site, fleet).fault("misconf", by="aof").why_not()
-
-
 def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
     """As a statically linked or setuid one would: the wrapper takes the shim, the server behind it does not."""
     path = tmp_path / "ignoring-server"
@@ -274,7 +242,7 @@ def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("bench.topology.shim.build._COMPILERS", ("no-such-compiler",))
+    monkeypatch.setattr("bench.topology.shim.find_compiler", lambda: None)
     (order,) = read_faults([Fault("power-cut", 0.0, None, ("instance:0",), "fixed", {})])
     with Site(needs_of([order])) as site, start_fleet(1, environment=site.environment) as fleet:
         site.attach(fleet)

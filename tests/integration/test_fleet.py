@@ -21,11 +21,10 @@ from bench.topology import fleet as fleet_module
 from bench.topology.fleet import FSYNC, Fleet, Instance, start_fleet
 from bench.topology.ports import HOST, KeptPort, keep_ports
 from bench.topology.probe import inspect
-from bench.topology.server import ServerBinary, found_servers
+from bench.topology.server import ServerBinary
+from tests.integration.servers import SERVERS, every_server
 
 pytestmark = pytest.mark.integration
-SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
-every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
 DEADLINE_S = 30.0
 
 
@@ -133,10 +132,11 @@ def fake(tmp_path: Path, script: str) -> ServerBinary:
     return replace(SERVERS[0], path=str(path))
 
 
-def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "TIMEOUT_S", 0.3)
     server = fake(tmp_path, "echo thinking; exec sleep 600")
     with pytest.raises(EnvironmentNotReadyError, match="did not answer PING within 0.3 s(.|\n)*  thinking"):
-        start_fleet(1, server=server, timeout_s=0.3)
+        start_fleet(1, server=server)
 
 
 def test_a_server_behind_a_wrapper_script_is_killed_with_it(tmp_path: Path) -> None:
@@ -147,20 +147,6 @@ def test_a_server_behind_a_wrapper_script_is_killed_with_it(tmp_path: Path) -> N
         pidfd = os.pidfd_open(inner)
         fleet.kill(0)
         assert select.select([pidfd], [], [], DEADLINE_S)[0]
-
-
-def test_a_password_is_an_answer(tmp_path: Path) -> None:
-    """A fleet that demands a password is ready when it says so."""
-    with start_fleet(1, "none", config=["--requirepass", "s3cret"]) as fleet:
-        assert fleet.exit_codes() == (None,)
-
-
-def test_a_taken_base_port_is_said_before_anything_starts(tmp_path: Path) -> None:
-    with socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentNotReadyError, match=f"port {port} on {HOST} is taken; choose another base port"):
-            start_fleet(1, port=port, base_folder=tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_free_base_port_is_used() -> None:
@@ -243,14 +229,6 @@ def test_the_soft_limit_is_raised_as_far_as_needed() -> None:
 def test_wrong_arguments_are_refused(instances: int, fsync: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         start_fleet(instances, fsync)
-
-
-def test_each_instance_gets_its_environment(tmp_path: Path) -> None:
-    """The hook for an LD_PRELOAD shim with a ledger of its own in each folder."""
-    server = fake(tmp_path, 'echo "given $LOCKBENCH_TEST"; exec "$REAL" "$@"')
-    with start_fleet(2, "none", server=server, environment=lambda i, at: {"LOCKBENCH_TEST": f"{i}:{at}"}) as fleet:
-        for instance in fleet.instances:
-            assert f"given {instance.index}:{instance.folder}" in instance.log_path.read_text().splitlines()
 
 
 OWNER = """

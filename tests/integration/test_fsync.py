@@ -28,7 +28,7 @@ from bench.measure.section import schema_of
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.latency_events import LatencyMonitor
+from bench.topology.probe import LatencyMonitor
 from bench.topology.server import ServerBinary, find_server, found_servers
 
 pytestmark = pytest.mark.integration

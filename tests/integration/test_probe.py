@@ -1,7 +1,6 @@
 """Asking real instances: facts, counters, leaks; over TLS, ACL and unix sockets; and those that stay silent."""
 
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,13 +10,14 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology import probe
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST, KeptPort, keep_ports
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
-from bench.topology.server import ServerBinary, found_servers
+from tests.integration.lockcore.certificates import make_certificates
+from tests.integration.servers import SERVERS
 
 pytestmark = pytest.mark.integration
-SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
 WITH_TLS = [server for server in SERVERS if server.tls]
 SECRET = "s3cret"
 
@@ -91,7 +91,8 @@ def test_leaks_are_counted_and_unlinked_by_name_and_nothing_else_is(fleet: Fleet
         assert connection.delete("lockbench:run:r1200", "foreign") == 2
 
 
-def test_silent_instances_are_named_and_do_not_hold_up_the_rest() -> None:
+def test_silent_instances_are_named_and_do_not_hold_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.3)
     with start_fleet(5, "none") as fleet:
         client(fleet, 0).set("a", 1)
         before = info_snapshot(fleet.urls)
@@ -99,10 +100,10 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest() -> None:
             fleet.stop(index)
         fleet.kill(4)
         start = time.monotonic()
-        counts = leaked_keys(fleet.urls, ["a"], timeout_s=0.3)
-        after = info_snapshot(fleet.urls, timeout_s=0.3)
+        counts = leaked_keys(fleet.urls, ["a"])
+        after = info_snapshot(fleet.urls)
         with pytest.raises(EnvironmentNotReadyError) as failed:
-            inspect(fleet.urls, timeout_s=0.3)
+            inspect(fleet.urls)
         assert time.monotonic() - start < 3 * 2 * 0.3  # the stopped three wait at the same time
         assert [count.found for count in counts] == [1, None, None, None, None]
         assert [count.not_checked for count in counts[3:]] == [
@@ -115,15 +116,8 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest() -> None:
         assert addresses[0] not in str(failed.value)
         assert all(address in str(failed.value) for address in addresses[1:])
         assert "4 of 5 targets cannot be used" in str(failed.value)
-        allowed = inspect(fleet.urls, allow_missing=True, timeout_s=0.3)
+        allowed = inspect(fleet.urls, allow_missing=True)
         assert [fact.unreachable is None for fact in allowed] == [True, False, False, False, False]
-
-
-def test_a_restart_between_two_snapshots_is_said() -> None:
-    with start_fleet(1, "none") as fleet:
-        before = info_snapshot(fleet.urls)
-        fleet.restart(0)
-        assert "restarted" in str(delta(before[0], info_snapshot(fleet.urls)[0]).warning)
 
 
 def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
@@ -163,27 +157,13 @@ def test_a_unix_socket_answers() -> None:
         assert (fact.address, fact.role) == (str(path), "primary")
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subject = ["-subj", "/CN=lockbench", "-addext", f"subjectAltName=IP:{HOST}"]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    try:
-        files = ["-keyout", str(key), "-out", str(certificate)]
-        subprocess.run(["openssl", "req", "-x509", *kind, *subject, *files], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed: no certificate can be made")
-    return certificate, key
-
-
 @pytest.mark.skipif(not WITH_TLS, reason="no server with TLS is installed (Debian's redis-server has it)")
-def test_tls_works_and_its_failures_are_said(certificate: tuple[Path, Path]) -> None:
-    (secure,) = keep_ports(1)
-    files = ["--tls-cert-file", str(certificate[0]), "--tls-key-file", str(certificate[1]), "--tls-auth-clients", "no"]
-    config = ["--tls-port", str(secure.number), *files, "--requirepass", SECRET]
+def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.5)
+    (secure,), made = keep_ports(1), make_certificates(tmp_path)
+    config = ["--tls-port", str(secure.number), *made.server_arguments, "--requirepass", SECRET]
     with start_fleet(1, "none", server=WITH_TLS[0], config=config) as fleet:
-        trusted = f"rediss://:{SECRET}@{HOST}:{secure.number}?ssl_ca_certs={certificate[0]}"
+        trusted = f"rediss://:{SECRET}@{HOST}:{secure.number}?ssl_ca_certs={made.authority}"
         (fact,) = inspect([trusted])
         assert (fact.tls, fact.role) == (True, "primary")
         for url, why in (
@@ -192,7 +172,7 @@ def test_tls_works_and_its_failures_are_said(certificate: tuple[Path, Path]) -> 
             (f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}", "is it a plain port"),
         ):
             with pytest.raises(EnvironmentNotReadyError, match=why) as failed:
-                inspect([url], timeout_s=0.5)
+                inspect([url])
             assert SECRET not in str(failed.value)
     secure.release()
 
@@ -200,7 +180,7 @@ def test_tls_works_and_its_failures_are_said(certificate: tuple[Path, Path]) -> 
 def test_what_is_no_server_at_all_is_unreachable_not_a_crash() -> None:
     kept = KeptPort()
     with start_fleet(1, "none"), pytest.raises(EnvironmentNotReadyError, match="no.such.host.invalid:1 "):
-        inspect(["redis://no.such.host.invalid:1"], timeout_s=0.5)
+        inspect(["redis://no.such.host.invalid:1"])
     with pytest.raises(EnvironmentNotReadyError, match="1 of 1 targets cannot be used"):
         inspect([f"unix:///nowhere/{kept.number}.sock"])
     kept.release()

@@ -2,7 +2,7 @@
 
 Rules: every server has the shim, which notes appends and syncs; a power cut keeps what the ledger calls durable, the
 worst case. What an instance still knows is asked of the server itself, or read from its append-only file as a server
-would: whole commands only. All of it blocks and is for one thread at a time. Source: topology/faults/power_cut.py.
+would: whole commands only. All of it blocks and is for one thread at a time. Source: topology/faults/disk.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from redis import Redis, RedisError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.judge import Crash, Ledger
-from bench.topology.faults.power_cut import cut_power
+from bench.topology.faults.disk import cut_power
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST, KeptPort, keep_ports
 from bench.topology.server import ServerBinary
-from bench.topology.shim.control import Control
+from bench.topology.shim import Control
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")

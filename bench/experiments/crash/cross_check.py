@@ -3,7 +3,7 @@
 Rules: locks are taken one after the other until the server is frozen; then the file system is shut down hard, mounted
 again, and its append-only file read, beside what the shim's ledger calls durable at that moment. They agree when the
 ledger never promises more than the disk kept, and both show the policy's pattern: `no` loses all, everysec some, always
-none. Where there is no root or no loop device it is skipped, with that reason. Source: bench/topology/loop_disk.py.
+none. Where there is no root or no loop device it is skipped, with that reason. Source: bench/topology/disk.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from redis import Redis, RedisError
 from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import NO_REWRITE, append_only_files, keys_in
 from bench.experiments.crash.result import Compared, CrossCheck, Policy
+from bench.topology.disk import LoopDisk
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.loop_disk import LoopDisk
 from bench.topology.server import ServerBinary
-from bench.topology.shim.build import LIBRARY_FILE, shim_library
-from bench.topology.shim.control import Control
+from bench.topology.shim import LIBRARY_FILE, Control, shim_library
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 COMPARED: tuple[Policy, ...] = ("no", "everysec", "always")

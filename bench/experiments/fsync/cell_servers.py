@@ -22,8 +22,7 @@ from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
 from bench.topology.server import ServerBinary
-from bench.topology.shim.build import IGNORED, Preload
-from bench.topology.shim.control import Control
+from bench.topology.shim import IGNORED, Control, Preload
 
 NS_PER_MS = 1_000_000
 MONITOR_MS = 1

@@ -37,9 +37,8 @@ from bench.experiments.fsync.result import (
     VisitSeen,
     WaitaofCounts,
 )  # fmt: skip
-from bench.topology.latency_events import LatencyMonitor
-from bench.topology.probe import InfoSnapshot, delta, info_snapshot
-from bench.topology.shim.control import Control
+from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
+from bench.topology.shim import Control
 from bench.topology.target import parse_targets
 
 REWRITE_AT = 0.3  # of the measured window

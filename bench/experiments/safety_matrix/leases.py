@@ -75,7 +75,7 @@ def votes(setup: RowSetup) -> Finding:
     granted = late = invalid = 0
     with _behind_proxies() as (fleet, proxies, urls):
         for index in range(len(fleet.urls)):
-            proxies.shape(index, Shape(delay_ns=200_000, jitter_ns=1_500_000, slow=("from",)))
+            proxies.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
         for ttl_ms in _SHORT_TTLS_MS:
             with connect(urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
                 results = [

@@ -1,19 +1,33 @@
-"""A disk that is slow, broken or full: fsync-latency, fsync-error (through the shim), disk-full (a disk in memory).
+"""A disk that is slow, broken, full or loses its power: fsync-latency, fsync-error, power-cut, disk-full.
 
-Rules: latency and errors strike every fsync and fdatasync of the server and its children, in whichever thread. A server
-that ends because of them (fsync = always) is started again when the fault ends, and the record says so; one that would
-refuse writes for ever after (everysec) is made to begin a new append-only file.
-Source: Redis 7.0's aof.c and bio.c.
+Rules
+- Latency and errors strike every fsync and fdatasync of the server and its children, in whichever thread, through the
+  shim. A server that ends because of them (fsync = always) is started again when the fault ends, and the record says
+  so; one that would refuse writes for ever after (everysec) is made to begin a new append-only file.
+- `kill -9` alone keeps the page cache and proves nothing. The shim's ledger says how long each file was when its last
+  successful fsync *began*; everything behind that is lost, as in the worst case (a kernel may have written more).
+- `torn` keeps a seed-driven part of the lost tail, so that a record may end in the middle.
+- File names are taken as durable: Redis syncs the folder of its manifest.
+
+Source: fdatasync(2); Redis 7.0's aof.c and bio.c; the ledger in bench/topology/fault_shim.c.
 """
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+import errno
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.topology.faults.injection import Injection
-from bench.topology.faults.params import NS_PER_MS, Param, duration, error_number
+from bench.scenario.keys import FLAG, choice, duration
+from bench.topology.faults.injection import NS_PER_MS, Injection, Param
+from bench.topology.faults.processes import RESTART_PARAMS, RestartInstance
 from bench.topology.faults.site import Need
+from bench.topology.fleet import Instance
+from bench.topology.probe import Info
+from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 
 _MORE_THAN_A_PAGE = 8192
 NOTHING_IS_SYNCED = {
@@ -22,7 +36,7 @@ NOTHING_IS_SYNCED = {
 }
 
 
-def _appends_again(info: Mapping[str, Any]) -> bool:
+def _appends_again(info: Info) -> bool:
     rewriting = info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]
     return not rewriting and info["aof_last_write_status"] == "ok"
 
@@ -30,7 +44,7 @@ def _appends_again(info: Mapping[str, Any]) -> bool:
 class _SyncFault(Injection):
     """A fault of fsync."""
 
-    always_needs = frozenset({Need.SHIM})
+    needs = frozenset({Need.SHIM})
 
     def why_not(self) -> str | None:
         """It needs a server that syncs."""
@@ -44,7 +58,7 @@ class _SyncFault(Injection):
             exit_code = self.site.fleet.exit_codes()[self.index]
             if exit_code is not None:
                 self.detail["ended_with"] = exit_code
-                self.site.fleet.restart(self.index)
+                self.site.restart(self.index)
 
 
 class FsyncLatency(_SyncFault):
@@ -54,24 +68,23 @@ class FsyncLatency(_SyncFault):
 
     def begin(self) -> None:
         """Be slow."""
-        self.site.control(self.index).set_sync_delay(round(self.order.params.number("delay") * NS_PER_MS))
-
-    def end(self) -> None:
-        """Be as fast as the disk."""
-        self.site.control(self.index).set_sync_delay(0)
+        control = self.site.control(self.index)
+        self.undo.callback(control.set_sync_delay, 0)
+        control.set_sync_delay(round(self.order.params.number("delay") * NS_PER_MS))
 
 
 class FsyncError(_SyncFault):
     """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server ends."""
 
-    params = (Param("error", error_number("EIO", "ENOSPC", "EDQUOT"), "EIO", "what fsync says"),)
+    params = (Param("error", choice("EIO", "ENOSPC", "EDQUOT"), "EIO", "what fsync says"),)
 
     def begin(self) -> None:
         """Fail."""
-        self.site.control(self.index).set_sync_error(int(self.order.params.number("error")))
+        self.undo.callback(self._work_again)
+        self.site.control(self.index).set_sync_error(getattr(errno, self.order.params.word("error")))
 
-    def end(self) -> None:
-        """Work again, and see that the server takes writes."""
+    def _work_again(self) -> None:
+        """Sync again, and see that the server takes writes."""
         self.site.control(self.index).set_sync_error(0)
         if self._write_status() != "ok":
             self._start_anew()
@@ -97,7 +110,7 @@ class FsyncError(_SyncFault):
 class DiskFull(_SyncFault):
     """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends."""
 
-    always_needs = frozenset({Need.MEMORY_DISK})
+    needs = frozenset({Need.MEMORY_DISK})
 
     def why_not(self) -> str | None:
         """It needs a server that writes."""
@@ -107,7 +120,10 @@ class DiskFull(_SyncFault):
 
     def begin(self) -> None:
         """Be full, and return when the server has noticed by an append of our own."""
-        self.site.disk(self.index).make_full()
+        disk = self.site.disk(self.index)
+        self.undo.callback(self._revive)
+        self.undo.callback(disk.make_room)
+        disk.make_full()
         with contextlib.suppress(BenchError):  # its own refusal, or its end
             self.site.command(self.index, "SET", "lockbench-disk-full", "x" * _MORE_THAN_A_PAGE, "PX", 1)
         if self.site.fleet.fsync == "always":
@@ -115,7 +131,65 @@ class DiskFull(_SyncFault):
         else:
             self.site.until(self.index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
 
-    def end(self) -> None:
-        """Have room again."""
-        self.site.disk(self.index).make_room()
-        self._revive()
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What became of one file: it had `size_bytes`, of which `durable_bytes` were synced, and keeps `kept_bytes`.
+
+    `in_flight`: syncs that were running when the server died; with one, even `kill -9` may lose writes (everysec
+    postpones them).
+    """
+
+    name: str
+    size_bytes: int
+    durable_bytes: int
+    kept_bytes: int
+    in_flight: int
+
+
+def cut_power(instance: Instance, control: Control, torn: random.Random | None = None) -> tuple[Cut, ...]:
+    """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest stays.
+
+    Raises EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut.
+    """
+    if control.overflow:
+        raise EnvironmentNotReadyError(f"instance {instance.index} synced more files than the shim's ledger holds")
+    return tuple(_cut(path, instance.folder, control, torn) for path in _files(instance))
+
+
+def _cut(path: Path, folder: Path, control: Control, torn: random.Random | None) -> Cut:
+    known, size = control.synced(path), path.stat().st_size
+    durable = kept = min(known.durable_bytes, size)
+    if torn is not None:
+        kept = torn.randint(durable, size)
+    if kept < size:
+        os.truncate(path, kept)
+    return Cut(str(path.relative_to(folder)), size, durable, kept, known.in_flight)
+
+
+def _files(instance: Instance) -> Iterator[Path]:
+    ours = {instance.log_path.name, CONTROL_FILE, LIBRARY_FILE}
+    for path in sorted(instance.folder.rglob("*")):
+        if path.is_file() and not (path.parent == instance.folder and path.name in ours):
+            yield path
+
+
+class PowerCut(RestartInstance):
+    """`kill -9` and the loss of what was not synced; started again after `delay`."""
+
+    params = (
+        *RESTART_PARAMS,
+        Param("torn", FLAG, False, "keep a random part of the tail that was not synced"),
+    )
+
+    needs = frozenset({Need.SHIM})
+
+    def begin(self) -> None:
+        """Cut."""
+        self.undo.callback(self.site.restart, self.index)
+        torn = random.Random(self.order.seed) if self.order.params["torn"] else None
+        with self.site.lock(self.index):
+            self.site.kill(self.index)
+            cuts = cut_power(self.site.fleet.instances[self.index], self.site.control(self.index), torn)
+        self.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
+        self.detail["files"] = [asdict(cut) for cut in cuts]

@@ -1,17 +1,68 @@
 """One fault on one target: *begin → it is broken; end → it is whole; why_not → why this machine cannot*.
 
-Rules: `begin` returns once the fault is in force, `end` once it is undone; both within seconds, both only touching what
-lockbench started. `end` is called after every `begin`, also one that failed half-way, so it undoes whatever it finds.
-`detail` holds what is worth recording besides the times. Source: issue "judge safety", README's list of kinds.
+Rules
+- `begin` returns once the fault is in force, `end` once it is undone; both within seconds, both only touching what
+  lockbench started. `end` is called after every `begin`, also one that failed half-way: what undoes a step is put on
+  `undo` before the step is taken.
+- `detail` holds what is worth recording besides the times.
+- Every kind lists its params once, for checking, help and documentation alike; what is unknown is refused with the
+  nearest valid name. Every refusal is a ValueError, to which the reader of faults adds the place.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from bench.topology.faults.params import Param, Params
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.scenario.keys import KeyKind
+from bench.scenario.quantity import nearest
 from bench.topology.faults.site import Need, Site
+
+NS_PER_MS = 1_000_000
+Value = float | str | bool
+
+
+class Params(dict[str, Value]):
+    """The resolved params of a fault, each asked for as what its table says it is."""
+
+    def number(self, name: str) -> float:
+        """A number, or a time in milliseconds."""
+        return float(self[name])
+
+    def word(self, name: str) -> str:
+        """One of its words."""
+        return str(self[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter: `default` as one would write it (None = must be given)."""
+
+    name: str
+    kind: KeyKind
+    default: object
+    help: str
+
+
+def read_params(table: Sequence[Param], given: Mapping[str, object]) -> Params:
+    """Return every param of the table with its value, the defaults filled in. Raises ValueError."""
+    names = [param.name for param in table]
+    for name in given:
+        if name not in names:
+            known = f"it has {', '.join(names)}" if names else "it has none"
+            raise ValueError(f"there is no param {name!r} ({known}){nearest(name, names)}")
+    values = Params()
+    for param in table:
+        raw = given.get(param.name, param.default)
+        if raw is None:
+            raise ValueError(f"it needs the param {param.name!r}: {param.help}")
+        try:
+            values[param.name] = param.kind.parse(raw)
+        except ValueError as error:
+            raise ValueError(f"param {param.name!r}: {error}") from None
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +88,17 @@ class FaultOrder:
 
 
 class Injection(ABC):
-    """What every kind of fault is."""
+    """What every kind of fault is. `undo`: what `end` does, the last first."""
 
     params: ClassVar[Sequence[Param]] = ()
-    always_needs: ClassVar[frozenset[Need]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
 
     def __init__(self, site: Site, order: FaultOrder) -> None:
         self.site = site
         self.order = order
         self.index = order.index
         self.detail: dict[str, object] = {}
-
-    @classmethod
-    def needs(cls, params: Params) -> frozenset[Need]:
-        """What must be prepared for it, given its resolved params."""
-        return cls.always_needs
+        self.undo = ExitStack()
 
     @classmethod
     def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
@@ -63,15 +110,23 @@ class Injection(ABC):
 
         Raises UsageError when it does not go together with the servers that were ordered.
         """
-        return self.site.why_not(self.index, self.needs(self.order.params))
+        return self.site.why_not(self.index, self.needs)
+
+    def refusal(self) -> BenchError | None:
+        """What `why_not` says or raises: a UsageError where the order is at fault, else of the environment."""
+        try:
+            reason = self.why_not()
+        except BenchError as error:  # it cannot even be asked
+            return error
+        return None if reason is None else EnvironmentNotReadyError(reason)
 
     @abstractmethod
     def begin(self) -> None:
         """Break it. Raises BenchError or OSError."""
 
-    @abstractmethod
     def end(self) -> None:
         """Undo it. Raises BenchError or OSError."""
+        self.undo.close()
 
 
 class Moment(Injection):
@@ -83,9 +138,6 @@ class Moment(Injection):
         if for_ms is not None:
             raise ValueError("it happens at once; take `for` out")
         return 0.0
-
-    def end(self) -> None:
-        """Nothing to undo."""
 
 
 class Delayed(Injection):

@@ -9,9 +9,9 @@ import os
 import secrets
 
 from bench.errors import BenchError
+from bench.scenario.keys import choice, duration
 from bench.topology.child import Leash
-from bench.topology.faults.injection import Injection
-from bench.topology.faults.params import NS_PER_MS, Param, Params, choice, duration
+from bench.topology.faults.injection import Injection, Param, Params
 from bench.topology.faults.site import Need
 from bench.topology.proxy import CLEAR, Shape
 
@@ -32,7 +32,7 @@ class ProxyFault(Injection):
         _DIRECTION,
     )
 
-    always_needs = frozenset({Need.PROXY})
+    needs = frozenset({Need.PROXY})
 
     @classmethod
     def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
@@ -45,12 +45,9 @@ class ProxyFault(Injection):
         return for_ms
 
     def begin(self) -> None:
-        """Bend the link."""
+        """Bend the link; at the end everything goes through, what was held first."""
+        self.undo.callback(self.site.proxies.shape, self.index, CLEAR)
         self.site.proxies.shape(self.index, self._shape())
-
-    def end(self) -> None:
-        """Let everything through, what was held first."""
-        self.site.proxies.shape(self.index, CLEAR)
 
     def _shape(self) -> Shape:
         params = self.order.params
@@ -59,17 +56,13 @@ class ProxyFault(Injection):
             return Shape(reset=True)
         if params["mode"] == "black-hole":
             return Shape(held=directions)
-        return Shape(
-            round(params.number("delay") * NS_PER_MS), round(params.number("jitter") * NS_PER_MS), slow=directions
-        )
+        return Shape(params.number("delay") / 1000, params.number("jitter") / 1000, slow=directions)
 
 
 class Drop(Injection):
     """Packets to or from the instance's port are lost; TCP repeats them, ever more seldom, until they come through."""
 
     params = (_DIRECTION,)
-
-    _rules: Leash | None = None
 
     def why_not(self) -> str | None:
         """It needs root and nft: tried with a table that drops nothing."""
@@ -88,12 +81,8 @@ class Drop(Injection):
         """Lose packets."""
         port = self.site.fleet.instances[self.index].port
         ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
-        self._rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params.word("direction")]])
-
-    def end(self) -> None:
-        """Lose none."""
-        if self._rules is not None:
-            self._rules.release()
+        rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params.word("direction")]])
+        self.undo.callback(rules.release)
 
 
 def _hold(rules: list[str]) -> Leash:

@@ -7,13 +7,13 @@ while stopped instances have their guard for that. Source: signal(7).
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from bench.scenario.keys import choice, duration
 from bench.topology.child import Leash
-from bench.topology.faults.injection import Delayed, Injection, Moment
-from bench.topology.faults.params import Param, Params, choice, duration
+from bench.topology.faults.injection import Delayed, Injection, Moment, Param
+from bench.topology.fleet import wait_until
 
 _DAY_MS = 86_400_000.0
 _STOP = 'kill -STOP "$1" && echo stopped; read -r _; kill -CONT "$1"'
@@ -27,13 +27,11 @@ class KillInstance(Injection):
 
     def begin(self) -> None:
         """Kill it and wait until it is dead."""
-        with self.site.lock(self.index):
-            self.site.fleet.kill(self.index)
+        self._end_it()
 
-    def end(self) -> None:
-        """Start it again and wait until it answers."""
-        with self.site.lock(self.index):
-            self.site.fleet.restart(self.index)
+    def _end_it(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.undo.callback(self.site.restart, self.index)
+        self.site.kill(self.index, number)
 
 
 class StopInstance(Injection):
@@ -41,14 +39,11 @@ class StopInstance(Injection):
 
     def begin(self) -> None:
         """Freeze it."""
+        self.undo.callback(self.site.fleet.cont, self.index)
         self.site.fleet.stop(self.index)
 
-    def end(self) -> None:
-        """Let it go on."""
-        self.site.fleet.cont(self.index)
 
-
-class RestartInstance(Delayed):
+class RestartInstance(KillInstance, Delayed):
     """Ended and started again, at once or after `delay`."""
 
     params = (
@@ -58,14 +53,7 @@ class RestartInstance(Delayed):
 
     def begin(self) -> None:
         """End it."""
-        number = signal.SIGKILL if self.order.params["how"] == "kill" else signal.SIGTERM
-        with self.site.lock(self.index):
-            self.site.fleet.kill(self.index, number)
-
-    def end(self) -> None:
-        """Start it again and wait until it answers."""
-        with self.site.lock(self.index):
-            self.site.fleet.restart(self.index)
+        self._end_it(signal.SIGKILL if self.order.params["how"] == "kill" else signal.SIGTERM)
 
 
 class _WorkerFault(Injection):
@@ -84,13 +72,8 @@ class _WorkerFault(Injection):
         return pid
 
 
-class KillWorker(_WorkerFault):
-    """`kill -9` of a load process, for good."""
-
-    @classmethod
-    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
-        """No time at all."""
-        return Moment.lasts_ms(for_ms, params)
+class KillWorker(_WorkerFault, Moment):
+    """`kill -9` of a load process, which is not started again."""
 
     def begin(self) -> None:
         """Kill it and wait until it is dead."""
@@ -99,33 +82,19 @@ class KillWorker(_WorkerFault):
             os.kill(pid, signal.SIGKILL)
             _until(pid, _ENDED, f"worker {self.index} did not die")
 
-    def end(self) -> None:
-        """A load process is not started again."""
-
 
 class StopWorker(_WorkerFault):
     """SIGSTOP of a load process, then SIGCONT: its callers oversleep their leases."""
 
-    _leash: Leash | None = None
-
     def begin(self) -> None:
         """Freeze it and wait until it stands still."""
         pid = self.running()
-        self._leash = Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped")
+        self.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
         _until(pid, "Tt", f"worker {self.index} did not stop")
 
-    def end(self) -> None:
-        """Let it go on."""
-        if self._leash is not None:
-            self._leash.release()
 
-
-def _until(pid: int, states: str, otherwise: str) -> None:
-    deadline_s = time.monotonic() + _STAND_STILL_S
-    while (state := _state(pid)) not in states:
-        if state in _ENDED or time.monotonic() > deadline_s:
-            raise EnvironmentNotReadyError(f"{otherwise} within {_STAND_STILL_S:g} s")
-        time.sleep(0.001)  # nobody but /proc tells when all its threads stand still
+def _until(pid: int, states: str, complaint: str) -> None:
+    wait_until(lambda: _state(pid) in states, _STAND_STILL_S, complaint)
 
 
 def _state(pid: int) -> str:

@@ -10,29 +10,29 @@ Source: the kinds' needs in kinds.py.
 """
 
 import contextlib
+import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.topology.fleet import Fleet
-from bench.topology.loop_disk import MemoryDisk
+from bench.topology.disk import MemoryDisk
+from bench.topology.fleet import Fleet, wait_until
 from bench.topology.ports import HOST
+from bench.topology.probe import Info
 from bench.topology.proxy import Proxies
 from bench.topology.server import ServerBinary
-from bench.topology.shim.build import IGNORED, Preload
-from bench.topology.shim.control import Control
+from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import parse_targets
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
 _ANSWER_S = 2.0
 _SETTLE_S = 5.0
-_POLL_S = 0.002
+Made = TypeVar("Made")
 Workers = Callable[[], Mapping[int, int]]
 
 
@@ -61,9 +61,7 @@ class Site:
         if Need.SHIM in needs:
             self._preload = self._if_possible(Need.SHIM, Preload)
         if Need.MEMORY_DISK in needs:
-            probe = self._if_possible(Need.MEMORY_DISK, MemoryDisk)
-            if probe is not None:
-                probe.close()
+            self._if_possible(Need.MEMORY_DISK, lambda: MemoryDisk().close())
 
     # -- around the fleet's start -------------------------------------------------------------------------------------
 
@@ -113,7 +111,7 @@ class Site:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _if_possible(self, need: Need, make: Callable[[], Any]) -> Any:
+    def _if_possible(self, need: Need, make: Callable[[], Made]) -> Made | None:
         try:
             return make()
         except BenchError as error:
@@ -166,6 +164,16 @@ class Site:
         """Hold it while instance `index` is started or ended: faults run in threads of their own."""
         return self._locks.setdefault(index, threading.RLock())
 
+    def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """End instance `index`, and return when it is dead."""
+        with self.lock(index):
+            self.fleet.kill(index, number)
+
+    def restart(self, index: int) -> None:
+        """Start instance `index` again, and return when it answers."""
+        with self.lock(index):
+            self.fleet.restart(index)
+
     def why_not(self, index: int, needs: frozenset[Need]) -> str | None:
         """Why faults with these needs cannot act on instance `index`, or None. Raises UsageError if it is not ours."""
         if self._fleet is None:
@@ -175,7 +183,7 @@ class Site:
                 return f"the fleet was started without what it needs ({need})"
             if need in self._missing:
                 return self._missing[need]
-        if Need.SHIM in needs and not self.control(index).loaded_in(self.process_id(index)):
+        if Need.SHIM in needs and not self.control(index).loaded_in(self.info(index)["process_id"]):
             return IGNORED
         return None
 
@@ -197,52 +205,38 @@ class Site:
                     raise reply
             return replies
 
-    def info(self, index: int) -> dict[str, Any]:
+    def info(self, index: int) -> Info:
         """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
-        with self._client(index, _ANSWER_S) as client:
-            return dict(client.info("all"))
-
-    def process_id(self, index: int) -> int:
-        """The server's own process, which a wrapper script's is not. Raises EnvironmentNotReadyError."""
-        return int(self.info(index)["process_id"])
+        with self._client(index) as client:
+            return client.info("all")
 
     def database_file(self, index: int) -> Path:
         """Where instance `index` puts its snapshots. Raises EnvironmentNotReadyError."""
-        with self._client(index, _ANSWER_S) as client:
+        with self._client(index) as client:
             return self.fleet.instances[index].folder / str(client.config_get("dbfilename")["dbfilename"])
 
     def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
         """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
-        with self._client(index, _ANSWER_S) as client:
+        with self._client(index) as client:
             before = {name: str(client.config_get(name).get(name, "")) for name in settings}
             for name, value in settings.items():
                 client.config_set(name, value)
         return before
 
-    def until(self, index: int, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
+    def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
         """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
-        deadline_s = time.monotonic() + _SETTLE_S
-        while not reached(self.info(index)):
-            if time.monotonic() > deadline_s:
-                raise EnvironmentNotReadyError(f"instance {index} did not {what} within {_SETTLE_S:g} s")
-            time.sleep(_POLL_S)  # a server tells only when it is asked
+        wait_until(lambda: reached(self.info(index)), _SETTLE_S, f"instance {index} did not {what}")
 
     def until_dead(self, index: int) -> None:
         """Wait until instance `index` has ended, 5 s at most. Raises EnvironmentNotReadyError."""
-        deadline_s = time.monotonic() + _SETTLE_S
-        while self.fleet.exit_codes()[index] is None:
-            if time.monotonic() > deadline_s:
-                raise EnvironmentNotReadyError(f"instance {index} did not end within {_SETTLE_S:g} s")
-            time.sleep(_POLL_S)  # its guard tells only when it is asked
+        wait_until(lambda: self.fleet.exit_codes()[index] is not None, _SETTLE_S, f"instance {index} did not end")
 
     @contextlib.contextmanager
-    def _client(self, index: int, timeout_s: float) -> Iterator[redis.Redis]:
-        client = parse_targets([self.fleet.urls[index]])[0].client(timeout_s)
+    def _client(self, index: int, timeout_s: float = _ANSWER_S) -> Iterator[redis.Redis]:
         try:
-            yield client
+            with parse_targets([self.fleet.urls[index]])[0].client(timeout_s) as client:
+                yield client
         except redis.RedisError as error:
             raise EnvironmentNotReadyError(
                 f"instance {index} did not do it: {error or type(error).__name__}"
             ) from error
-        finally:
-            client.connection_pool.disconnect()

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from bench.topology.counting_relay import CountingRelay, Counts
 
-PING, PONG = b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"
-
-
-class Echo:
-    """A server that answers every PING at once."""
-
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self.listener.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(client,), daemon=True).start()
-
-    @staticmethod
-    def _answer(client: socket.socket) -> None:
-        with client:
-            while chunk := client.recv(65_536):
-                client.sendall(PONG * chunk.count(b"PING"))
+PING = b"*1\r\n$4\r\nPING\r\n"
 
 
 @pytest.fixture
-def relay() -> Iterator[CountingRelay]:
-    servers = [Echo(), Echo(), Echo()]
-    with CountingRelay([server.port for server in servers]) as relay:
+def relay(echoes: list[int]) -> Iterator[CountingRelay]:
+    with CountingRelay(echoes) as relay:
         yield relay
-    for server in servers:
-        server.listener.close()
 
 
 def connected(relay: CountingRelay) -> list[socket.socket]:
@@ -65,8 +38,8 @@ def test_asking_all_at_once_is_one_round_trip(relay: CountingRelay) -> None:
     sockets = connected(relay)
     for sock in sockets:
         sock.sendall(PING)
-    assert [read(sock, len(PONG)) for sock in sockets] == [PONG] * 3
-    assert relay.settled() == Counts(3, 3, 3 * len(PING), 3 * len(PONG), 1)
+    assert [read(sock, len(PING)) for sock in sockets] == [PING] * 3
+    assert relay.settled() == Counts(3, 3, 3 * len(PING), 3 * len(PING), 1)
     close(sockets)
 
 
@@ -75,8 +48,8 @@ def test_asking_one_after_the_other_is_as_many(relay: CountingRelay) -> None:
     before = relay.settled()
     for sock in sockets:
         sock.sendall(PING)
-        read(sock, len(PONG))
-    assert relay.settled().since(before) == Counts(0, 3, 3 * len(PING), 3 * len(PONG), 3)
+        read(sock, len(PING))
+    assert relay.settled().since(before) == Counts(0, 3, 3 * len(PING), 3 * len(PING), 3)
     close(sockets)
 
 
@@ -84,7 +57,7 @@ def test_pipelined_and_torn_commands_are_counted_one_by_one(relay: CountingRelay
     sockets = connected(relay)
     sockets[0].sendall(PING * 5 + PING[:7])
     sockets[0].sendall(PING[7:])
-    read(sockets[0], 6 * len(PONG))
+    read(sockets[0], 6 * len(PING))
     assert relay.settled().commands == 6
     close(sockets)
 
@@ -93,7 +66,7 @@ def test_a_connection_per_request_shows(relay: CountingRelay) -> None:
     for _ in range(4):
         with socket.create_connection(("127.0.0.1", relay.ports[0]), timeout=30) as sock:
             sock.sendall(PING)
-            read(sock, len(PONG))
+            read(sock, len(PING))
     assert relay.settled().connections == 4
 
 

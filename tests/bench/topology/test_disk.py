@@ -1,13 +1,15 @@
-"""The fdatasync figures: counted, bounded, ordered, and nothing left behind."""
+"""Disks: the fdatasync figures, counted, bounded and ordered; one that can be full, and is nowhere."""
 
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology import disk
-from bench.topology.disk import fdatasync_latency
+from bench.topology.disk import MemoryDisk, fdatasync_latency
 
 
 @pytest.fixture
@@ -59,3 +61,50 @@ def test_every_write_is_synced_on_the_real_disk_and_nothing_stays(
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match=r"cannot be measured in .*/absent: No such file"):
         fdatasync_latency(tmp_path / "absent")
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryDisk]:
+    try:
+        one = MemoryDisk()
+    except EnvironmentNotReadyError as error:
+        pytest.skip(str(error))
+    yield one
+    one.close()
+
+
+def test_it_takes_a_folders_place_and_goes_without_a_trace(memory: MemoryDisk, tmp_path: Path) -> None:
+    mounts = Path("/proc/self/mountinfo").read_text()
+    folder = tmp_path / "instance"
+    folder.mkdir()
+    memory.take_the_place_of(folder)
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "file").write_text("here")
+    assert (memory.folder / "a" / "file").read_text() == "here"
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    memory.close()
+    memory.close()
+    assert not folder.exists()
+    folder.unlink()  # as rmtree does with a link
+
+
+def test_it_is_full_at_once_and_has_room_again(memory: MemoryDisk) -> None:
+    file = os.open(memory.folder / "file", os.O_WRONLY | os.O_CREAT)
+    assert os.write(file, b"x" * 100_000) == 100_000
+    memory.make_full()
+    os.write(file, b"y" * 4096)  # the last page has room for some of it
+    with pytest.raises(OSError, match="No space left") as full:
+        os.write(file, b"y" * 4096)
+    assert full.value.errno == errno.ENOSPC
+    assert os.fstat(file).st_size < 100_000 + 4096
+    memory.make_full()
+    memory.make_room()
+    memory.make_room()
+    assert os.write(file, b"z" * 1_000_000) == 1_000_000
+    os.close(file)
+
+
+def test_what_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_FSOPEN", 100_000)
+    with pytest.raises(EnvironmentNotReadyError, match="no disk in memory can be made .* needs root and Linux 5.2"):
+        MemoryDisk()

@@ -1,14 +1,18 @@
-"""What the doctor says about a good and about a poor machine."""
+"""What the doctor says about a good and about a poor machine, and about one instance."""
 
-import subprocess
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
+from bench.cli.doctor import print_doctor
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology import doctor
-from bench.topology.doctor import Fact, Status, examine
+from bench.topology.doctor import Fact, Status, examine, examine_target
+from bench.topology.ports import HOST, KeptPort
 from bench.topology.server import find_server
+from tests.doubles.instance import Instances
 
 
 def named(facts: tuple[Fact, ...]) -> dict[str, Fact]:
@@ -35,7 +39,7 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
     monkeypatch.setattr(doctor, "found_servers", lambda: (broken,))
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda _what: (64, 256))
-    monkeypatch.setattr(doctor, "_text", lambda path: "MemAvailable: 1024 kB" if "meminfo" in path else "")
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
     monkeypatch.setattr(doctor, "_NEEDED", ("no-such-package-here",))
     monkeypatch.setenv("PATH", "")
     facts = named(examine(tmp_path / "absent"))
@@ -49,7 +53,6 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
         "fdatasync": Status.MISSING,
         "file descriptors": Status.LIMITED,
         "faults": Status.LIMITED,
-        "fault: network namespace": Status.LIMITED,
         "package no-such-package-here": Status.MISSING,
     }
     assert poor | expected == poor
@@ -72,17 +75,52 @@ def test_a_compiler_that_fails_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert doctor._compiler().status is Status.LIMITED
 
 
-def test_a_command_that_hangs_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*_command: object, **_options: object) -> None:
-        raise subprocess.TimeoutExpired("x", 1)
-
-    monkeypatch.setattr(doctor.subprocess, "run", hang)
-    assert not doctor._works("true")
-
-
 def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "why_not_here", lambda _server: {"kill": None, "stop": None, "drop": "it needs root"})
     possible, impossible = doctor._faults()
     assert (possible.name, possible.value, possible.status) == ("faults", "kill, stop", Status.OK)
     assert (impossible.name, impossible.status) == ("fault: drop", Status.LIMITED)
     assert impossible.advice == "it needs root; a run with it says that it is skipped"
+
+
+def told(instances: Instances, *, run_id: bool) -> dict[str, tuple[str, Status, str]]:
+    if not run_id:
+        instances[0].run_id = ""
+    return {fact.name: (fact.value, fact.status, fact.advice) for fact in examine_target(instances[0].url)}
+
+
+@pytest.mark.parametrize(
+    ("info", "run_id", "identity", "status", "meaning"),
+    [
+        ("", True, "run_id", Status.OK, "every restart is noticed"),
+        (f"master_replid:{'4d' * 20}\r\n", False, "master_replid", Status.LIMITED, "a first replica changes it"),
+        ("process_id:1\r\n", False, "process_id and start time", Status.LIMITED, "not one within a second"),
+    ],
+    ids=["Redis", "Dragonfly", "Kvrocks"],
+)
+def test_the_identity_of_a_server_is_named_with_what_it_means(
+    info: str, run_id: bool, identity: str, status: Status, meaning: str
+) -> None:
+    with Instances.of(1, info=info) as instances:
+        facts = told(instances, run_id=run_id)
+        assert facts["identity"][:2] == (identity, status)
+        assert meaning in facts["identity"][2]
+        assert facts["flushes"][:2] == ("not told", Status.LIMITED)
+        assert facts["release"][0] == "evalsha"
+
+
+def test_a_server_that_cannot_vote_says_why_and_is_3(capsys: pytest.CaptureFixture[str]) -> None:
+    with Instances.of(1) as instances:
+        instances[0].run_id = ""
+        assert print_doctor((instances[0].url,), as_json=True) == 3
+        (fact,) = json.loads(capsys.readouterr().out)
+        assert "neither run_id nor master_replid nor process_id" in fact["advice"]
+
+
+def test_a_target_that_is_not_there_or_no_url_is_one_sentence() -> None:
+    port = KeptPort()
+    (fact,) = examine_target(f"redis://:hunter2@{HOST}:{port.number}")
+    assert fact.status is Status.MISSING
+    assert "hunter2" not in str(fact)
+    with pytest.raises(UsageError, match="--target"):
+        examine_target("redis://:hunter2")

@@ -124,19 +124,11 @@ def test_ctrl_c_in_the_terminal_reaches_neither_guard_nor_server(tmp_path: Path)
         assert ended(guard)
 
 
-def test_a_frozen_server_ends_too(tmp_path: Path) -> None:
-    with parent(tmp_path) as (process, said, (server, _guard)):
-        os.kill(said["server"], signal.SIGSTOP)
-        process.kill()
-        assert ended(server)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_guard_takes_its_servers_along_and_closing_removes_the_folder(
     guard: Guard, tmp_path: Path, number: signal.Signals
 ) -> None:
     server = start(guard, SLEEP)
-    assert guard._servant.process is not None
     guard._servant.process.send_signal(number)
     assert ended(server)
     with pytest.raises(EnvironmentNotReadyError, match="guard process was killed"):
@@ -178,11 +170,11 @@ def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypat
     """Ctrl-C between question and answer leaves an answer behind: it must not be taken for the next one's."""
     start(guard, SLEEP)
 
-    def interrupted(_number: int) -> None:
+    def interrupted(*_kind_and_patience: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(guard._servant, "_receive", interrupted)
+        patch.setattr(guard._servant, "hear", interrupted)
         with pytest.raises(KeyboardInterrupt):
             guard.signal(0, signal.SIGKILL)
     second = guard.start(1, SLEEP, guard.folder, guard.folder / "log", {})

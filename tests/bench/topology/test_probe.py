@@ -1,11 +1,13 @@
-"""Which instances may stand beside each other, decided from their facts alone."""
+"""Which instances may stand beside each other; INFO deltas: values with their units, and None instead of a guess."""
 
 import dataclasses
+import json
+from typing import Any
 
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.probe import InstanceFacts, require_independent
+from bench.topology.probe import InfoSnapshot, InstanceFacts, delta, require_independent
 
 FIRST = InstanceFacts(0, "a:1", False, run_id="r1", role="primary", cluster=False)
 SECOND = InstanceFacts(1, "b:2", False, run_id="r2", role="primary", cluster=False)
@@ -31,3 +33,93 @@ def test_what_is_unknown_passes() -> None:
 def test_what_is_not_independent_is_refused_by_name(change: dict[str, object], why: str) -> None:
     with pytest.raises(EnvironmentNotReadyError, match=why):
         require_independent([FIRST, dataclasses.replace(SECOND, **change)])  # type: ignore[arg-type]
+
+
+BEFORE: dict[str, Any] = {
+    "run_id": "a",
+    "used_cpu_sys": 1.0,
+    "used_cpu_user": 2.0,
+    "used_cpu_sys_children": 0.0,
+    "used_cpu_user_children": 0.5,
+    "total_commands_processed": 100,
+    "expired_keys": 1,
+    "evicted_keys": 0,
+    "total_net_input_bytes": 1000,
+    "total_net_output_bytes": 500,
+    "aof_enabled": 1,
+    "aof_delayed_fsync": 2,
+    "aof_current_size": 10,
+    "aof_last_write_status": "ok",
+    "cmdstat_set": {"calls": 10, "usec": 20, "usec_per_call": 2.0},
+    "cmdstat_info": {"calls": 1, "usec": 90, "usec_per_call": 90.0},
+}
+AFTER = BEFORE | {
+    "used_cpu_sys": 1.25,
+    "used_cpu_user": 2.5,
+    "used_cpu_user_children": 0.75,
+    "total_commands_processed": 160,
+    "expired_keys": 4,
+    "evicted_keys": 2,
+    "total_net_input_bytes": 4000,
+    "total_net_output_bytes": 1500,
+    "aof_delayed_fsync": 5,
+    "aof_current_size": 999,
+    "cmdstat_set": {"calls": 40, "usec": 65, "usec_per_call": 1.6},
+    "cmdstat_evalsha": {"calls": 30, "usec": 75, "usec_per_call": 2.5},
+}
+
+
+def snapshot(values: dict[str, Any] | None, taken_ns: int = 0, missing: str | None = None) -> InfoSnapshot:
+    return InfoSnapshot("host:1", taken_ns, values, missing)
+
+
+def test_every_counter_is_the_increase() -> None:
+    change = delta(snapshot(BEFORE), snapshot(AFTER, 2_500_000_000))
+    assert (change.address, change.warning, change.elapsed_s) == ("host:1", None, 2.5)
+    assert (change.cpu_s, change.children_cpu_s) == (0.75, 0.25)
+    assert change.commands_processed == 60
+    assert (change.expired_keys, change.evicted_keys) == (3, 2)
+    assert (change.input_bytes, change.output_bytes) == (3000, 1000)
+
+
+def test_commands_that_ran_have_their_own_mean() -> None:
+    """The mean of the interval, not the server's mean since its start; a command that did not run is absent."""
+    change = delta(snapshot(BEFORE), snapshot(AFTER))
+    assert change.calls == {"set": 30, "evalsha": 30}
+    assert change.usec_per_call == {"set": 1.5, "evalsha": 2.5}
+
+
+def test_append_only_counters_are_increases_and_states_are_the_last() -> None:
+    change = delta(snapshot(BEFORE), snapshot(AFTER))
+    assert change.aof == {
+        "aof_delayed_fsync": 3,
+        "aof_current_size": 999,
+        "aof_enabled": 1,
+        "aof_last_write_status": "ok",
+    }
+
+
+@pytest.mark.parametrize(
+    "before, after, warning",
+    [
+        (snapshot(None, missing="INFO is not allowed"), snapshot(AFTER), "INFO is not allowed"),
+        (snapshot(BEFORE), snapshot(None, missing="no answer within 1 s"), "no answer within 1 s"),
+        (snapshot(BEFORE), snapshot(AFTER | {"run_id": "b"}), "restarted"),
+    ],
+)
+def test_what_is_unknown_is_none_with_a_warning(before: InfoSnapshot, after: InfoSnapshot, warning: str) -> None:
+    change = delta(before, after)
+    assert warning in str(change.warning)
+    assert (change.cpu_s, change.commands_processed, change.calls, change.aof) == (None, None, {}, {})
+
+
+def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
+    old = {name: value for name, value in BEFORE.items() if name != "used_cpu_sys_children"}
+    change = delta(snapshot(old), snapshot(AFTER))
+    assert change.children_cpu_s is None
+    assert change.cpu_s == 0.75
+
+
+def test_a_delta_is_ready_for_json() -> None:
+    change = delta(snapshot(BEFORE), snapshot(AFTER))
+    assert json.loads(json.dumps(dataclasses.asdict(change))) == dataclasses.asdict(change)

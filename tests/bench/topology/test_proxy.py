@@ -1,12 +1,8 @@
 """The link before an instance: late in order, held and healed, reset, and gone with its owner."""
 
-import os
 import random
 import select
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,49 +11,14 @@ import pytest
 
 from bench.topology.proxy import CLEAR, Proxies, Shape
 
-MS = 1_000_000
 DEADLINE_S = 30.0
 BOTH = ("to", "from")
 
 
-class Echo:
-    """A server that sends back what it gets."""
-
-    def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    @staticmethod
-    def _serve(connection: socket.socket) -> None:
-        with connection:
-            try:
-                while chunk := connection.recv(65536):
-                    connection.sendall(chunk)
-            except OSError:
-                return
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-
-
 @pytest.fixture
-def proxies() -> Iterator[Proxies]:
-    """Two echo servers behind proxies."""
-    servers = [Echo(), Echo()]
-    with Proxies([server.port for server in servers], seed=1) as two:
-        yield two
-    for server in servers:
-        server.close()
+def proxies(echoes: list[int]) -> Iterator[Proxies]:
+    with Proxies(echoes, seed=1) as one_each:
+        yield one_each
 
 
 def connect(proxies: Proxies, index: int = 0) -> socket.socket:
@@ -103,7 +64,7 @@ def test_a_delay_is_kept_in_its_direction_and_only_there(
     proxies: Proxies, slow: tuple[str, ...], least_ms: int
 ) -> None:
     with connect(proxies) as late, connect(proxies, 1) as other:
-        proxies.shape(0, Shape(delay_ns=30 * MS, slow=slow))
+        proxies.shape(0, Shape(delay_s=0.03, slow=slow))
         assert round_trip_s(late) >= least_ms / 1000
         assert min(round_trip_s(other) for _ in range(20)) < least_ms / 1000
         proxies.shape(0, CLEAR)
@@ -113,7 +74,7 @@ def test_a_delay_is_kept_in_its_direction_and_only_there(
 def test_a_delay_costs_no_throughput(proxies: Proxies) -> None:
     """A pump that sleeps for each chunk would take 40 × 50 ms."""
     with connect(proxies) as connection:
-        proxies.shape(0, Shape(delay_ns=50 * MS, slow=("to",)))
+        proxies.shape(0, Shape(delay_s=0.05, slow=("to",)))
         began = time.monotonic()
         for number in range(40):
             connection.sendall(bytes([number]))
@@ -124,7 +85,7 @@ def test_a_delay_costs_no_throughput(proxies: Proxies) -> None:
 
 def test_jitter_keeps_the_order(proxies: Proxies) -> None:
     with connect(proxies) as connection:
-        proxies.shape(0, Shape(jitter_ns=20 * MS, slow=BOTH))
+        proxies.shape(0, Shape(jitter_s=0.02, slow=BOTH))
         for number in range(50):
             connection.sendall(bytes([number]))
             time.sleep(0.0005)  # chunks of their own
@@ -213,27 +174,3 @@ def test_an_end_of_either_side_reaches_the_other(proxies: Proxies) -> None:
         theirs.settimeout(DEADLINE_S)
         assert theirs.recv(1) == b""
         theirs.close()
-
-
-OWNER = """
-import sys
-from bench.topology.proxy import Proxies
-proxies = Proxies([1])
-print(proxies._servant.process.pid, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as owner:
-        assert owner.stdout is not None
-        held = os.pidfd_open(int(owner.stdout.readline()))
-        os.killpg(owner.pid, number)
-        assert select.select([held], [], [], DEADLINE_S)[0]

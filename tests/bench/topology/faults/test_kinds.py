@@ -9,8 +9,8 @@ from bench.errors import UsageError
 from bench.scenario import Fault
 from bench.scenario.quantity import FAULT_KINDS, parse_fault
 from bench.topology.faults import kinds
-from bench.topology.faults.injection import Injection
-from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
+from bench.topology.faults.injection import read_params
+from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, needs_of, read_faults
 from bench.topology.faults.site import NOT_OURS, Need, Site
 
 README = Path(kinds.__file__).parents[1] / "README.md"
@@ -32,7 +32,7 @@ def test_every_kind_is_documented_with_its_params() -> None:
     rows = {match[1]: match[0] for match in re.finditer(r"^\| `([a-z-]+)` \|.*$", README.read_text(), re.MULTILINE)}
     for name, kind in KINDS.items():
         assert name in rows
-        assert [param.name for param in kind.instance.params if f"`{param.name}`" not in rows[name]] == []
+        assert [param.name for param in kind.params if f"`{param.name}`" not in rows[name]] == []
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -43,7 +43,7 @@ def test_every_kind_can_be_ordered_and_says_that_foreign_servers_are_not_ours(na
         injection(site, order).why_not()
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.worker])
+@pytest.mark.parametrize("name", WORKER_KINDS)
 def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
     (order,) = read_faults([fault(name, "worker:1")])
     with Site() as site:
@@ -126,7 +126,6 @@ def test_what_is_prepared_is_what_is_needed() -> None:
 
     assert needs() == set()
     assert needs(fault("kill"), fault("stop"), fault("stop", "worker:0"), fault("misconf"), fault("drop")) == set()
-    assert needs(fault("misconf", by="aof")) == {Need.SHIM}
     assert needs(fault("proxy"), fault("disk-full")) == {Need.PROXY, Need.MEMORY_DISK}
     for name in ("fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut"):
         assert needs(fault(name)) == {Need.SHIM}
@@ -139,8 +138,35 @@ def test_a_fleet_that_was_not_prepared_for_a_fault_is_a_reason(monkeypatch: pyte
         assert injection(site, order).why_not() == "the fleet was started without what it needs (shim)"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_kind_undoes_and_explains(name: str) -> None:
-    for kind in filter(None, (KINDS[name].instance, KINDS[name].worker)):
-        assert issubclass(kind, Injection)
-        assert kind.end is not Injection.end
+# -- params ------------------------------------------------------------------------------------------------------------
+
+TABLE = (*KINDS["clock-jump"].params, *KINDS["power-cut"].params)
+
+
+def test_every_param_is_there_resolved_and_the_defaults_too() -> None:
+    assert read_params(TABLE, {"by": "-5s"}) == {"delay": 0.0, "by": -5000.0, "torn": False}
+    given = {"by": "--5s", "delay": "1s", "torn": True}
+    assert read_params(TABLE, given) == {"delay": 1000.0, "by": -5000.0, "torn": True}
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        ({"by": "1s", "dely": "2ms"}, r"no param 'dely' \(it has by, delay, torn\); did you mean delay\?"),
+        ({}, "it needs the param 'by': how far"),
+        ({"by": "1s", "delay": "2d"}, "param 'delay': '2d' is not a duration"),
+        ({"by": "0"}, "param 'by': '0' is not a time up to 24h, forward or back"),
+        ({"by": "25h"}, "param 'by': '25h' is not a time up to 24h"),
+        ({"by": 5}, "param 'by': 5 is not a duration"),
+        ({"by": "1s", "torn": 1}, "param 'torn': 1 is not true or false"),
+    ],
+)
+def test_what_is_wrong_with_a_param_is_named(given: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_params(TABLE, given)
+
+
+@pytest.mark.parametrize("wrong", [0, 11, True, "1", float("nan")])
+def test_a_rate_is_a_number_within_its_limits(wrong: object) -> None:
+    with pytest.raises(ValueError, match="is not a number from 0.1 to 10"):
+        read_params(KINDS["clock-rate"].params, {"rate": wrong})

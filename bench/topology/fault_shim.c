@@ -1,13 +1,12 @@
 /* The fault shim: what a server believes of its disk and its clock, decided from outside.
  *
- * Preloaded into a server (LD_PRELOAD), it shares one mapped file with lockbench (bench/topology/shim/control.py, same
+ * Preloaded into a server (LD_PRELOAD), it shares one mapped file with lockbench (bench/topology/shim.py, same
  * layout). Without that file it changes nothing.
  *
  *   fsync, fdatasync     delayed or refused on demand; what they made durable is written into the ledger: the size that
  *                        the file had *before* the call, published after the call returned 0
  *   truncate, ftruncate  lower what the ledger calls durable
- *   write                refused or its time noted on demand, for files that are appended to (an AOF), never for
- *                        sockets or the log
+ *   write                its time noted on demand, for files that are appended to (an AOF), never for sockets or the log
  *   clock_gettime, gettimeofday, time    the wall clock, shifted or running at another rate; monotonic clocks are true
  *
  * Rules: no allocation, no lock, nothing that a SIGKILL could leave half done for the next process. A file is known by
@@ -27,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LAYOUT 2
+#define LAYOUT 3
 #define ENTRIES 1024
 #define CLOCKS 8
 #define SECOND_NS 1000000000LL
@@ -46,15 +45,15 @@ struct entry {                                            /* one file */
 struct control {                                          /* 64 words, then the ledger */
     word layout;                                          /* LAYOUT, written by lockbench */
     word loaded, program;                                 /* the process that loaded the shim, its program's inode */
-    word sync_delay_ns, sync_error, write_error;          /* errno values; 0 = none */
+    word sync_delay_ns, sync_error;                       /* an errno; 0 = none */
     word turn;                                            /* clocks[turn % CLOCKS] counts; 0 = the true clock */
     word used, overflow;                                  /* entries in use; files that found none */
     word note_writes;                                     /* 1 = the time of each append is noted */
-    word spare[30];
+    word spare[31];
     struct clock clocks[CLOCKS];
     struct entry ledger[ENTRIES];
 };
-_Static_assert(sizeof(struct control) == (64 + 10 * ENTRIES) * 8, "control.py knows this layout");
+_Static_assert(sizeof(struct control) == (64 + 10 * ENTRIES) * 8, "shim.py knows this layout");
 
 static struct control *shared;
 static int (*true_clock_gettime)(clockid_t, struct timespec *);
@@ -204,14 +203,8 @@ static void note_write(int fd)
 
 ssize_t write(int fd, const void *data, size_t bytes)
 {
-    int error = shared ? (int)shared->write_error : 0, noting = shared && shared->note_writes;
-    int appending = (error || noting) && is_appended_to(fd);
-    if (error && appending) {
-        errno = error;
-        return -1;
-    }
     ssize_t result = syscall(SYS_write, fd, data, bytes);
-    if (noting && appending && result > 0)
+    if (result > 0 && shared && shared->note_writes && is_appended_to(fd))
         note_write(fd);
     return result;
 }

@@ -1,0 +1,182 @@
+"""Answers that are late, missing or refusals: what a server does to its clients when it is told to, or cannot else.
+
+Rules
+- The commands go to the instance itself, past any proxy. Settings and keys are as before at the end.
+- maxmemory, noeviction: a limit below what is in use refuses every SET. volatile-ttl: ballast with a far expiry and a
+  limit just above what is in use, so that each new key takes the place of the lock that would expire first.
+- loading: DEBUG RELOAD saves and loads the data of the running server, so process, run id and keys stay. Ballast and
+  the server's own delay per loaded key stretch it; taking the delay away ends it early, as CONFIG is answered
+  meanwhile. The saved file is removed, for a later restart must not find it.
+- misconf: a folder stands where the snapshot's file belongs. (An append that fails is fsync-error, or disk-full.)
+
+Source: CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, maxmemory-policy, DEBUG RELOAD, key-load-delay and
+writeCommandsDeniedByDiskError of Redis 7.0 and Valkey 9.1.
+"""
+
+import shutil
+import threading
+import time
+
+from bench.errors import BenchError
+from bench.scenario.keys import choice
+from bench.topology.faults.injection import Injection, Moment, Param, Params
+from bench.topology.faults.site import Need
+from bench.topology.ports import HOST, KeptPort
+
+_DAY_MS = 86_400_000
+
+
+class ClientPause(Injection):
+    """CLIENT PAUSE: commands wait, connections stay. ALL holds back even its own undoing, so it needs a `for`."""
+
+    params = (Param("mode", choice("all", "write"), "all", "all commands wait, or only those that write"),)
+    _until_s = 0.0
+
+    @classmethod
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
+        """As said; a pause of everything must be bounded beforehand."""
+        if for_ms is None and params["mode"] == "all":
+            raise ValueError("mode all cannot be undone early by any command; say `for` how long, or take mode write")
+        return for_ms
+
+    def begin(self) -> None:
+        """Pause."""
+        self.undo.callback(self._go_on)
+        lasts_ms = round(self.order.lasts_ms) if self.order.lasts_ms is not None else _DAY_MS
+        self._until_s = time.monotonic() + lasts_ms / 1000
+        self.site.command(self.index, "CLIENT", "PAUSE", lasts_ms, self.order.params.word("mode").upper())
+
+    def _go_on(self) -> None:
+        """Let writes go on; a pause of everything ends by itself, or, if that is too early, by a restart."""
+        if self.order.params["mode"] == "write":
+            self.site.command(self.index, "CLIENT", "UNPAUSE")
+        elif time.monotonic() < self._until_s:
+            self.detail["restarted"] = True
+            self.site.restart(self.index)
+
+
+class ClientKill(Moment):
+    """CLIENT KILL TYPE normal: every client's connection is closed; they may connect again at once."""
+
+    def begin(self) -> None:
+        """Close all connections."""
+        self.detail["closed"] = self.site.command(self.index, "CLIENT", "KILL", "TYPE", "normal")
+
+
+class ScriptFlush(Moment):
+    """SCRIPT FLUSH: every EVALSHA answers NOSCRIPT until its script is sent again."""
+
+    def begin(self) -> None:
+        """Forget all scripts."""
+        self.site.command(self.index, "SCRIPT", "FLUSH", "SYNC")
+
+
+_BALLAST_KEYS, _BALLAST_BYTES, _BALLAST_TTL_S = 256, 16384, 86_400
+_ROOM_BYTES = 32768
+
+
+class MaxMemory(Injection):
+    """maxmemory with the policy `noeviction` or `volatile-ttl`."""
+
+    params = (
+        Param("policy", choice("noeviction", "volatile-ttl"), "noeviction", "SETs fail, or live locks vanish silently"),
+    )
+
+    def begin(self) -> None:
+        """Leave no room."""
+        policy, limit, evicted = self.order.params.word("policy"), 1, 0
+        self.undo.callback(self.site.command, self.index, "UNLINK", *_ballast())
+        if policy == "volatile-ttl":
+            value = "x" * _BALLAST_BYTES
+            self.site.commands(self.index, [("SET", key, value, "EX", _BALLAST_TTL_S) for key in _ballast()])
+            info = self.site.info(self.index)
+            limit, evicted = int(info["used_memory"]) + _ROOM_BYTES, int(info["evicted_keys"])
+        self.detail["limit_bytes"] = limit
+        settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
+        before = self.site.configure(self.index, settings)
+        self.undo.callback(self.site.configure, self.index, dict(reversed(before.items())))  # the limit goes first
+        self.undo.callback(self._count_evicted, evicted)
+
+    def _count_evicted(self, before: int) -> None:
+        self.detail["evicted_keys"] = int(self.site.info(self.index)["evicted_keys"]) - before
+
+
+def _ballast() -> list[str]:
+    return [f"lockbench-maxmemory:{number}" for number in range(_BALLAST_KEYS)]
+
+
+_FEWEST_KEYS, _MOST_KEY_MS, _LOADED_BYTES = 1000, 10.0, 1024
+_LONGER = 2.0  # the load is planned to take twice as long, and cut
+_NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
+
+
+class Loading(Injection):
+    """LOADING for the fault's time."""
+
+    needs = frozenset({Need.DEBUG})
+    _reload: threading.Thread | None = None
+    _keys = 0
+
+    @classmethod
+    def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
+        """As said."""
+        if for_ms is None:
+            raise ValueError("a load must end: say `for` how long")
+        return for_ms
+
+    def begin(self) -> None:
+        """Have it load, and return when it says that it does."""
+        self.undo.callback(self._end_load)
+        lasts_ms = self.order.lasts_ms or 1000.0
+        self._keys = max(_FEWEST_KEYS, round(lasts_ms * _LONGER / _MOST_KEY_MS))
+        value = "x" * _LOADED_BYTES
+        self.site.commands(self.index, [("SET", key, value) for key in self._ballast()])
+        keys = int(self.site.command(self.index, "DBSIZE"))
+        delay_us = max(round(lasts_ms * 1000 * _LONGER / keys), 1)
+        self.site.configure(self.index, {"key-load-delay": str(delay_us), "rdbcompression": "no"})
+        self._reload = threading.Thread(target=self._load, args=(lasts_ms * _LONGER / 1000 + 30,), daemon=True)
+        self._reload.start()
+        self.site.until(self.index, lambda info: info["loading"] == 1, "begin to load")
+
+    def _load(self, timeout_s: float) -> None:
+        try:
+            self.site.command(self.index, "DEBUG", "RELOAD", timeout_s=timeout_s)
+        except BenchError as error:
+            self.detail["reload"] = str(error)
+
+    def _end_load(self) -> None:
+        """Have it load the rest at once, and take away what was only there to be loaded."""
+        self.site.configure(self.index, _NORMAL)
+        if self._reload is not None:
+            self._reload.join()
+        self.site.until(self.index, lambda info: info["loading"] == 0, "end its load")
+        self.site.command(self.index, "UNLINK", *self._ballast())
+        self.site.database_file(self.index).unlink(missing_ok=True)
+
+    def _ballast(self) -> list[str]:
+        return [f"lockbench-loading:{number}" for number in range(self._keys)]
+
+
+class Misconf(Injection):
+    """MISCONF by a snapshot that fails while one is wanted."""
+
+    def begin(self) -> None:
+        """Fail, and return when the server has noticed."""
+        obstacle = self.site.database_file(self.index)
+        self.undo.callback(shutil.rmtree, obstacle, ignore_errors=True)
+        (obstacle / "in the way").mkdir(parents=True)
+        before = self.site.configure(self.index, {"save": "3600 1", "stop-writes-on-bgsave-error": "yes"})
+        self.undo.callback(self.site.configure, self.index, before)
+        self.site.command(self.index, "BGSAVE", "SCHEDULE")
+        self.site.until(self.index, lambda info: info["rdb_last_bgsave_status"] != "ok", "notice the failed snapshot")
+
+
+class ReadOnly(Injection):
+    """REPLICAOF a master that nobody reaches: reads go on, writes are answered -READONLY, keys stay."""
+
+    def begin(self) -> None:
+        """Become a replica."""
+        nobody = KeptPort()
+        self.undo.callback(nobody.release)
+        self.undo.callback(self.site.command, self.index, "REPLICAOF", "NO", "ONE")
+        self.site.command(self.index, "REPLICAOF", HOST, nobody.number)

@@ -1,0 +1,117 @@
+"""The shim from Python's side: compiled once, never loading what is not it; the shared words; a file's true name."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError
+from bench.topology import shim
+from bench.topology.shim import Control, SyncedFile, identity, shim_library
+
+
+def test_the_source_has_no_warning(tmp_path: Path) -> None:
+    strict = ["cc", *shim._FLAGS, "-Wall", "-Wextra", "-Werror", "-o", str(tmp_path / "x.so"), str(shim.SOURCE)]
+    done = subprocess.run(strict, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_is_compiled_on_first_use_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "a b" / "cache"
+    first = shim_library(cache)
+    monkeypatch.setattr(shim, "_compiled", None)
+    assert shim_library(cache) == first
+    assert list(cache.iterdir()) == [first]
+
+
+def test_a_library_that_is_not_what_its_name_says_is_replaced(tmp_path: Path) -> None:
+    first = shim_library(tmp_path)
+    content = first.read_bytes()
+    first.write_bytes(b"evil" + content[4:])
+    assert shim_library(tmp_path).read_bytes()[:4] == content[:4]
+
+
+def test_another_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = shim_library(tmp_path)
+    changed = tmp_path / "changed.c"
+    changed.write_text(shim.SOURCE.read_text() + "\nint something_new;\n")
+    monkeypatch.setattr(shim, "SOURCE", changed)
+    assert shim_library(tmp_path) != first
+
+
+def test_no_compiler_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentNotReadyError, match="needs a C compiler, and there is none: install gcc"):
+        shim_library(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim, "_FLAGS", ("--no-such-flag",))
+    with pytest.raises(EnvironmentNotReadyError, match="cannot compile the fault shim: .*no-such-flag"):
+        shim_library(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(EnvironmentNotReadyError, match="only this user can write; set XDG_CACHE_HOME"):
+        shim_library(tmp_path)
+
+
+def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert shim_library().parent == tmp_path / "lockbench"
+
+
+def test_a_new_one_is_true_and_empty_and_stands_on_real_blocks(tmp_path: Path) -> None:
+    control = Control(tmp_path / "map")
+    assert (control._rows(), control.overflow, control.clock_offset_ns()) == ([], False, 0)
+    assert control.synced(control.path) == SyncedFile()
+    assert control.path.stat().st_blocks * 512 >= control.path.stat().st_size  # a full disk cannot kill the server
+    assert control.path.stat().st_mode & 0o077 == 0
+    control.close()
+    control.close()
+
+
+def test_an_existing_file_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "map").touch()
+    with pytest.raises(FileExistsError):
+        Control(tmp_path / "map")
+
+
+def test_jumps_add_up_and_a_rate_goes_on_from_there(tmp_path: Path) -> None:
+    control = Control(tmp_path / "map")
+    control.shift_clock(5_000)
+    control.shift_clock(-2_000)
+    assert control.clock_offset_ns() == 3_000
+    control.set_clock_rate(1.5)
+    first = control.clock_offset_ns()
+    control.shift_clock(1_000_000_000_000)
+    assert 3_000 <= first < control.clock_offset_ns() - 999_999_000_000
+
+
+def test_a_setting_is_written_beside_the_valid_one_and_then_made_valid(tmp_path: Path) -> None:
+    """A server in the middle of a reading goes on with what it began with."""
+    control = Control(tmp_path / "map")
+    for number in range(1, 20):
+        before = control._words.tolist()
+        control.shift_clock(7)
+        changed = {word for word, value in enumerate(control._words.tolist()) if value != before[word]}
+        slot = shim._CLOCK + number % 8 * 3
+        assert changed - {slot, slot + 1, slot + 2} == {shim._TURN}
+        assert control._words[slot] == 7 * number
+
+
+def test_a_file_is_inode_and_birth_whatever_is_written_to_it(tmp_path: Path) -> None:
+    path, later = tmp_path / "a", tmp_path / "b"
+    path.write_bytes(b"12345")
+    known = identity(path)
+    assert known[0] == path.stat().st_ino
+    assert known[1] == 0 or abs(known[1] - path.stat().st_ctime_ns) < 10_000_000_000
+    path.write_bytes(b"123")
+    assert identity(path) == known
+    later.touch()
+    assert identity(later) != known
+    with pytest.raises(FileNotFoundError):
+        identity(tmp_path / "none")

@@ -1,0 +1,20 @@
+"""The servers of this machine that tests run on, and faults on those that were started."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.scenario import Fault
+from bench.topology.faults.injection import Injection
+from bench.topology.faults.kinds import injection, read_faults
+from bench.topology.faults.site import Site
+from bench.topology.server import ServerBinary, found_servers
+
+SERVERS = [server for server in found_servers() if isinstance(server, ServerBinary)]
+every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
+
+
+def fault(site: Site, kind: str, target: str = "instance:0", **params: object) -> Injection:
+    """A fault as a scenario orders it, until it is ended."""
+    (order,) = read_faults([Fault(kind, 0.0, None, (target,), "fixed", params)], seed=7)
+    return injection(site, order)
