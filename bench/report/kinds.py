@@ -1,28 +1,25 @@
 """What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
 
-Rules: a kind is recognised by its own word (`kind`), else by the sections only it has; one that nobody here knows is
-told by its verdict and its tables. Each question tells its own result, in a module `words` with `sheet(result, place)`
-and `suite(result)`, and, if it has pictures, one `figures` with `figures(result)`; only where they lie is known here.
+Rules: a kind is recognised by its own word (`kind`), else by the sections only it has. Each question tells its own
+result, in a module `words` with `sheet(result, place)` and `suite(result)`, and, if it has pictures, one `figures` with
+`figures(result)`; only where they lie is known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, cast
 
+from bench.errors import UsageError
 from bench.measure import run_result
-from bench.measure.result import Document
-from bench.measure.section import builtins_of, typed
+from bench.measure.result import Document, Result
+from bench.measure.section import typed
 from bench.report import summary
-from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, Part, Sheet, around
+from bench.report.junit import Suite
+from bench.report.sheet import Sheet
 
-Result = Mapping[str, Any]
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
-_MOST_COLUMNS = 14
 _FOLDERS = {
     "capacity": "capacity",
     "compare": "compare",
@@ -33,21 +30,22 @@ _FOLDERS = {
     "safety": "safety_matrix",
     "split-votes": "split_votes",
 }
-# Kinds whose results have a type: a module `result` with a `RESULT` in the question's folder.
-TYPED = tuple(sorted({*_FOLDERS, "run"}))
+# Each has a module `result` with its type, `RESULT`, in the question's folder.
+KINDS = tuple(sorted({*_FOLDERS, "run"}))
 
 
 def type_of(kind: str) -> type[Document]:
     """Return the type of the results of `kind`."""
-    if (room := room_of(kind, "result")) is None:
-        raise LookupError(f"results of {kind} have no type")
-    return cast("type[Document]", room.RESULT)
+    found: type[Document] = room_of(kind, "result").RESULT
+    return found
 
 
-def of_its_kind(result: Result | Document, name: str = "this result") -> Any:
-    """Return the result called `name` as the type of its kind, if it has one. Raises UsageError if it is not whole."""
-    if isinstance(result, Document) or (kind := kind_of(result)) not in TYPED:
+def of_its_kind(result: Result | Document, name: str = "this result") -> Document:
+    """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, or of no kind."""
+    if isinstance(result, Document):
         return result
+    if (kind := kind_of(result)) not in KINDS:
+        raise UsageError(f"{name} is a result of lockbench {kind}, which this lockbench does not know")
     return typed(result, type_of(kind), name)
 
 
@@ -61,68 +59,32 @@ def kind_of(result: Result | Document) -> str:
         if section in result:
             return kind
     command = result.get("command") or []
-    return str(command[1]) if len(command) > 1 else "result"
+    return str(command[1]) if len(command) > 1 else "an unknown kind"
 
 
 def told(result: Result | Document, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
-    words = room_of(kind_of(result), "words")
-    if words is None:
-        return _plain(builtins_of(result), place)
-    return cast("Sheet", words.sheet(of_its_kind(result), place))
+    """Return what is said of `result`, stored at `place` ("" = nowhere). Raises as `of_its_kind`."""
+    document = of_its_kind(result)
+    sheet: Sheet = room_of(kind_of(document), "words").sheet(document, place)
+    return sheet
 
 
 def cases_of(result: Result | Document) -> Suite:
-    """Return `result` as JUnit cases."""
-    if (words := room_of(kind_of(result), "words")) is not None:
-        return cast("Suite", words.suite(of_its_kind(result)))
-    stored = builtins_of(result)
-    case = Case(kind_of(result), str(stored["verdict"]["status"]), "; ".join(stored["verdict"]["reasons"]))
-    return Suite(kind_of(result), str(stored["started_at"]), float(stored["duration_s"]), [case], {})
+    """Return `result` as JUnit cases. Raises as `of_its_kind`."""
+    document = of_its_kind(result)
+    suite: Suite = room_of(kind_of(document), "words").suite(document)
+    return suite
 
 
-def room_of(kind: str, room: str) -> ModuleType | None:
-    """Return the module `words` or `figures` of the question whose results are of `kind`; None if it has none."""
-    if kind == "run":
-        return {"words": summary, "result": run_result}.get(room)
-    name = f"bench.experiments.{_FOLDERS.get(kind)}.{room}"
-    return import_module(name) if kind in _FOLDERS and find_spec(name) else None
+def room_of(kind: str, room: str) -> ModuleType:
+    """Return the module `words`, `result` or `figures` of the question whose results are of `kind`."""
+    return {"words": summary, "result": run_result}[room] if kind == "run" else import_module(_name(kind, room))
 
 
-def _plain(result: Result, place: str) -> Sheet:
-    """A result of an unknown kind: its verdict, its warnings, a table for each section that is a list of rows."""
-    kind = kind_of(result)
-    verdict: Mapping[str, Any] = result.get("verdict") or {"status": "unknown"}
-    status = str(verdict.get("status"))
-    about = f"seed {result.get('seed', 'unknown')} · started {result.get('started_at', 'unknown')}"
-    headline = f"{kind}, {result.get('duration_s', 0):.0f} s"
-    said = around((), verdict.get("reasons") or (), result.get("warnings") or (), place)
-    style = BAD if status in ("fail", "violated") else DOUBTFUL
-    return Sheet(str(verdict.get("word") or status.upper()), style, headline, about, tuple(_tables(result)), said)
+def has_room(kind: str, room: str) -> bool:
+    """Whether there is such a module."""
+    return kind != "run" and find_spec(_name(kind, room)) is not None
 
 
-def _tables(result: Result) -> Iterator[Part]:
-    for name, rows in result.items():
-        if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
-            continue
-        flat = [dict(_flat(row)) for row in rows]
-        head = list(dict.fromkeys(key for row in flat for key in row))[:_MOST_COLUMNS]
-        cells = tuple(tuple(_cell(row.get(key)) for key in head) for row in flat)
-        words = frozenset(n for n, key in enumerate(head) if any(isinstance(row.get(key), str) for row in flat))
-        yield Part(name, f"{len(rows)} rows", tuple(key.replace("_", " ") for key in head), cells, words)
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key} ")
-        elif not isinstance(value, list):
-            yield prefix + key, value
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+def _name(kind: str, room: str) -> str:
+    return f"bench.experiments.{_FOLDERS[kind]}.{room}"

@@ -86,20 +86,15 @@ def sheet_of(
 
     Around its own `lines` stand what every result says: the reasons of its verdict, its warnings, and where it is.
     """
-    word = word_of(kind, result.verdict)
-    said = around(lines, result.verdict.reasons, result.warnings, place)
+    said = [
+        *(("because", reason) for reason in result.verdict.reasons),
+        *lines,
+        *(("warning", warning) for warning in result.warnings),
+        *([("result", place)] if place else []),
+    ]
+    word, once = word_of(kind, result.verdict), tuple(dict.fromkeys(Sentence(*line) for line in said))
     plots = tuple(map(tuple, charts))
-    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), said, plots, tables_first)
-
-
-def around(
-    lines: Iterable[tuple[str, str] | Sentence], reasons: Iterable[str], warnings: Iterable[str], place: str
-) -> tuple[Sentence, ...]:
-    """Return `lines` between what every result says, each once."""
-    said = [("because", reason) for reason in reasons]
-    beware = [("warning", warning) for warning in warnings]
-    where = [("result", place)] if place else []
-    return tuple(dict.fromkeys(Sentence(*line) for line in (*said, *lines, *beware, *where)))
+    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), once, plots, tables_first)
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:

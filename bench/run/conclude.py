@@ -38,7 +38,7 @@ from lockcore.clock import NS_PER_MS
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """All that a run left. `counters` and `server_cpu_s` as `Counters.section` returns them."""
+    """All that a run left. `counters` and `server_cpu_s` as `counted` returns them."""
 
     scenario: Scenario
     servers: Servers

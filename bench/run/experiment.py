@@ -21,13 +21,11 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import Generic, Self, TypedDict, TypeVar
 
-from bench.errors import EnvironmentNotReadyError
 from bench.measure.environment import Environment, describe_environment
-from bench.measure.result import write_result
 from bench.run.interrupt import Interrupts
-from bench.run.verdict import INTERRUPTED, Done, Stored, exit_code
+from bench.run.verdict import INTERRUPTED, Done, Stored, exit_code, store
 
 Show = Callable[[str], None]
 Plan_co = TypeVar("Plan_co", covariant=True)
@@ -63,7 +61,7 @@ class Header(TypedDict):
 class Experiment:
     """An experiment while it is made; entered, it takes the signals. `cut`: Ctrl-C has ended a `cuttable` part."""
 
-    def __init__(self, order: ExperimentOrder[Any]) -> None:
+    def __init__(self, order: ExperimentOrder[object]) -> None:
         self.interrupts, self.cut, self._order = Interrupts(), False, order
         self._began_s, self._started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
 
@@ -111,11 +109,7 @@ class Experiment:
 
     def store(self, result: Stored) -> Done[Stored]:
         """Write `result` into the order's folder; one that cannot be written is told all the same."""
-        code = exit_code(result.verdict, interrupted=result.interrupted)
-        try:
-            return Done(result, write_result(result, self._order.folder), code)
-        except EnvironmentNotReadyError as error:
-            return Done(result, None, code if code == INTERRUPTED else error.exit_code, str(error))
+        return store(result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted))
 
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:

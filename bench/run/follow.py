@@ -17,7 +17,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.measure import workers
@@ -25,32 +24,12 @@ from bench.measure.facts import Window
 from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
 from bench.run.progress import NS, Follower, Progress
-from bench.workloads.launch import is_alive
+from bench.workloads.launch import LocustProcess, is_alive
 
 LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
 START_S = 60.0  # from launch until all users run: connecting and spawning take a few seconds at most
 REPORT_S = 3.0  # for a worker that outlives Locust to leave its last note
 Show = Callable[[Progress], None]
-
-
-class RunningLoad(Protocol):
-    """A running Locust: what `follow` uses of bench.workloads.launch.LocustProcess."""
-
-    @property
-    def pid(self) -> int:
-        """The process to ask for an orderly end, by SIGINT."""
-
-    def wait(self, timeout_s: float) -> int | None:
-        """Its exit code, or None when it still runs after `timeout_s`."""
-
-    def close(self) -> None:
-        """End all its processes now."""
-
-    def failure(self) -> BenchError | None:
-        """Once it has ended: why it failed, None if it did not."""
-
-    def log_tail(self) -> str:
-        """The last lines it wrote."""
 
 
 @dataclass(slots=True)
@@ -75,8 +54,9 @@ class Course:
 
 
 def follow(
-    load: RunningLoad, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show, *, faults: FaultTimeline
-) -> Course:
+    load: LocustProcess, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show,
+    *, faults: FaultTimeline,
+) -> Course:  # fmt: skip
     """Show the run until Locust has ended; return its course.
 
     `grace_s`: how long users may take to end once asked; then, or at a second Ctrl-C, Locust is killed. `faults` are
@@ -85,8 +65,7 @@ def follow(
     """
     course, asked_ns = Course(), 0
     while True:
-        exit_code = load.wait(LOOK_S)
-        now_ns = time.monotonic_ns()
+        exit_code, now_ns = load.wait(LOOK_S), time.monotonic_ns()
         course.clock.append((now_ns, time.time_ns() - now_ns))
         show(follower.look(now_ns, faults.active()))
         if exit_code is not None:
@@ -139,7 +118,7 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
     return f"{what}: {rest[-1].strip()}" if rest and exit_code > 0 else what
 
 
-def _ask_to_end(load: RunningLoad) -> None:
+def _ask_to_end(load: LocustProcess) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(load.pid, signal.SIGINT)
 
@@ -178,7 +157,7 @@ def _ended_ns(follower: Follower) -> int:
     return max(ends, default=time.monotonic_ns())
 
 
-def _require_start(load: RunningLoad, follower: Follower, now_ns: int) -> None:
+def _require_start(load: LocustProcess, follower: Follower, now_ns: int) -> None:
     if follower.window_ns is None and now_ns - follower.began_ns > START_S * NS:
         raise EnvironmentNotReadyError(
             f"Locust did not start its users within {START_S:.0f} s; the end of its log:\n{load.log_tail()}"

@@ -12,8 +12,9 @@ import fcntl
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.reading import converted
@@ -22,7 +23,8 @@ from bench.measure.section import builtins_of
 
 JOURNAL_NAME = "progress.jsonl"
 Piece = TypeVar("Piece")
-Plan = Mapping[str, Any]
+Plan = Mapping[str, object]
+Line = dict[str, Any]  # as JSON has it
 
 
 @contextmanager
@@ -34,83 +36,70 @@ def open_journal(
     `plan`: JSON values; `kind`: of its pieces; `check` raises for a piece that nothing can be made of. Raises
     EnvironmentNotReadyError, and UsageError for a journal that is of another plan, or not whole.
     """
-    go_on = is_unfinished(folder)
-    with Journal.go_on(folder, plan, kind, check) if go_on else Journal[Piece].begin(folder, plan) as journal:
+    path, go_on = folder / JOURNAL_NAME, is_unfinished(folder)
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    with file:
+        _own(file, folder)
+        journal = Journal[Piece](path, file)
+        if go_on:
+            begun, lines, whole_bytes = read_journal(folder)
+            _require_same(begun, plan, folder)
+            journal.pieces += _sound(path, lines, kind, check)
+            file.truncate(whole_bytes)
+        else:
+            file.truncate(0)
+            journal.write({"plan": plan})
         try:
             yield journal
         finally:
             if not journal.pieces:
-                journal.path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
+@dataclass(slots=True)
 class Journal(Generic[Piece]):
-    """A journal that stands open. `pieces`: those found there, then those added now. A context manager."""
+    """A journal that stands open. `pieces`: those found there, then those added now."""
 
-    def __init__(self, path: Path, pieces: list[Piece]) -> None:
-        """Use `open_journal`."""
-        self.path, self.pieces = path, pieces
-        self._file = path.open("a", encoding="utf-8")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise EnvironmentNotReadyError(
-                f"another lockbench is at work in {path.parent}; wait for its end, or begin elsewhere"
-            ) from None
-        except OSError:  # a file system without locks
-            return
-
-    @classmethod
-    def begin(cls, folder: Path, plan: Plan) -> Self:
-        """Make a new journal in `folder`. Raises EnvironmentNotReadyError when it cannot be written."""
-        path = folder / JOURNAL_NAME
-        try:
-            path.write_text(json.dumps({"plan": plan}) + "\n", "utf-8")
-            return cls(path, [])
-        except OSError as error:
-            raise _not_writable(path, error) from error
-
-    @classmethod
-    def go_on(cls, folder: Path, plan: Plan, kind: type[Piece], check: Callable[[Piece], object]) -> Self:
-        """Open the journal in `folder`. Raises UsageError unless it is of this `plan` and whole,
-        EnvironmentNotReadyError."""
-        path = folder / JOURNAL_NAME
-        begun, pieces, _ = read_journal(folder)
-        _sound(path, pieces, kind, check)
-        wanted = json.loads(json.dumps(plan))
-        differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
-        if differing:
-            told = ", ".join(
-                f"{key} {_short(begun.get(key))} there, {_short(wanted.get(key))} here" for key in differing
-            )
-            raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
-        try:
-            journal = cls(path, [])
-            _, pieces, whole_bytes = read_journal(folder)  # nobody adds to it from now on
-            journal.pieces += _sound(path, pieces, kind, check)
-            journal._file.truncate(whole_bytes)
-            return journal
-        except OSError as error:
-            raise _not_writable(path, error) from error
+    path: Path
+    file: TextIO
+    pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         """Keep `piece`. Raises EnvironmentNotReadyError when the disk refuses."""
-        try:
-            self._file.write(json.dumps(builtins_of(piece)) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise _not_writable(self.path, error) from error
+        self.write(builtins_of(piece))
         self.pieces.append(piece)
 
-    def close(self) -> None:
-        """Close the file; more than once is fine."""
-        self._file.close()
+    def write(self, line: object) -> None:
+        """Write one line at once. Raises EnvironmentNotReadyError when the disk refuses."""
+        try:
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_raised: object) -> None:
-        self.close()
+def _own(file: TextIO, folder: Path) -> None:
+    """One process at a time. Raises EnvironmentNotReadyError."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise EnvironmentNotReadyError(
+            f"another lockbench is at work in {folder}; wait for its end, or begin elsewhere"
+        ) from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
+    """Raise UsageError, naming what differs, unless the journal in `folder`, which `begun` opens, is of this plan."""
+    wanted = json.loads(json.dumps(plan))
+    differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
+    if differing:
+        told = ", ".join(f"{key} {_short(begun.get(key))} there, {_short(wanted.get(key))} here" for key in differing)
+        raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -118,14 +107,14 @@ def is_unfinished(folder: Path) -> bool:
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
-def read_journal(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+def read_journal(folder: Path) -> tuple[Line, list[Line], int]:
     """The plan, the whole pieces, and how many bytes those take. Raises UsageError when there is no journal."""
     path = folder / JOURNAL_NAME
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
-    found: list[Any] = []
+    found: list[Line] = []
     whole_bytes = 0
     for line in content.splitlines(keepends=True):
         try:
@@ -141,13 +130,11 @@ def read_journal(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], in
     return found[0]["plan"], found[1:], whole_bytes
 
 
-def _sound(
-    path: Path, pieces: list[dict[str, Any]], kind: type[Piece], check: Callable[[Piece], object]
-) -> list[Piece]:
+def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Piece], object]) -> list[Piece]:
     found = []
-    for number, piece in enumerate(pieces, start=2):
+    for number, line in enumerate(lines, start=2):
         try:
-            found.append(converted(piece, kind))
+            found.append(converted(line, kind))
             check(found[-1])
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(

@@ -12,11 +12,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -25,11 +24,11 @@ from bench.errors import InconclusiveError
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
-from bench.measure.run_result import JudgedThreshold, Measured
+from bench.measure.run_result import Measured
 from bench.measure.timeline import Integers
 from bench.safety.judge import NO_ATTEMPTS, Judge
 
-OwnLock = Callable[[str], AbstractContextManager[Any]]
+OwnLock = Callable[[str], AbstractContextManager[object]]
 """From a name to something that is entered to hold the lock of that name, and left to give it back."""
 
 NS = 1_000_000_000
@@ -132,10 +131,3 @@ def _asked(records: Records) -> Integers:
         middle = middle[begun > ended]
         rows.append(np.stack([np.full(len(middle), resource), middle], axis=1))
     return np.concatenate(rows)
-
-
-def judge_thresholds(measured: Measured, expressions: Sequence[str]) -> list[JudgedThreshold]:
-    """Judge every limit. Raises UsageError for a wrong expression."""
-    from bench.gates.threshold import read_thresholds
-
-    return [threshold.judge(measured) for threshold in read_thresholds(expressions)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -19,6 +18,7 @@ from bench.measure import workers
 from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, HistoryTail, Records
+from bench.measure.timeline import Integers
 from bench.safety.live import LiveJudge, LiveVerdict
 from bench.topology.faults.injection import FaultOrder
 
@@ -71,7 +71,7 @@ class Follower:
     live: LiveJudge = field(init=False)
     _tail: HistoryTail = field(init=False)
     _looked_ns: int = field(init=False)
-    _counts: np.ndarray[Any, Any] = field(init=False)
+    _counts: Integers = field(init=False)
     _cpu: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

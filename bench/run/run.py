@@ -10,7 +10,8 @@ import datetime
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -20,22 +21,21 @@ from msgspec import structs
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.gates.threshold import read_thresholds
-from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
 from bench.run.faults import FaultTimeline
-from bench.run.follow import Course, Show, follow
+from bench.run.follow import Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower
-from bench.run.servers import Counters, Servers, open_servers, work_folder
-from bench.run.telemetry import RunTelemetry, open_telemetry
-from bench.run.verdict import INTERRUPTED, Done, exit_code
+from bench.run.servers import Servers, counted, open_servers, work_folder
+from bench.run.telemetry import open_telemetry
+from bench.run.verdict import INTERRUPTED, Done, exit_code, store
 from bench.scenario import Scenario
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.faults.site import Site
-from bench.topology.probe import leaked_keys
+from bench.topology.probe import info_snapshot, leaked_keys
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
 
@@ -83,25 +83,26 @@ def run_on(
 
     Raises as `run_scenario` does; the servers must have been opened for the scenario's own faults.
     """
-    scenario, faults = order.scenario, _faults(order.scenario)
+    scenario = order.scenario
     with (
         work_folder(servers) as workdir,
         open_telemetry(scenario, order.run_id, servers, workdir, environ) as telemetry,
     ):
         plan = _plan(order, servers, workdir)
-        counters = Counters.start(servers.urls)
+        before = info_snapshot(servers.urls)
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
-        start = partial(LocustProcess.start, plan, environ)
-        course, timeline = _load(
-            plan, start, interrupts, show, partial(_timeline, faults, servers.site, telemetry, order)
-        )
+        follower = _follower(scenario, workdir)
+        timeline = _timeline(order, servers.site, follower)
+        telemetry.start(timeline, follower.live)
+        with closing(LocustProcess.start(plan, environ)) as load, timeline:
+            course = follow(load, follower, interrupts, plan.grace_s, show, faults=timeline)
         if course.window is None:
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
             raise KeyboardInterrupt
         evidence = RunEvidence(
-            scenario, servers, workdir, plan.key_prefix, course, course.window, timeline, *counters.section()
+            scenario, servers, workdir, plan.key_prefix, course, course.window, timeline, *counted(servers.urls, before)
         )
         started = f"{started_at:%Y-%m-%dT%H:%M:%SZ}"
         result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
@@ -109,25 +110,14 @@ def run_on(
         code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
         verdict = structs.replace(result.verdict, exit_code=code)
         result = structs.replace(result, warnings=(*result.warnings, *troubles), verdict=verdict)
-        return Done(result, *_stored(result, order, workdir, code))
+        if order.folder is None:
+            return Done(result, None, code)
+        keep = partial(_keep, workdir, order.folder / "history") if order.keep_history else lambda: None
+        return store(result, order.folder, code, keep)
 
 
 def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
     return read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
-
-
-def _stored(result: RunResult, order: Order, workdir: Path, code: int) -> tuple[Path | None, int, str]:
-    """Store what there is; a full disk takes neither the result, which can still be shown, nor 130 from the code."""
-    path = None
-    if order.folder is None:
-        return None, code, ""
-    try:
-        path = write_result(result, order.folder)
-        if order.keep_history:
-            _keep(workdir, order.folder / "history")
-    except EnvironmentNotReadyError as error:
-        return path, code if code == INTERRUPTED else error.exit_code, str(error)
-    return path, code, ""
 
 
 def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
@@ -142,42 +132,23 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
     )
 
 
-def _load(
-    plan: Plan,
-    start: Callable[[], LocustProcess],
-    interrupts: Interrupts,
-    show: Show,
-    timeline_of: Callable[[Follower], FaultTimeline],
-) -> tuple[Course, FaultTimeline]:
-    """Run Locust to its end, whatever that is, with the faults of the run beside it."""
-    scenario = plan.scenario
-    assert plan.workdir is not None
-    follower = Follower(
-        workdir=plan.workdir,
+def _follower(scenario: Scenario, workdir: Path) -> Follower:
+    return Follower(
+        workdir=workdir,
         processes=scenario.processes,
         warmup_s=scenario.warmup_ms / 1000,
         duration_s=scenario.duration_ms / 1000,
         began_ns=time.monotonic_ns(),
         ttl_ms=scenario.ttl_ms,
     )
-    timeline = timeline_of(follower)
-    load = start()
-    try:
-        with timeline:
-            course = follow(load, follower, interrupts, plan.grace_s, show, faults=timeline)
-    finally:
-        load.close()
-    return course, timeline
 
 
-def _timeline(
-    faults: Sequence[FaultOrder], site: Site, telemetry: RunTelemetry, order: Order, follower: Follower
-) -> FaultTimeline:
+def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
     """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
     site.workers = lambda: {note.worker: note.pid for note in read_workers(follower.workdir)}
-    timeline = FaultTimeline(faults, partial(injection, site), follower.find_window, allow_skipped=order.allow_skipped)
+    make, skips = partial(injection, site), order.allow_skipped
+    timeline = FaultTimeline(_faults(order.scenario), make, follower.find_window, allow_skipped=skips)
     timeline.require()
-    telemetry.start(timeline, follower.live)
     return timeline
 
 

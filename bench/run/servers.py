@@ -146,23 +146,11 @@ def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -
     return facts
 
 
-@dataclass(slots=True)
-class Counters:
-    """The servers' own counters over a run; made before the load, read after it."""
-
-    urls: tuple[str, ...]
-    before: tuple[InfoSnapshot, ...]
-
-    @classmethod
-    def start(cls, urls: Sequence[str]) -> Counters:
-        """Read the counters now."""
-        return cls(tuple(urls), info_snapshot(urls))
-
-    def section(self) -> tuple[list[InfoDelta], float | None]:
-        """Per instance what it did since `start`, and the CPU seconds of all (None unless all are known)."""
-        deltas = [delta(old, new) for old, new in zip(self.before, info_snapshot(self.urls), strict=True)]
-        known = [change.cpu_s for change in deltas if change.cpu_s is not None]
-        return deltas, sum(known) if len(known) == len(deltas) else None
+def counted(urls: Sequence[str], before: Sequence[InfoSnapshot]) -> tuple[list[InfoDelta], float | None]:
+    """Return what each instance has done since `before`, and the CPU seconds of all (None unless all are known)."""
+    deltas = [delta(old, new) for old, new in zip(before, info_snapshot(urls), strict=True)]
+    known = [change.cpu_s for change in deltas if change.cpu_s is not None]
+    return deltas, sum(known) if len(known) == len(deltas) else None
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from bench.errors import BenchError
 from bench.measure.run_result import SafetyReport
@@ -21,7 +21,7 @@ from bench.safety.live import LiveJudge
 from bench.scenario import Scenario
 from bench.telemetry.instances import FSYNCS
 from bench.telemetry.run import Run, address_of, policy_of
-from bench.telemetry.settings import settings_of
+from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.faults.site import Site
 from bench.topology.probe import InfoWatch
 from lockcore.clock import NS_PER_MS
@@ -35,25 +35,35 @@ HURRIED_S = 1.0
 class RunTelemetry:
     """What a run exports, if anything. Made by `open_telemetry`; `start` with the load, `finish` with the result."""
 
-    def __init__(self, exporter: Exporter | None, servers: InfoWatch | None, beside: _Beside) -> None:
-        self._exporter, self._servers, self._beside = exporter, servers, beside
+    def __init__(self) -> None:
+        self._export: tuple[Exporter, InfoWatch] | None = None
+        self._timeline: FaultTimeline | None = None
+        self._live: LiveJudge | None = None
+        self._asked_ns = 0
+
+    def export(self, settings: TelemetrySettings, run: Run, servers: Servers, workdir: Path) -> None:
+        """Prepare what `settings` ask for. Raises BenchError when it cannot be had."""
+        from bench.telemetry.exporter import Sources, open_exporter
+
+        asked = InfoWatch(servers.urls, _syncs(servers.site))
+        sources = Sources(infos=lambda: asked.infos, faults=self.faults, judged=self.judged)
+        self._export = open_exporter(settings, run, workdir, sources), asked
 
     def start(self, timeline: FaultTimeline, live: LiveJudge) -> None:
         """The load starts, with these faults and this judge of what is known by now."""
-        self._beside.timeline, self._beside.live = timeline, live
-        if self._exporter is not None and self._servers is not None:
-            self._servers.start()
-            self._exporter.start()
+        self._timeline, self._live = timeline, live
+        for part in reversed(self._export or ()):
+            part.start()
 
     def finish(self, safety: SafetyReport, *, hurried: bool = False) -> list[str]:
         """Export what the run came to; return warnings. The run's folder must still be there.
 
         `hurried`: somebody waits for the end, so a collector gets little time.
         """
-        exporter, self._exporter = self._exporter, None
-        if exporter is None or self._servers is None:
+        if self._export is None:
             return []
-        self._servers.stop()
+        (exporter, asked), self._export = self._export, None
+        asked.stop()
         return exporter.finish(safety, HURRIED_S) if hurried else exporter.finish(safety)
 
     def __enter__(self) -> Self:
@@ -61,52 +71,39 @@ class RunTelemetry:
 
     def __exit__(self, *_raised: object) -> None:
         """Without a result nothing more is exported."""
-        if self._exporter is not None and self._servers is not None:
-            self._servers.stop()
-            self._exporter.abort()
-
-
-def open_telemetry(
-    scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
-) -> RunTelemetry:
-    """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
-    settings, beside = settings_of(environ), _Beside()
-    if settings is None:
-        return RunTelemetry(None, None, beside)
-    from bench.telemetry.exporter import Sources, open_exporter
-
-    asked = InfoWatch(servers.urls, _syncs(servers.site))
-    sources = Sources(infos=lambda: asked.infos, faults=beside.faults, judged=beside.judged)
-    exporter = open_exporter(settings, _run(scenario, run_id, servers), workdir, sources)
-    return RunTelemetry(exporter, asked, beside)
-
-
-class _Beside:
-    """What goes on beside the load: faults and the live verdict, once there are any."""
-
-    def __init__(self) -> None:
-        self.timeline: FaultTimeline | None = None
-        self.live: LiveJudge | None = None
-        self._asked_ns = 0
+        if self._export is not None:
+            exporter, asked = self._export
+            asked.stop()
+            exporter.abort()
 
     def judged(self) -> tuple[int, Mapping[str, int]] | None:
         """How many leases were judged by now, and the violations by kind."""
-        return None if self.live is None else (self.live.verdict.leases, self.live.verdict.counts)
+        return None if self._live is None else (self._live.verdict.leases, self._live.verdict.counts)
 
     def faults(self) -> Sequence[tuple[str, str, bool]]:
         """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
         asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
-        events = self.timeline.events if self.timeline is not None else ()
+        events = self._timeline.events if self._timeline is not None else ()
         return [
             (event.order.kind, event.order.target, bool(event.begun_ns and (event.ended_ns or asked_ns) >= asked_ns))
             for event in events
         ]
 
 
-def _syncs(site: Site) -> Callable[[int], Mapping[str, Any]]:
+def open_telemetry(
+    scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
+) -> RunTelemetry:
+    """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
+    telemetry = RunTelemetry()
+    if settings := settings_of(environ):
+        telemetry.export(settings, _run(scenario, run_id, servers), servers, workdir)
+    return telemetry
+
+
+def _syncs(site: Site) -> Callable[[int], Mapping[str, int]]:
     """What INFO does not say: how often an instance has synced, where the shim counts it."""
 
-    def syncs(index: int) -> Mapping[str, Any]:
+    def syncs(index: int) -> Mapping[str, int]:
         with suppress(BenchError, LookupError):
             return {FSYNCS: site.control(index).syncs}
         return {}

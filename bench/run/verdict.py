@@ -10,14 +10,15 @@ Source: bench.measure.verdict, which has the words, their order and their exit c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import sentence
 from bench.measure import verdict as words
-from bench.measure.result import Document
+from bench.measure.result import Document, write_result
 from bench.measure.run_result import JudgedThreshold, Measured
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict, conclude
 
@@ -75,13 +76,28 @@ def _nothing_granted(measured: Measured) -> list[str]:
 
 
 Stored = TypeVar("Stored", bound=Document)
+Stored_co = TypeVar("Stored_co", bound=Document, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[Stored]):
+class Done(Generic[Stored_co]):
     """What came of it; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
 
-    result: Stored
+    result: Stored_co
     path: Path | None
     exit_code: int
     unstored: str = ""
+
+
+def store(result: Stored, folder: Path, code: int, also: Callable[[], None] = lambda: None) -> Done[Stored]:
+    """Write `result` into `folder`, and what `also` writes; one that cannot be written is told all the same.
+
+    A full disk takes neither the result, which can still be shown, nor 130 from its exit code, which is else `code`.
+    """
+    path = None
+    try:
+        path = write_result(result, folder)
+        also()
+    except EnvironmentNotReadyError as error:
+        return Done(result, path, code if code == INTERRUPTED else error.exit_code, str(error))
+    return Done(result, path, code)

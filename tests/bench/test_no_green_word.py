@@ -31,7 +31,7 @@ from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
 from bench.measure.verdict import WORDS, Kind, word_of
-from bench.report.readme import words_table
+from bench.report.generated import words_table
 from bench.run.verdict import judge_run
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
@@ -229,4 +229,4 @@ def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() 
 def test_readme_has_the_table_that_the_code_makes() -> None:
     text = README.read_text(encoding="utf-8")
     table = text.partition("<!-- words: begin -->\n")[2].partition("\n<!-- words: end -->")[0]
-    assert table == words_table(), "run: python -m bench.report.readme README.md"
+    assert table == words_table(), "run make schemas"

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.finite_range import FiniteRange
-from bench.cli.options import given_options, scenario_options
+from bench.cli.options import FiniteRange, given_options, scenario_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME

@@ -15,7 +15,7 @@ from bench.experiments.capacity.search import Seen
 from bench.experiments.capacity.usl import Floats, Law, throughput
 from bench.experiments.capacity.words import answer, rate_text
 from bench.report.figures import count
-from bench.report.html.figure import Column, Data, Figure, Key
+from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.forest import RANGE, Bar, forest
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
@@ -60,7 +60,8 @@ def _search(point: CapacityPoint, result: CapacityResult, number: int) -> Figure
         Column("achieved_per_s", "per_s"),
     )
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
-    keys = (Key("good", "held the SLO", area=True), Key("bad", "missed it", area=True), Key("c2", "the SLO's limit"))
+    seen = Legend("good", "held the SLO", area=True), Legend("bad", "missed it", area=True)
+    keys = (*seen, Legend("c2", "the SLO's limit"))
     return Figure(
         f"search-{number}", title, about, plot(axes, marks, name=title, about=about), Data(columns, rows), keys
     )
@@ -86,14 +87,14 @@ def _callers(point: CapacityPoint, number: int) -> Figure | None:
     curves = _law_curves(law, grid) if law else None
     y = linear([most, *(curves[2] if curves else ())], *Y_RANGE)
     marks: list[Mark] = [Spot(n, rate, "c1") for n, rate in zip(users, rates, strict=True)]
-    keys = [Key("c1", "measured", area=True)]
+    keys = [Legend("c1", "measured", area=True)]
     found = f"{count(most)} leases/s at most, with {users[rates.index(most)]} callers"
     title = f"{found}; {point.no_law or 'no law was fitted'}"
     if law and curves:
         low, fitted, high = curves
         band = Area([*grid.tolist(), grid[-1] * 1.001], low, high, "band")
         marks = [band, Line(grid.tolist(), fitted, "c4"), *marks]
-        keys += [Key("c4", "scalability law"), Key("band", "the corners of its 95 % intervals", area=True)]
+        keys += [Legend("c4", "scalability law"), Legend("band", "the corners of its 95 % intervals", area=True)]
         peak = law.peak_callers
         around = f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f})"
         title = f"Throughput peaks at {around}, {count(law.peak_rate.value)}/s"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bench.experiments.compare.result import ComparisonResult, Judged
 from bench.experiments.compare.words import change_text, interval_text, metric_text, word_of
-from bench.report.html.figure import Column, Data, Figure, Key
+from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.forest import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 
@@ -45,7 +45,8 @@ def _side(result: ComparisonResult, side: int) -> Figure | None:
     rows = [[entry.metric, entry.ratio, entry.low, entry.high] for entry in entries]
     bars = [_bar(entry) for entry in entries]
     picture = forest(bars, x, tick, axis, name=title, about=about, lines=[(1.0, "equal")])
-    keys = (Key("good", "pass or better", True), Key("bad", "fail or worse", True), Key("c5", "neither is shown", True))
+    said_by = {"good": "pass or better", "bad": "fail or worse", "c5": "neither is shown"}
+    keys = tuple(Legend(style, text, area=True) for style, text in said_by.items())
     return Figure(f"change-{side}", title, about, picture, Data(columns, rows), keys)
 
 

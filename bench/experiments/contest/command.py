@@ -14,10 +14,9 @@ from typing import Any
 import click
 import msgspec
 
-from bench.cli.experiment import PLACE, experiment_options, measured
-from bench.cli.finite_range import FiniteRange
-from bench.cli.outputs import Outputs
-from bench.cli.showing import show
+from bench.cli.experiment import experiment_options, measured
+from bench.cli.options import PLACE, FiniteRange
+from bench.cli.showing import Outputs, show
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.contest.ceiling import measure
 from bench.experiments.contest.judge import judge_speed
@@ -74,7 +73,6 @@ def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None,
 
     def work() -> int:
         files = Outputs.of(values)
-        files.require_writable()
         done = measured("peers", plan, values, run_peers, program="peers")
         code = show(done, files, values)
         if readme is not None and not code:

@@ -24,8 +24,8 @@ from bench.experiments.contest.result import (
 )
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
+from bench.report.generated import put_between_marks
 from bench.report.junit import Case, Suite
-from bench.report.readme import put_between_marks
 from bench.report.sheet import Part, Sheet, part_markdown, sheet_of
 
 IN_README = 5  # instances; the other tables stand in the result

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from bench.cli.experiment import PLACE, carry_out, each, experiment_options, resumed
-from bench.cli.finite_range import FiniteRange
-from bench.cli.outputs import Outputs, output_options
+from bench.cli.experiment import carry_out, each, experiment_options, resumed
+from bench.cli.options import PLACE, FiniteRange, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario.quantity import parse_duration, parse_target
 
@@ -157,7 +156,7 @@ def _target(url: str) -> str:
 def crash_of(wanted: Path | None) -> CrashResult | None:
     """The crash result to put beside: the one named, else the newest there is. Raises UsageError for a wrong one."""
     from bench.experiments.crash.result import CrashResult
-    from bench.run.stored import newest_result, result_of_kind
+    from bench.measure.result import newest_result, result_of_kind
 
     if wanted is not None:
         return result_of_kind(wanted, "crash", CrashResult)
@@ -167,7 +166,7 @@ def crash_of(wanted: Path | None) -> CrashResult | None:
 @click.command()
 @click.option("--fsync", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
-@output_options
+@file_options
 @click.option("--json", "as_json", is_flag=True, help="print the page as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="print nothing")
 def planner(**values: Any) -> int:
@@ -177,15 +176,15 @@ def planner(**values: Any) -> int:
     """
     from rich.console import Console
 
+    from bench.cli.showing import Outputs
     from bench.experiments.fsync.planner import plan_page
     from bench.experiments.fsync.result import FsyncResult
     from bench.experiments.fsync.words import planner_sheet, suite
+    from bench.measure.result import newest_result, result_of_kind
     from bench.measure.section import builtins_of
     from bench.report.sheet import print_sheet, sheet_markdown
-    from bench.run.stored import newest_result, result_of_kind
 
     files = Outputs.of(values)
-    files.require_writable()
     wanted, there = values["speed"], Path("results")
     result = result_of_kind(wanted, "fsync", FsyncResult) if wanted else newest_result(there, "fsync", FsyncResult)
     if result is None:

@@ -13,7 +13,7 @@ from bench.experiments.fsync.judge import NOISE
 from bench.experiments.fsync.result import AlwaysCost, FsyncResult, Option
 from bench.experiments.fsync.words import disk_name
 from bench.report.figures import count, counted, latency
-from bench.report.html.figure import Cell, Column, Data, Figure, Key
+from bench.report.html.figure import Cell, Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, logarithmic, number_tick
 
@@ -44,7 +44,7 @@ def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
         style = _STYLES[place % len(_STYLES)]
         marks.append(Line([cost.callers for cost in row], [cost.ratio for cost in row], style))
         marks += [Spot(cost.callers, cost.ratio, style, hollow=cost.generator_bound) for cost in row]
-        keys.append(Key(style, name))
+        keys.append(Legend(style, name))
     most, least = (pick(known, key=lambda cost: cost.ratio) for pick in (max, min))
     cheap, dear = (f"{_price(cost.ratio)} ({counted(cost.callers, 'caller')})" for cost in (least, most))
     title = f"always costs between {cheap} and {dear}"
@@ -137,7 +137,7 @@ def _planner(named: tuple[str, str, str], options: Sequence[Option], across: _Ch
     names = (("instances", "count"), ("policy", "text"), ("restart", "text"), (across.column, across.unit))
     columns = (*(Column(column, unit) for column, unit in names), Column(up.column, up.unit, up.name))
     used = [policy for policy in _POLICIES if any(option.policy == policy for option in options)]
-    keys = tuple(Key(_POLICIES[policy], policy, area=True) for policy in used)
+    keys = tuple(Legend(_POLICIES[policy], policy, area=True) for policy in used)
     return Figure(name, title, about, picture, Data(columns, rows), keys)
 
 

@@ -1,4 +1,4 @@
-"""What stands on a page: *a finding, its picture, its data*.
+"""What stands on a page: *a sheet, and findings with their pictures and data*.
 
 Rules: a title states what was found, with its figures; `about` says what is drawn and in which unit; the data of every
 picture goes with it, in the units of result.json. Source: design of the report page (README of this folder).
@@ -6,9 +6,10 @@ picture goes with it, in the units of result.json. Source: design of the report 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from bench.report.sheet import Part, Sheet
 
 Cell = float | int | str | bool | None
 
@@ -30,18 +31,9 @@ class Data:
     rows: Sequence[Sequence[Cell]]
     cursor: Sequence[float] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """As the page's script reads it."""
-        columns = [{"name": c.name, "unit": c.unit, "label": c.label or c.name} for c in self.columns]
-        return {
-            "columns": columns,
-            "rows": [list(row) for row in self.rows],
-            "cursor": [round(x, 1) for x in self.cursor],
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class Legend:
     """One entry of a legend: the class it is drawn with, what it is, and whether that is an area, not a line."""
 
     style: str
@@ -51,9 +43,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding. `name`: an identifier, also of its files; `wide`: takes the whole width.
+    """A picture with its finding. `name`: an identifier, also of its files; `notes`: lines below it.
 
-    `extra`: what the page's script draws, where `svg` is empty; `notes`: lines below it.
+    `drawn`: what the page's script draws over the whole width, where `svg` is empty.
     """
 
     name: str
@@ -61,47 +53,26 @@ class Figure:
     about: str
     svg: str
     data: Data
-    keys: tuple[Key, ...] = ()
-    wide: bool = False
+    keys: tuple[Legend, ...] = ()
     notes: tuple[str, ...] = ()
-    extra: dict[str, Any] | None = None
+    drawn: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text under a title. `left`: the columns that hold words."""
-
-    title: str
-    about: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: frozenset[int] = frozenset({0})
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
+class Chapter:
     """A part of a page: figures and tables under a heading."""
 
     heading: str
     figures: tuple[Figure, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[Part, ...] = ()
     style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page. `style`: good, warning or bad; `facts`: label, text, style; `repeat`: the command line.
-
-    `source`: the file that holds its figures.
-    """
+    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it."""
 
     title: str
-    verdict: str
-    style: str
-    headline: str
-    conditions: str
-    facts: tuple[tuple[str, str, str], ...]
-    sections: tuple[Section, ...]
+    sheet: Sheet
+    chapters: tuple[Chapter, ...]
     repeat: str = ""
-    source: str = "result.json"

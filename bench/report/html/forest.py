@@ -43,18 +43,13 @@ def forest(
     bottom = _TOP + len(bars) * _ROW
     parts = []
     for place, tick in enumerate(x.ticks):
-        at = x(tick)
-        parts.append(
-            svg.element("path", d=f"M{svg.number(at)} {svg.number(_TOP - 4)}V{svg.number(bottom)}", class_="grid")
-        )
-        odd = "odd" if place % 2 else ""
+        at, odd = x(tick), "odd" if place % 2 else ""
+        parts.append(svg.line(at, _TOP - 4, at, bottom, "grid"))
         parts.append(svg.label(x_label(tick), at, bottom + 15, anchor="middle", style=odd))
     for value, text in lines:
         if x.low <= value <= x.high:
             at = x(value)
-            parts.append(
-                svg.element("path", d=f"M{svg.number(at)} {svg.number(_TOP - 6)}V{svg.number(bottom)}", class_="mean")
-            )
+            parts.append(svg.line(at, _TOP - 6, at, bottom, "mean"))
             parts.append(svg.label(text, at, 12, anchor="middle", style="name"))
     parts.append(svg.label(x_name, sum(RANGE) / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _TOP + place * _ROW + _ROW / 2) for place, bar in enumerate(bars)]
@@ -65,12 +60,9 @@ def _row(bar: Bar, x: Scale, y: float) -> str:
     short = bar.name if len(bar.name) <= _MOST_LETTERS else bar.name[: _MOST_LETTERS - 1] + "…"
     parts = [svg.label(short, 0, y + 4, style="row"), svg.label(bar.text, _WIDTH - _WORDS + 10, y + 4, style="row")]
     if bar.low is not None and bar.high is not None:
-        left, right = x(bar.low), x(bar.high)
-        ends = "".join(f"M{svg.number(at)} {svg.number(y - 4)}v8" for at in (left, right))
-        path = f"M{svg.number(left)} {svg.number(y)}H{svg.number(right)}{ends}"
-        parts.append(svg.element("path", d=path, class_=f"line solid {bar.style}"))
-    if bar.other is not None:
-        parts.append(svg.element("circle", cx=x(bar.other), cy=y, r=5.0, class_=f"ring {bar.style}"))
-    if bar.value is not None:
-        parts.append(svg.element("circle", cx=x(bar.value), cy=y, r=4.0, class_=f"dot {bar.style}"))
+        left, right, style = x(bar.low), x(bar.high), f"line solid {bar.style}"
+        parts += [svg.line(left, y, right, y, style), *(svg.line(at, y - 4, at, y + 4, style) for at in (left, right))]
+    for value, size, mark in ((bar.other, 5.0, "ring"), (bar.value, 4.0, "dot")):
+        if value is not None:
+            parts.append(svg.element("circle", cx=x(value), cy=y, r=size, class_=f"{mark} {bar.style}"))
     return "".join(parts)

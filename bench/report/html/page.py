@@ -1,8 +1,9 @@
-"""A page as text and as a file: *Page → one self-contained HTML document*.
+"""Which page a result gets, as text and as a file: *one or several results → Page → one self-contained HTML document*.
 
-Rules: nothing is fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result
-is escaped, in markup by jinja2, in the data by `_json`; a file is written whole or not at all.
-Source: page.html.j2, page.css, page.js beside this.
+Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Nothing is
+fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is escaped, in
+markup by jinja2, in the data by `_json`; a file is written whole or not at all.
+Source: bench.report.kinds; page.html.j2, page.css, page.js beside this.
 """
 
 from __future__ import annotations
@@ -10,23 +11,63 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from bench.errors import EnvironmentNotReadyError
-from bench.report.html.figure import Figure, Page
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.measure.result import Document, Result
+from bench.measure.run_result import RunResult
+from bench.report.html.figure import Chapter, Figure, Page
+from bench.report.html.run.page import run_page
+from bench.report.html.several_page import several_page
+from bench.report.kinds import has_room, kind_of, of_its_kind, room_of, told
+from bench.report.sheet import STYLES
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 REPORT_NAME = "report.html"
 
 
+def page_of(result: Result | Document, place: str = "") -> Page:
+    """Return the page of one result, stored at `place`. Raises UsageError if it is not whole."""
+    document = of_its_kind(result)
+    if isinstance(document, RunResult):
+        return run_page(document, place)
+    kind, sheet = kind_of(document), told(document, place)
+    figures = tuple(room_of(kind, "figures").figures(document)) if has_room(kind, "figures") else ()
+    pictures = (Chapter("In pictures", figures),) if figures else ()
+    tables = (Chapter(part.name, (), (part,), "sheet") for part in sheet.parts)
+    title = f"{sheet.verdict} · {kind} · {document.started_at[:16].replace('T', ' ')}"
+    return Page(title, sheet, (*pictures, *tables), shlex.join(document.command))
+
+
+def page_of_several(results: Sequence[Result | Document], names: Sequence[str]) -> Page:
+    """Return the page that shows several runs. Raises UsageError for results of other commands."""
+    runs = []
+    for result, name in zip(results, names, strict=True):
+        run = of_its_kind(result, name) if kind_of(result) == "run" else None
+        if not isinstance(run, RunResult):
+            raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
+        runs.append(run)
+    return several_page(runs, names)
+
+
+def write_report(result: Result | Document, stored: Path) -> Path:
+    """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
+    return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
+
+
 def render(page: Page) -> str:
     """Return the document. Raises EnvironmentNotReadyError when jinja2 is not installed."""
-    figures = [figure for section in page.sections for figure in section.figures]
-    data = {figure.name: _data_of(figure) for figure in figures}
-    return str(_template().render(page=page, css=_text("page.css"), js=_text("page.js"), data=_json(data)))
+    data = {figure.name: _data_of(figure) for chapter in page.chapters for figure in chapter.figures}
+    texts = {"css": _text("page.css"), "js": _text("page.js"), "data": _json(data)}
+    return _template().render(page=page, sheet=page.sheet, styles=STYLES, **texts)
 
 
 def write_page(page: Page, path: Path) -> Path:
@@ -44,8 +85,11 @@ def write_page(page: Page, path: Path) -> Path:
     return path
 
 
-def _data_of(figure: Figure) -> Mapping[str, Any]:
-    return {**figure.data.to_json(), **({"drawn": figure.extra} if figure.extra else {})}
+def _data_of(figure: Figure) -> dict[str, object]:
+    """What the page's script reads."""
+    columns = [asdict(column) | {"label": column.label or column.name} for column in figure.data.columns]
+    drawn = {"drawn": figure.drawn} if figure.drawn else {}
+    return {"columns": columns, "rows": figure.data.rows, "cursor": [round(x, 1) for x in figure.data.cursor], **drawn}
 
 
 def _json(value: object) -> str:
@@ -55,7 +99,7 @@ def _json(value: object) -> str:
 
 
 @cache
-def _template() -> Any:
+def _template() -> Template:
     try:
         import jinja2
     except ImportError:

@@ -49,12 +49,11 @@ Value = float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through (xs, ys); None in ys is a gap. `style`: class of page.css; `dots`: the points themselves, too."""
+    """A line through (xs, ys); None in ys is a gap, and a point between two gaps a dot. `style`: class of page.css."""
 
     xs: Sequence[float]
     ys: Sequence[Value]
     style: str
-    dots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +133,17 @@ def _grid(axes: Axes, frame: Frame) -> str:
     parts = []
     for tick in axes.y.ticks:
         at = axes.y(tick)
-        line = f"M{svg.number(left)} {svg.number(at)}H{svg.number(right)}"
-        parts.append(svg.element("path", d=line, class_="grid"))
-        parts.append(svg.label(axes.y_label(tick), left - 6, at + 4, anchor="end"))
+        parts += [svg.line(left, at, right, at, "grid"), svg.label(axes.y_label(tick), left - 6, at + 4, anchor="end")]
     free = 0.0
     for place, tick in enumerate(axes.x.ticks):
         at, text = axes.x(tick), axes.x_label(tick)
-        parts.append(svg.element("path", d=f"M{svg.number(at)} {svg.number(bottom)}v4", class_="axis"))
+        parts.append(svg.line(at, bottom, at, bottom + 4, "axis"))
         half = len(text) * _LETTER_PX / 2
         middle = min(at, right - half + 4)
         if middle - half >= free:
             parts.append(svg.label(text, middle, bottom + 17, anchor="middle", style="odd" if place % 2 else ""))
             free = middle + half + 6
-    line = f"M{svg.number(left)} {svg.number(bottom)}H{svg.number(right)}"
-    return "".join([*parts, svg.element("path", d=line, class_="axis")])
+    return "".join([*parts, svg.line(left, bottom, right, bottom, "axis")])
 
 
 def _areas(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
@@ -163,16 +159,12 @@ def _areas(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
 
 def _band_names(axes: Axes, bands: Sequence[Band], frame: Frame) -> str:
     """Their edges and names, above everything else."""
-    (bottom, top), edge = frame.y_range, frame.x_range[1]
-    parts, free = [], 0.0
+    (bottom, top), (first, last) = frame.y_range, frame.x_range
+    parts, free, most = [], 0.0, int((last - first) / _LETTER_PX)
     for band in sorted(bands, key=lambda band: band.start):
-        ends = "".join(
-            f"M{svg.number(axes.x(at))} {svg.number(top)}V{svg.number(bottom)}" for at in (band.start, band.stop)
-        )
-        parts.append(svg.element("path", d=ends, class_=f"{band.style}-edge"))
-        most = int((edge - frame.x_range[0]) / _LETTER_PX)
+        parts += [svg.line(axes.x(at), top, axes.x(at), bottom, f"{band.style}-edge") for at in (band.start, band.stop)]
         text = band.text if len(band.text) <= most else f"{band.text[: most - 1]}…"
-        at = min(axes.x(band.start) + 3, edge - len(text) * _LETTER_PX)
+        at = min(axes.x(band.start) + 3, last - len(text) * _LETTER_PX)
         if at >= free:
             parts.append(svg.label(text, at, top + 12, style=f"over {band.style}-text"))
             free = at + len(text) * _LETTER_PX
@@ -185,22 +177,13 @@ def _mark(axes: Axes, mark: Line | Area | Spot) -> str:
         path = svg.staircase(edges, [axes.y(v) for v in mark.highs], [axes.y(v) for v in mark.lows])
         return svg.element("path", d=path, class_=f"area {mark.style}")
     if isinstance(mark, Spot):
-        return _spot(axes, mark)
+        style = f"{'ring' if mark.hollow else 'dot'} {mark.style}"
+        return svg.element("circle", cx=axes.x(mark.x), cy=axes.y(mark.y), r=_SPOT_PX, class_=style)
     points = [None if y is None else (axes.x(x), axes.y(y)) for x, y in zip(mark.xs, mark.ys, strict=True)]
-    path = svg.element("path", d=svg.polyline(points), class_=f"line {mark.style}")
-    shown = [point for place, point in enumerate(points) if point and (mark.dots or _alone(points, place))]
-    return path + "".join(svg.element("circle", cx=x, cy=y, r=2.2, class_=f"dot {mark.style}") for x, y in shown)
-
-
-def _alone(points: Sequence[tuple[float, float] | None], place: int) -> bool:
-    """Whether a point has no neighbour, so that no line shows it."""
-    around = points[max(place - 1, 0) : place] + points[place + 1 : place + 2]  # type: ignore[operator]
-    return not any(around)
-
-
-def _spot(axes: Axes, mark: Spot) -> str:
-    style = f"{'ring' if mark.hollow else 'dot'} {mark.style}"
-    return svg.element("circle", cx=axes.x(mark.x), cy=axes.y(mark.y), r=_SPOT_PX, class_=style)
+    around = zip([None, *points], points, [*points[1:], None], strict=False)
+    alone = [point for before, point, after in around if point and not before and not after]  # no line shows it
+    dots = [svg.element("circle", cx=x, cy=y, r=2.2, class_=f"dot {mark.style}") for x, y in alone]
+    return "".join([svg.element("path", d=svg.polyline(points), class_=f"line {mark.style}"), *dots])
 
 
 def _spot_names(axes: Axes, spots: Sequence[Spot], frame: Frame) -> str:

@@ -33,15 +33,12 @@ class Scale:
         return self.start_px + (self.end_px - self.start_px) * (at - low) / (high - low)
 
 
-def linear(values: Iterable[float], start_px: float, end_px: float, *, most: int = 5, zero: bool = True) -> Scale:
-    """A linear scale over `values` with about `most` ticks; `zero`: it begins at 0."""
-    known = [*values]
-    low, high = (0.0 if zero else min(known, default=0.0)), max(known, default=1.0)
-    if high <= low:
-        high = low + (abs(low) or 1.0)
-    step = _nice((high - low) / most)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    return Scale(low, high, start_px, end_px, _steps(low, high, step))
+def linear(values: Iterable[float], start_px: float, end_px: float, *, most: int = 5) -> Scale:
+    """A linear scale from 0 over `values` with about `most` ticks."""
+    high = max(values, default=1.0) or 1.0
+    step = _nice(high / most)
+    high = math.ceil(high / step - 1e-9) * step
+    return Scale(0.0, high, start_px, end_px, _steps(0.0, high, step))
 
 
 def exact(low: float, high: float, start_px: float, end_px: float, *, most: int = 6) -> Scale:
@@ -55,7 +52,7 @@ def exact(low: float, high: float, start_px: float, end_px: float, *, most: int 
 def logarithmic(values: Iterable[float], start_px: float, end_px: float, *, most: int = 7) -> Scale:
     """A logarithmic scale over the positive `values`, with about `most` ticks."""
     known = [value for value in values if value > 0] or [1.0]
-    low, high = _round_down(min(known)), _round_up(max(known))
+    low, high = _nice(min(known), up=False), _nice(max(known))
     if high <= low:
         high = low * 10
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -102,21 +99,13 @@ def ratio_tick(value: float) -> str:
 Label = Callable[[float], str]
 
 
-def _nice(step: float) -> float:
-    power = 10.0 ** math.floor(math.log10(step))
-    return next((nice * power for nice in (*STEPS, 10.0) if nice * power >= step * 0.999), 10 * power)
+def _nice(value: float, *, up: bool = True) -> float:
+    """The next number that is 1, 2 or 5 times a power of ten, above `value` or below it; itself if it is one."""
+    power = 10.0 ** math.floor(math.log10(value))
+    steps = [step * power for step in (*STEPS, 10.0)]
+    return min(s for s in steps if s >= value * 0.999999) if up else max(s for s in steps if s <= value * 1.000001)
 
 
 def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
     count = math.floor((last - first) / step + 1e-6)
     return tuple(round(first + index * step, 12) for index in range(count + 1))
-
-
-def _round_down(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value))
-    return max(step * power for step in STEPS if step * power <= value * 1.000001)
-
-
-def _round_up(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value))
-    return min(step * power for step in (*STEPS, 10.0) if step * power >= value * 0.999999)

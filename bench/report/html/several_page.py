@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.measure.over_time import OverTime
 from bench.measure.run_result import RunResult
 from bench.report.figures import MISSING, count, decimals, latency, percent
-from bench.report.html.facts import scenario_facts
-from bench.report.html.figure import Cell, Column, Data, Figure, Key, Page, Section, Table
+from bench.report.html.figure import Cell, Chapter, Column, Data, Figure, Legend, Page
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, plot
 from bench.report.html.run.course import course_of
-from bench.report.html.run.latency import curve_axes, curve_lines, curve_of, curve_rows
-from bench.report.html.scale import exact, linear, number_tick, percentiles
+from bench.report.html.run.latency import LatencyCurve, curve_of, curves_figure
+from bench.report.html.run.page import scenario_facts
+from bench.report.html.scale import exact, linear, number_tick
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet
 from bench.report.summary import sheet
 
 STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
@@ -49,44 +49,38 @@ _ROWS: tuple[tuple[str, Show], ...] = (
 def several_page(results: Sequence[RunResult], names: Sequence[str]) -> Page:
     """Return the page of runs that are called `names`, in their order."""
     worst = min((result.verdict.status for result in results), key=_RANK.index)
-    style = {"pass": "good", "violated": "bad", "fail": "bad"}.get(worst, "warning")
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
-    figures = [_curves(results[:MOST_CURVES], labels), _rates(results[:MOST_CURVES], labels)]
-    facts = [
-        ("shown", f"{label}, {sheet(r).verdict}: {sheet(r).conditions}", "")
-        for label, r in zip(labels, results, strict=True)
-    ]
+    named = [*zip(labels, results, map(sheet, results), strict=True)]
+    lines = [Sentence("shown", f"{label}, {told.verdict}: {told.conditions}") for label, _, told in named]
     if len(results) > MOST_CURVES:
-        facts.append(("note", f"the pictures show the first {MOST_CURVES} of {len(results)}", "warning"))
-    facts.append(("note", "side by side only: whether a difference is more than noise, lockbench compare tells", ""))
-    known = tuple(figure for figure in figures if figure)
-    tables = (_table(results, labels), *_differences(results, labels))
-    return Page(
-        title=f"{len(results)} runs",
-        verdict=f"{len(results)} RUNS",
-        style=style,
-        headline="; ".join(
-            f"{label[0]} {sheet(r).verdict} {count(r.rate.achieved_per_s)} leases/s"
-            for label, r in zip(labels, results, strict=True)
-        ),
-        conditions=f"from {results[0].started_at} to {results[-1].started_at}",
-        facts=tuple(facts),
-        sections=(Section("Side by side", (), tables), Section("In pictures", known)),
+        lines.append(Sentence("note", f"the pictures show the first {MOST_CURVES} of {len(results)}", DOUBTFUL))
+    lines.append(
+        Sentence("note", "side by side only: whether a difference is more than noise, lockbench compare tells")
     )
+    heads = [f"{label[0]} {told.verdict} {count(r.rate.achieved_per_s)} leases/s" for label, r, told in named]
+    told = Sheet(
+        f"{len(results)} RUNS",
+        {"pass": GOOD, "violated": BAD, "fail": BAD}.get(worst, DOUBTFUL),
+        "; ".join(heads),
+        f"from {results[0].started_at} to {results[-1].started_at}",
+        (_figures(results, labels), _differences(results, labels)),
+        tuple(lines),
+    )
+    pictures = (_curves(results[:MOST_CURVES], labels), _rates(results[:MOST_CURVES], labels))
+    chapters = (
+        Chapter("Side by side", (), told.parts, "several"),
+        Chapter("In pictures", tuple(figure for figure in pictures if figure)),
+    )
+    return Page(f"{len(results)} runs", told, chapters)
 
 
-def _table(results: Sequence[RunResult], labels: Sequence[str]) -> Table:
+def _figures(results: Sequence[RunResult], labels: Sequence[str]) -> Part:
     rows = tuple((name, *(cell(result) for result in results)) for name, cell in _ROWS)
-    return Table(
-        "Figures",
-        "of the measured window; – means too few samples, or not applicable",
-        ("", *labels),
-        rows,
-        name="figures",
-    )
+    about = "of the measured window; – means too few samples, or not applicable"
+    return Part("Figures", about, ("", *labels), rows)
 
 
-def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> list[Table]:
+def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> Part:
     """What was not the same: scenario keys, servers, machine."""
     facts = [
         {
@@ -99,63 +93,43 @@ def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> list[Ta
     ]
     keys = [key for key in facts[0] if len({fact.get(key) for fact in facts}) > 1]
     rows = tuple((key, *(fact.get(key, MISSING) for fact in facts)) for key in keys)
-    about = "between their scenarios, servers and machines" if rows else "but the time they were run at"
-    head = ("key", *labels) if rows else ()
+    if not rows:
+        return Part("Nothing differs", "but the time they were run at", (), ())
     words = frozenset(range(len(labels) + 1))
-    return [Table("What differs" if rows else "Nothing differs", about, head, rows, left=words, name="differences")]
+    return Part("What differs", "between their scenarios, servers and machines", ("key", *labels), rows, words)
 
 
 def _curves(results: Sequence[RunResult], labels: Sequence[str]) -> Figure | None:
-    shown = [
-        (result, label, style, curve_of(result.histograms["acquire"], result.latency_s.acquire.max))
-        for result, label, style in zip(results, labels, STYLES, strict=False)
-        if result.latency_s.acquire.count
-    ]
-    if not shown:
-        return None
-    most = max(result.latency_s.acquire.count for result, *_ in shown)
-    axes = curve_axes(percentiles(most, *X_RANGE), [y for *_, curve in shown for _, y in curve], *Y_RANGE)
-    marks = [
-        mark for result, _, style, curve in shown for mark in curve_lines(curve, result.latency_s.acquire.count, style)
-    ]
-    said = [f"{label[0]} {latency(result.latency_s.acquire.p99)}" for result, label, *_ in shown]
-    title = f"Acquire p99: {', '.join(said)}"
-    about = "Acquire latency by percentile, log scale; faint where fewer than ten samples lie beyond a point"
-    columns = [Column("share", "text", "percentile"), *(Column(label, "s") for _, label, *_ in shown)]
-    rows, cursor = curve_rows([curve for *_, curve in shown], axes.x)
-    keys = tuple(Key(style, label) for _, label, style, _ in shown)
-    picture = plot(axes, marks, name=title, about=about)
-    return Figure("percentiles", title, about, picture, Data(tuple(columns), rows, cursor), keys)
+    curves, said = [], []
+    for result, label, style in zip(results, labels, STYLES, strict=False):
+        acquire = result.latency_s.acquire
+        if acquire.count:
+            points = curve_of(result.histograms["acquire"], acquire.max)
+            curves.append(LatencyCurve(Column(label, "s"), label, style, acquire.count, points))
+            said.append(f"{label[0]} {latency(acquire.p99)}")
+    return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)
 
 
 def _rates(results: Sequence[RunResult], labels: Sequence[str]) -> Figure | None:
     shown = [
-        (label, style, over, result)
+        (label, style, over, result.rate.achieved_per_s)
         for result, label, style in zip(results, labels, STYLES, strict=False)
         if (over := course_of(result)) is not None
     ]
     if not shown:
         return None
-    series = {label: _rate_points(over) for label, _, over, _ in shown}
-    x = exact(
-        min(p[0] for points in series.values() for p in points),
-        max(p[0] for points in series.values() for p in points),
-        *X_RANGE,
-    )
-    y = linear([rate for points in series.values() for _, rate in points], *Y_RANGE)
+    middles = [[start + over.slice_s / 2 for start in over.start_s] for _, _, over, _ in shown]
+    rates = [[granted / over.slice_s for granted in over.granted] for _, _, over, _ in shown]
+    x = exact(min(map(min, middles)), max(map(max, middles)), *X_RANGE)
+    y = linear([rate for row in rates for rate in row], *Y_RANGE)
     axes = Axes(x, y, "s since each measured window began", "leases per second", lambda v: f"{v:g}", number_tick)
-    lines = [
-        Line([t for t, _ in series[label]], [rate for _, rate in series[label]], style) for label, style, *_ in shown
+    drawn = [*zip(shown, middles, rates, strict=True)]
+    lines = [Line(times, row, style) for (_, style, *_), times, row in drawn]
+    title = f"Leases granted: {', '.join(f'{label[0]} {count(rate)}/s' for label, _, _, rate in shown)}"
+    about = "Leases granted per second over time, warm-up included"
+    rows: list[list[Cell]] = [
+        [label, at, rate] for (label, *_), times, row in drawn for at, rate in zip(times, row, strict=True)
     ]
-    said = [f"{label[0]} {count(result.rate.achieved_per_s)}/s" for label, _, _, result in shown]
-    title, about = f"Leases granted: {', '.join(said)}", "Leases granted per second over time, warm-up included"
-    rows: list[list[Cell]] = [[label, at, rate] for label, points in series.items() for at, rate in points]
     data = Data((Column("run", "text"), Column("at_s", "text", "at s"), Column("granted_per_s", "per_s")), rows)
-    keys = tuple(Key(style, label) for label, style, *_ in shown)
+    keys = tuple(Legend(style, label) for label, style, *_ in shown)
     return Figure("rates", title, about, plot(axes, lines, name=title, about=about), data, keys)
-
-
-def _rate_points(over: OverTime) -> list[tuple[float, float]]:
-    """The rate in the middle of every slice."""
-    width = over.slice_s
-    return [(start + width / 2, granted / width) for start, granted in zip(over.start_s, over.granted, strict=True)]

@@ -33,6 +33,11 @@ def label(text: str, x: float, y: float, *, anchor: str = "start", style: str = 
     )
 
 
+def line(x: float, y: float, to_x: float, to_y: float, style: str) -> str:
+    """A straight line from one point to another."""
+    return element("path", d=polyline([(x, y), (to_x, to_y)]), class_=style)
+
+
 def polyline(points: Iterable[tuple[float, float] | None]) -> str:
     """The path through `points`; None is a gap."""
     parts, pen = [], "M"

@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.cli.commands import lockbench
-from bench.cli.examples import EXAMPLES
+from bench.cli.commands import EXAMPLES, lockbench
 
 ROOT = Path(__file__).parents[3]
 TOP = click.Context(lockbench, info_name="lockbench")

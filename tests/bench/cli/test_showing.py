@@ -1,26 +1,24 @@
-"""Ctrl-C while what was measured is written as a page: the words come first, then the wish to end is granted."""
+"""What was measured is shown whole, whatever becomes of its page, and only then is a wish to end granted."""
 
 from __future__ import annotations
 
 import json
 import signal
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench.cli import run as run_module
 from bench.cli import showing
-from bench.cli.outputs import Outputs
-from bench.cli.report import place_of
-from bench.cli.run import RunOutput, run_and_print
+from bench.cli.showing import Outputs, report_beside
+from bench.measure.section import builtins_of
 from bench.run.interrupt import Interrupts, until_shown
+from bench.run.run import Order
 from bench.run.verdict import Done
-from bench.scenario import load
+from tests.bench.whole_run import run_of
+from tests.conftest import Ended
 
-SAMPLE = Path(__file__).parents[1] / "report" / "sample.json"
-NO_FILES = Outputs(None, None, None)
+RESULT = run_of()
 
 
 def interrupted(*_: object) -> Path:
@@ -28,16 +26,15 @@ def interrupted(*_: object) -> Path:
     return Path("one/report.html")
 
 
-PASSED = {"kind": "x", "started_at": "", "duration_s": 0.0, "verdict": {"status": "pass", "reasons": []}}
-
-
+@pytest.mark.parametrize(("stored", "quiet"), [(Path("one/result.json"), False), (None, True)])
 def test_an_experiment_is_shown_before_it_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stored: Path | None, quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also one that nobody wants to see, if it is stored nowhere."""
     monkeypatch.setattr(showing, "report_beside", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        showing.show(Done(PASSED, Path("one/result.json"), 0), NO_FILES, {"as_json": False, "quiet": False})
-    assert "result     one/result.json, report.html\n" in capsys.readouterr().out
+        showing.show(Done(RESULT, stored, 0), Outputs(None, None, None), {"as_json": False, "quiet": quiet})
+    assert "leases/s" in capsys.readouterr().out
 
 
 def test_a_second_wish_is_granted_at_once() -> None:
@@ -55,27 +52,52 @@ def test_a_second_wish_is_granted_at_once() -> None:
 
 
 def test_a_run_is_shown_whole_and_ends_with_130(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lockbench: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_result: dict[str, Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    orders: list[Order] = []
 
-    def run_scenario(_order: object, interrupts: Interrupts, _show: object) -> Done:
+    def run_scenario(order: Order, interrupts: Interrupts, _show: object) -> Done:
+        orders.append(order)
         interrupts.raising = False
-        return Done(run_result, Path("one/result.json"), 0)
+        return Done(RESULT, Path("one/result.json"), 0)
 
-    monkeypatch.setattr(run_module, "run_scenario", run_scenario)
+    monkeypatch.setattr("bench.run.run.run_scenario", run_scenario)
     monkeypatch.setattr(showing, "report_beside", interrupted)
-    output = RunOutput(tmp_path / "new", NO_FILES, as_json=False, quiet=False)
-    assert run_and_print(load(), output, server=None, allow_missing=False, keep_history=False) == 130
-    shown = capsys.readouterr().out
-    assert "leases/s" in shown
-    assert "result.json" in shown
-    run_and_print(load(), replace(output, folder=tmp_path / "other", as_json=True), server=None, allow_missing=False,
-                  keep_history=False)  # fmt: skip
-    assert json.loads(capsys.readouterr().out) == run_result
+    done = lockbench("run", "--out", "new", "--server", "valkey", "--allow-skipped")
+    assert done.returncode == 130
+    assert "leases/s" in done.stdout
+    assert "result     one/result.json, report.html" in done.stdout
+    assert (str(orders[0].folder), orders[0].server, orders[0].allow_skipped) == ("new", "valkey", True)
+    assert json.loads(lockbench("run", "--out", "other", "--json").stdout) == builtins_of(RESULT)
 
 
-def test_a_place_names_the_page_if_there_is_one() -> None:
-    stored = Path("one/result.json")
-    assert place_of(stored, stored.with_name("report.html")) == "one/result.json, report.html"
-    assert (place_of(stored, None), place_of(None, None)) == ("one/result.json", "")
+def test_a_result_that_was_not_stored_has_no_report() -> None:
+    assert report_beside(RESULT, None) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "fault", "said"),
+    [
+        ("gone/result.json", None, "cannot write"),
+        ("result.json", lambda *_: {}["absent"], "a fault of the report itself (KeyError"),
+    ],
+)
+def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(
+    place: str, fault: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if fault:
+        monkeypatch.setattr("bench.report.html.page.write_report", fault)
+    assert report_beside(RESULT, tmp_path / place) is None
+    assert capsys.readouterr().err.startswith(f"lockbench: there is no report.html: {said}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_page_leaves_no_half_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        report_beside(RESULT, tmp_path / "result.json")
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from bench.cli.recipes import print_recipes
+from bench.cli.first_steps import recipes
 from bench.errors import BenchError, UsageError
 from bench.recipes import registry
 from bench.recipes.plain import PlainRecipe
@@ -131,7 +131,7 @@ def test_an_offered_recipe_is_one_among_ours(offered, capsys):
     offered(elsewhere="elsewhere:Good")
     assert list(all_recipes()) == [*RECIPES, "elsewhere"]
     assert find_recipe("elsewhere").recipe is Good
-    print_recipes(as_json=True)
+    recipes.callback(as_json=True)
     assert json.loads(capsys.readouterr().out)[-1]["how"] == "like the others, only elsewhere"
 
 
@@ -152,7 +152,7 @@ def test_a_broken_one_is_refused_with_a_sentence_and_hides_no_other(offered, cap
     offered(broken=value, elsewhere="elsewhere:Good")
     with pytest.raises(UsageError, match=f"the recipe broken of an unknown package {says}"):
         _ = find_recipe("broken").about
-    assert print_recipes(as_json=False) == 0
+    assert recipes.callback(as_json=False) == 0
     assert "elsewhere" in capsys.readouterr().out
 
 

@@ -4,8 +4,8 @@ import jsonschema
 import pytest
 
 from bench.measure.section import schema_of
-from bench.report.kinds import TYPED, type_of
-from bench.report.schemas import schemas
+from bench.report.generated import schemas
+from bench.report.kinds import KINDS, type_of
 
 OF_A_SCENARIO = ("Scenario", "Delay", "Skew", "Retry", "Pause", "Fault")  # `lockbench init` tells what they mean
 
@@ -23,7 +23,7 @@ def test_every_schema_beside_a_type_is_the_one_that_make_schemas_writes():
         assert path.read_text("utf-8") == text, f"{path.parent.name}: run make schemas"
 
 
-@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_key_of_a_result_has_a_sentence(kind):
     document = schema_of(type_of(kind), "urn:x")
     jsonschema.Draft202012Validator.check_schema(document)

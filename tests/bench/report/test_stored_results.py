@@ -11,8 +11,8 @@ import pytest
 
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of
-from bench.report.html.pages import page_of
-from bench.report.kinds import TYPED, cases_of, of_its_kind, told
+from bench.report.html.page import page_of
+from bench.report.kinds import KINDS, cases_of, of_its_kind, told
 from bench.report.sheet import sheet_markdown
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
@@ -45,11 +45,11 @@ def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("kind", STORED)
 def test_a_stored_result_keeps_every_value_and_is_told(kind: str) -> None:
     result = STORED[kind]
-    assert kind in TYPED
+    assert kind in KINDS
     assert list(missing(result, builtins_of(of_its_kind(result)))) == []
     assert result["verdict"]["word"] in sheet_markdown(told(result))
     assert cases_of(result).cases
-    assert page_of(result).sections
+    assert page_of(result).chapters
 
 
 @pytest.mark.parametrize("kind", STORED)

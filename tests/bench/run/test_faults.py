@@ -181,24 +181,39 @@ def test_what_cannot_be_done_is_refused_before_the_load_by_what_is_at_fault(
     assert Stage(order(0)).timeline.require() is None  # type: ignore[func-returns-value]
 
 
-def test_a_fault_that_did_not_take_place_is_an_absence_unless_that_is_allowed() -> None:
-    for allowed in (False, True):
-        stage = Stage(order(0, LONG_MS), begins=fail("it had ended"), allow_skipped=allowed)
-        with stage.timeline:
-            assert stage.acted[0].ended.wait(DEADLINE_S)
-        said = ["the fault stop on instance:0 failed: it did not begin: it had ended"]
-        assert stage.timeline.absences() == ([] if allowed else said)
-        assert stage.timeline.warnings() == (said if allowed else [])
-
-
-def test_what_cannot_be_done_here_is_skipped_with_its_reason_where_that_is_allowed() -> None:
-    stage = Stage(order(0, 10), reason="it needs root", allow_skipped=True)
+@pytest.mark.parametrize("acts", [{"reason": "it needs root"}, {"why_not": fail("it needs root")}])
+def test_what_cannot_be_done_here_or_even_asked_is_skipped_where_that_is_allowed(acts: dict[str, Any]) -> None:
+    stage = Stage(order(0, 10), allow_skipped=True, **acts)
     with stage.timeline:
         pass
     assert stage.acted[0].calls == []
     assert stage.timeline.section()[0]["skipped"] == "it needs root"
     assert stage.timeline.warnings() == ["the fault stop on instance:0 was skipped: it needs root"]
     assert stage.timeline.spans_ns() == ()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize(
+    ("acts", "why"),
+    [
+        ({"begins": fail("it burnt down")}, "it did not begin: it burnt down"),
+        ({"begins": lambda: {}["nowhere"]}, "it did not begin: 'nowhere'"),
+        ({"ends": fail("it is stuck")}, "it could not be undone: it is stuck"),
+    ],
+)
+def test_a_fault_that_fails_is_undone_and_an_absence_unless_that_is_allowed(
+    acts: dict[str, Any], why: str, allowed: bool
+) -> None:
+    stage = Stage(order(0, 0.0), allow_skipped=allowed, **acts)
+    with stage.timeline:
+        assert stage.acted[0].ended.wait(DEADLINE_S)
+    assert [name for name, _ in stage.acted[0].calls] == ["begin", "end"]
+    entry, said = stage.timeline.section()[0], [f"the fault stop on instance:0 failed: {why}"]
+    assert entry["failed"] == why
+    assert (entry["in_force_ns"] is None) == why.startswith("it did not begin")
+    assert stage.timeline.absences() == ([] if allowed else said)
+    assert stage.timeline.warnings() == (said if allowed else [])
+    assert len(stage.timeline.spans_ns()) == 1  # it may have been there
 
 
 def test_a_fault_for_which_it_is_too_late_is_none() -> None:
@@ -211,36 +226,6 @@ def test_a_fault_for_which_it_is_too_late_is_none() -> None:
     stage.timeline.stop()
     assert stage.acted[0].calls == []
     assert stage.timeline.absences() == [f"the fault stop on instance:0 was skipped: {TOO_LATE}"]
-
-
-def test_what_cannot_even_be_asked_is_skipped() -> None:
-    stage = Stage(order(0), why_not=fail("instance 0 does not answer"))
-    assert stage.timeline.events[0].skipped == "instance 0 does not answer"
-
-
-def test_a_fault_that_fails_half_way_is_undone_and_said() -> None:
-    stage = Stage(order(0, LONG_MS), begins=fail("it burnt down"))
-    with stage.timeline:
-        assert stage.acted[0].ended.wait(DEADLINE_S)
-    assert [name for name, _ in stage.acted[0].calls] == ["begin", "end"]
-    entry = stage.timeline.section()[0]
-    assert (entry["failed"], entry["in_force_ns"]) == ("it did not begin: it burnt down", None)
-    assert stage.timeline.absences() == ["the fault stop on instance:0 failed: it did not begin: it burnt down"]
-    assert len(stage.timeline.spans_ns()) == 1  # it may have been there
-
-
-def test_a_fault_that_cannot_be_undone_is_said() -> None:
-    stage = Stage(order(0, 0.0), ends=fail("it is stuck"))
-    with stage.timeline:
-        assert stage.acted[0].ended.wait(DEADLINE_S)
-    assert stage.timeline.absences() == ["the fault stop on instance:0 failed: it could not be undone: it is stuck"]
-
-
-def test_a_crash_of_a_fault_is_no_silence() -> None:
-    stage = Stage(order(0, 0.0), begins=lambda: {}["nowhere"])  # type: ignore[arg-type, return-value]
-    with stage.timeline:
-        assert stage.acted[0].ended.wait(DEADLINE_S)
-    assert "nowhere" in stage.timeline.absences()[0]
 
 
 def test_a_worker_that_a_fault_killed_is_known_and_no_other() -> None:

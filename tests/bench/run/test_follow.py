@@ -15,7 +15,7 @@ import pytest
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.run import follow as module
 from bench.run.faults import FaultTimeline
-from bench.run.follow import follow
+from bench.run.follow import Course, follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower, Progress
 
@@ -80,29 +80,26 @@ def script() -> Iterator[Script]:
         load.end()
 
 
-def note(
-    workdir: Path, pid: int, phase: str = "running", spawned_s: float = 0.0, stopped_s: float = 0.0
-) -> Callable[[], None]:
+US = os.getpid()
+
+
+def note(spawned_s: float, pid: int = US) -> Callable[[], None]:
+    """A worker has its users, `spawned_s` ago."""
+
     def write() -> None:
-        document = {
-            "worker": 0,
-            "pid": pid,
-            "phase": phase,
-            "spawned_ns": time.monotonic_ns() - int(spawned_s * NS),
-            "stopped_ns": time.monotonic_ns() - int(stopped_s * NS) if phase == "stopped" else 0,
-            "cpu_s": 0.5,
-            "instances": [{"index": 0, "address": "h:1", "state": "down", "errors": {"timeout": 3}}],
-        }
-        (workdir / f"worker-0-{pid}.json").write_text(json.dumps(document), encoding="utf-8")
+        instance = {"index": 0, "address": "h:1", "state": "down", "errors": {"timeout": 3}}
+        about = {"worker": 0, "pid": pid, "phase": "running", "cpu_s": 0.5, "instances": [instance]}
+        spawned_ns = time.monotonic_ns() - int(spawned_s * NS)
+        Path(f"worker-0-{pid}.json").write_text(json.dumps({**about, "spawned_ns": spawned_ns, "stopped_ns": 0}))
 
     return write
 
 
-def stopped(folder: Path, pid: int = 0, stopped_s: float = 0.0) -> Callable[[], None]:
+def stopped(pid: int = 0, stopped_s: float = 0.0) -> Callable[[], None]:
     """Every worker so far (or that of `pid`) has reported its end, `stopped_s` ago."""
 
     def write() -> None:
-        for path in folder.glob("worker-*.json"):
+        for path in Path().glob("worker-*.json"):
             document = json.loads(path.read_text(encoding="utf-8"))
             if not pid or document["pid"] == pid:
                 document |= {"phase": "stopped", "stopped_ns": time.monotonic_ns() - int(stopped_s * NS)}
@@ -112,22 +109,33 @@ def stopped(folder: Path, pid: int = 0, stopped_s: float = 0.0) -> Callable[[], 
 
 
 @pytest.fixture(autouse=True)
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody here outlives his Locust for a moment only."""
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's folder is where we are; no worker outlives its Locust for a moment only."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "REPORT_S", 0.0)
 
 
 @pytest.fixture
-def follower(tmp_path: Path) -> Follower:
-    return Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+def follower() -> Follower:
+    return Follower(Path(), processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
 
 
 def no_faults() -> FaultTimeline:
     return FaultTimeline((), lambda _order: None, lambda: None)  # type: ignore[arg-type, return-value]
 
 
-def quiet(_: Progress) -> None:
-    pass
+def course_of(
+    load: ScriptedLoad, follower: Follower, interrupts: Interrupts | None = None, grace_s: float = 60.0,
+    show: Callable[[Progress], None] = lambda _: None, faults: FaultTimeline | None = None,
+) -> Course:  # fmt: skip
+    return follow(load, follower, interrupts or Interrupts(), grace_s, show, faults=faults or no_faults())  # type: ignore[arg-type]
+
+
+def wishing(count: int = 1) -> Interrupts:
+    """So many wishes to end."""
+    interrupts = Interrupts()
+    interrupts.count = count
+    return interrupts
 
 
 def ended_process() -> int:
@@ -136,10 +144,10 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follower: Follower, script: Script) -> None:
+def test_a_run_that_ends_by_itself_keeps_its_whole_window(follower: Follower, script: Script) -> None:
     seen: list[Progress] = []
-    load = script(note(tmp_path, os.getpid(), spawned_s=20.0), note(tmp_path, os.getpid(), "stopped", 20.0), 0)
-    course = follow(load, follower, Interrupts(), 60.0, seen.append, faults=no_faults())
+    load = script(note(20.0), stopped(), 0)
+    course = course_of(load, follower, show=seen.append)
     assert course.window is not None
     assert course.window.duration_s == 10.0
     assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
@@ -149,60 +157,46 @@ def test_a_run_that_ends_by_itself_keeps_its_whole_window(tmp_path: Path, follow
     assert len(course.clock) == 3
 
 
-def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(tmp_path: Path, follower: Follower, script: Script) -> None:
+def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
-
-    def interrupt() -> None:
-        interrupts.count += 1
-
-    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, stopped(tmp_path), 0)
-    course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
-    assert (course.interrupted, course.deaths) == (True, ())
+    load = script(note(4.0), lambda: add_wish(interrupts), stopped(), 0)
+    course = course_of(load, follower, interrupts)
+    assert (course.interrupted, course.deaths, load.closed) == (True, (), False)
     assert load.was_asked()
-    assert not load.closed
     assert course.window is not None
     assert 2.9 < course.window.duration_s < 5.0
 
 
-def test_a_second_ctrl_c_kills_it(tmp_path: Path, follower: Follower, script: Script) -> None:
+def test_a_second_ctrl_c_kills_it(follower: Follower, script: Script) -> None:
     interrupts = Interrupts()
-
-    def interrupt() -> None:
-        interrupts.count += 1
-
-    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), interrupt, interrupt, -9)
-    course = follow(load, follower, interrupts, 60.0, quiet, faults=no_faults())
+    load = script(note(4.0), lambda: add_wish(interrupts), lambda: add_wish(interrupts), -9)
+    course = course_of(load, follower, interrupts)
     assert load.was_asked()
-    assert load.closed
-    assert course.interrupted
-    assert course.deaths == (
-        f"worker 0 (pid {os.getpid()}) did not report its end: what it did last may have no record",
-    )
+    assert (load.closed, course.interrupted) == (True, True)
+    assert course.deaths == (f"worker 0 (pid {US}) did not report its end: what it did last may have no record",)
 
 
-def test_users_that_do_not_end_in_time_are_killed(tmp_path: Path, follower: Follower, script: Script) -> None:
-    interrupts = Interrupts()
-    interrupts.count = 1
-    load = script(note(tmp_path, os.getpid(), spawned_s=4.0), lambda: None, -9)
-    follow(load, follower, interrupts, -1.0, quiet, faults=no_faults())
+def add_wish(interrupts: Interrupts) -> None:
+    interrupts.count += 1
+
+
+def test_users_that_do_not_end_in_time_are_killed(follower: Follower, script: Script) -> None:
+    load = script(note(4.0), lambda: None, -9)
+    course_of(load, follower, wishing(), -1.0)
     assert load.was_asked()
     assert load.closed
 
 
-def test_ctrl_c_before_the_measured_time_leaves_no_window(tmp_path: Path, follower: Follower, script: Script) -> None:
-    interrupts = Interrupts()
-    interrupts.count = 1
-    course = follow(
-        script(note(tmp_path, os.getpid(), spawned_s=0.5), 0), follower, interrupts, 60.0, quiet, faults=no_faults()
-    )
+def test_ctrl_c_before_the_measured_time_leaves_no_window(follower: Follower, script: Script) -> None:
+    course = course_of(script(note(0.5), 0), follower, wishing())
     assert course.interrupted
     assert course.window is None
 
 
-def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follower, script: Script) -> None:
+def test_a_dead_worker_ends_the_run_and_is_named(follower: Follower, script: Script) -> None:
     pid = ended_process()
-    load = script(note(tmp_path, pid, spawned_s=5.0), 0)
-    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    load = script(note(5.0, pid), 0)
+    course = course_of(load, follower)
     assert load.was_asked()
     assert not load.closed
     assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
@@ -210,56 +204,48 @@ def test_a_dead_worker_ends_the_run_and_is_named(tmp_path: Path, follower: Follo
     assert 3.9 < course.window.duration_s < 6.0
 
 
-def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(
-    tmp_path: Path, follower: Follower, script: Script
-) -> None:
-    load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: None, -9)
-    course = follow(load, follower, Interrupts(), 2.0, quiet, faults=no_faults())
+def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(follower: Follower, script: Script) -> None:
+    load = script(note(20.0), lambda: None, -9)
+    course = course_of(load, follower, grace_s=2.0)
     assert load.was_asked()
     assert course.deaths == ("Locust did not end within 2 s after its time, and was stopped",)
     assert course.window is not None
     assert course.window.duration_s == 10.0
 
 
-def test_a_locust_that_fails_in_the_middle_is_said(tmp_path: Path, follower: Follower, script: Script) -> None:
+def test_a_locust_that_fails_in_the_middle_is_said(follower: Follower, script: Script) -> None:
     load = script(
-        note(tmp_path, os.getpid(), spawned_s=5.0),
+        note(5.0),
         1,
         failure="Locust ended with exit code 1; the end of its log:\n  OSError",
     )
-    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    course = course_of(load, follower)
     assert course.deaths == ("Locust ended with exit code 1: OSError",)
     assert course.interrupted
 
 
-def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(
-    tmp_path: Path, follower: Follower, script: Script
-) -> None:
+def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower: Follower, script: Script) -> None:
     """SIGTERM of its master: everybody ends in order, with exit code 0, after 6 of 10 s."""
-    begin = note(tmp_path, os.getpid(), spawned_s=8.0)
-    course = follow(
-        script(begin, stopped(tmp_path, stopped_s=1.0), 0), follower, Interrupts(), 60.0, quiet, faults=no_faults()
-    )
+    begin = note(8.0)
+    course = course_of(script(begin, stopped(stopped_s=1.0), 0), follower)
     assert course.interrupted
     assert course.window is not None
     assert 5.9 < course.window.duration_s < 9.0
     assert "s before the end of the run" in course.deaths[0]
-    again = Follower(tmp_path, processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
-    course = follow(script(0), again, Interrupts(), 60.0, quiet, faults=no_faults())  # nobody looked in between
+    again = Follower(Path(), processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
+    course = course_of(script(0), again)  # nobody looked in between
     assert course.interrupted
     assert course.deaths[0].startswith("the load ended ")
     assert course.window is not None
     assert 5.9 < course.window.duration_s < 9.0
 
 
-def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(
-    tmp_path: Path, follower: Follower, script: Script
-) -> None:
+def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Follower, script: Script) -> None:
     follower.processes = 2
     first, second = os.getpid(), os.getppid()
-    both = [note(tmp_path, pid, spawned_s=6.0) for pid in (first, second)]
-    load = script(lambda: [write() for write in both], stopped(tmp_path, second), stopped(tmp_path), 0)  # type: ignore[arg-type, return-value]
-    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+    both = [note(6.0, pid) for pid in (first, second)]
+    load = script(lambda: [write() for write in both], stopped(second), stopped(), 0)  # type: ignore[arg-type, return-value]
+    course = course_of(load, follower)
     assert load.was_asked()
     assert course.interrupted
     assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
@@ -267,37 +253,37 @@ def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(
 
 @pytest.mark.parametrize("alive", [True, False], ids=["it stands still for good", "it was killed at the very end"])
 def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(
-    alive: bool, tmp_path: Path, follower: Follower, script: Script
+    alive: bool, follower: Follower, script: Script
 ) -> None:
     """Its last operations may lack: nothing is safe over such a history."""
     pid = os.getpid()
-    load = script(note(tmp_path, pid, spawned_s=20.0), note(tmp_path, pid, spawned_s=20.0), 0)
+    load = script(note(20.0, pid), note(20.0, pid), 0)
     if not alive:
         pid = ended_process()
-        load = script(note(tmp_path, os.getpid(), spawned_s=20.0), lambda: leave(tmp_path, pid), 0)
-    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+        load = script(note(20.0), lambda: leave(pid), 0)
+    course = course_of(load, follower)
     assert len(course.deaths) == 1
     assert not course.orderly
     assert course.window is not None
     assert course.window.duration_s == 10.0
 
 
-def leave(folder: Path, pid: int) -> None:
+def leave(pid: int) -> None:
     """The only worker is `pid` now, and it is dead."""
-    for path in folder.glob("worker-*.json"):
+    for path in Path().glob("worker-*.json"):
         path.unlink()
-    note(folder, pid, spawned_s=20.0)()
+    note(20.0, pid)()
 
 
-def test_a_load_that_ends_in_its_warm_up_is_no_measurement(tmp_path: Path, follower: Follower, script: Script) -> None:
-    load = script(note(tmp_path, os.getpid(), spawned_s=0.2), stopped(tmp_path), 0)
+def test_a_load_that_ends_in_its_warm_up_is_no_measurement(follower: Follower, script: Script) -> None:
+    load = script(note(0.2), stopped(), 0)
     with pytest.raises(InconclusiveError, match=r"ended before its measured time \(worker 0 .* before the end"):
-        follow(load, follower, Interrupts(), 60.0, quiet, faults=no_faults())
+        course_of(load, follower)
 
 
 def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
     with pytest.raises(EnvironmentNotReadyError, match="^no quorum$"):
-        follow(script(3, failure="no quorum"), follower, Interrupts(), 60.0, quiet, faults=no_faults())
+        course_of(script(3, failure="no quorum"), follower)
 
 
 def test_a_locust_that_never_starts_its_users_is_an_error(
@@ -305,7 +291,7 @@ def test_a_locust_that_never_starts_its_users_is_an_error(
 ) -> None:
     monkeypatch.setattr(module, "START_S", -1.0)
     with pytest.raises(EnvironmentNotReadyError, match="did not start its users within"):
-        follow(script(lambda: None), follower, Interrupts(), 60.0, quiet, faults=no_faults())
+        course_of(script(lambda: None), follower)
 
 
 class Killing(FaultTimeline):
@@ -323,34 +309,31 @@ class Killing(FaultTimeline):
         super().stop()
 
 
-def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(
-    tmp_path: Path, follower: Follower, script: Script
-) -> None:
+def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(follower: Follower, script: Script) -> None:
     pid = ended_process()
     faults = Killing(pid)
-    load = script(note(tmp_path, pid, spawned_s=20.0), lambda: None, 0)
-    course = follow(load, follower, Interrupts(), 60.0, quiet, faults=faults)
+    load = script(note(20.0, pid), lambda: None, 0)
+    course = course_of(load, follower, faults=faults)
     assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
     assert course.casualties == (f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",)
     assert not course.orderly
     assert (faults.stops, load.was_asked()) == (0, False)
 
 
-def test_faults_are_undone_before_locust_is_asked_to_end(tmp_path: Path, follower: Follower, script: Script) -> None:
+def test_faults_are_undone_before_locust_is_asked_to_end(follower: Follower, script: Script) -> None:
     """A stopped worker would not hear it."""
-    interrupts, faults = Interrupts(), Killing(0)
-    interrupts.count = 1
-    load = script(note(tmp_path, os.getpid(), spawned_s=2.0), 0)
+    faults = Killing(0)
+    load = script(note(2.0), 0)
     load_was_asked: list[bool] = []
     faults.stop = lambda: load_was_asked.append(load.was_asked())  # type: ignore[method-assign]
-    follow(load, follower, interrupts, 60.0, quiet, faults=faults)
+    course_of(load, follower, wishing(), faults=faults)
     assert load_was_asked == [False]
     assert load.was_asked()
 
 
-def test_the_window_can_be_asked_for_between_two_looks(tmp_path: Path, follower: Follower) -> None:
+def test_the_window_can_be_asked_for_between_two_looks(follower: Follower) -> None:
     assert follower.find_window() is None
-    note(tmp_path, os.getpid())()
+    note(0.0)()
     window = follower.find_window()
     assert window is not None
     assert window == follower.find_window() == follower.window_ns

@@ -6,7 +6,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.section import Section
-from bench.run.journal import JOURNAL_NAME, Journal, open_journal, read_journal
+from bench.run.journal import JOURNAL_NAME, open_journal, read_journal
 
 PLAN = {"seed": 1, "cells": ["a", "b"]}
 
@@ -60,30 +60,31 @@ def test_a_folder_without_a_journal_is_refused(tmp_path: Path, content: str | No
     if content is not None:
         (tmp_path / JOURNAL_NAME).write_text(content)
     with pytest.raises(UsageError):
-        Journal.go_on(tmp_path, PLAN, Piece, str)
+        read_journal(tmp_path)
 
 
 @pytest.mark.parametrize("line", ['{"cut": "x"}', '{"cat": 1}', '{"cut": null}', '{"cut": 10}'])
 def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(tmp_path: Path, line: str) -> None:
-    Journal.begin(tmp_path, PLAN).close()
-
     def few(piece: Piece) -> None:
         if piece.cut > 9:
             raise ValueError
 
+    begun(tmp_path, 1)
     path = tmp_path / JOURNAL_NAME
-    path.write_text(path.read_text("utf-8") + f'{{"cut": 1}}\n{line}\n{{"cut": 3}}\n{{"cu', "utf-8")
+    path.write_text(path.read_text("utf-8") + f'{line}\n{{"cut": 3}}\n{{"cu', "utf-8")
     before = path.read_bytes()
-    with pytest.raises(UsageError, match="^line 3 of .* is no piece of this experiment"):
-        Journal.go_on(tmp_path, PLAN, Piece, few)
+    refused = pytest.raises(UsageError, match="^line 3 of .* is no piece of this experiment")
+    with refused, open_journal(tmp_path, PLAN, Piece, few):
+        pass
     assert path.read_bytes() == before
 
 
 def test_only_one_works_on_a_journal_at_a_time(tmp_path: Path) -> None:
     with open_journal(tmp_path, PLAN, Piece) as journal:
         journal.add(Piece(cut=1))
-        with pytest.raises(EnvironmentNotReadyError, match="another lockbench is at work in"):
-            Journal.go_on(tmp_path, PLAN, Piece, str)
+        refused = pytest.raises(EnvironmentNotReadyError, match="another lockbench is at work in")
+        with refused, open_journal(tmp_path, PLAN, Piece):
+            pass
         journal.add(Piece(cut=2))
     with open_journal(tmp_path, PLAN, Piece) as journal:
         assert journal.pieces == pieces(1, 2)

@@ -1,17 +1,18 @@
 """What the doctor says about a good and about a poor machine, and about one instance."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from bench.cli.doctor import print_doctor
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology import doctor
 from bench.topology.doctor import Fact, Status, examine, examine_target
 from bench.topology.ports import HOST, KeptPort
 from bench.topology.server import find_server
+from tests.conftest import Ended
 from tests.doubles.instance import Instances
 
 
@@ -109,11 +110,12 @@ def test_the_identity_of_a_server_is_named_with_what_it_means(
         assert facts["release"][0] == "evalsha"
 
 
-def test_a_server_that_cannot_vote_says_why_and_is_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_cannot_vote_says_why_and_is_3(lockbench: Callable[..., Ended]) -> None:
     with Instances.of(1) as instances:
         instances[0].run_id = ""
-        assert print_doctor((instances[0].url,), as_json=True) == 3
-        (fact,) = json.loads(capsys.readouterr().out)
+        done = lockbench("doctor", "--target", instances[0].url, "--json")
+        assert done.returncode == 3
+        (fact,) = json.loads(done.stdout)
         assert "neither run_id nor master_replid nor process_id" in fact["advice"]
 
 

@@ -5,14 +5,14 @@ Rules: every point is a figure of the result; a slice without samples is a gap. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench.measure.over_time import OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.report.figures import MISSING, count, latency, percent, share
-from bench.report.html.figure import Cell, Column, Data, Figure, Key
+from bench.report.html.figure import Cell, Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, plot
-from bench.report.html.scale import Scale, duration_tick, exact, linear, logarithmic, number_tick, ratio_tick
+from bench.report.html.scale import Label, Scale, duration_tick, exact, linear, logarithmic, number_tick, ratio_tick
 
 OUTCOMES = {
     "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
@@ -52,43 +52,27 @@ class _CourseFigures:
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
         acquire = self._over.acquire
-        series = {"p50_s": acquire.p50_s, "p90_s": acquire.p90_s, "p99_s": acquire.p99_s, "max_s": acquire.max_s}
-        known = [value for values in series.values() for value in values if value]
-        y = logarithmic(known, *Y_RANGE)
-        styles = {"p50_s": "c1", "p90_s": "c3", "p99_s": "c2", "max_s": "c5"}
-        drawn = {name: style for name, style in styles.items() if any(value is not None for value in series[name])}
-        lines = [
-            Line(self._middles, [value or None for value in series[name]], style)
-            for name, style in [*drawn.items()][::-1]
-        ]
-        keys = tuple(
-            Key(style, {"max_s": "slowest"}.get(name, name.removesuffix("_s"))) for name, style in drawn.items()
-        )
+        series = {"p50": acquire.p50_s, "p90": acquire.p90_s, "p99": acquire.p99_s, "max": acquire.max_s}
+        styles = {"p50": "c1", "p90": "c3", "p99": "c2", "max": "c5"}
+        drawn = [name for name in series if any(value is not None for value in series[name])]
+        lines = [Line(self._middles, [value or None for value in series[name]], styles[name]) for name in drawn[::-1]]
+        keys = [Legend(styles[name], "slowest" if name == "max" else name) for name in drawn]
         about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
+        y = logarithmic([value for values in series.values() for value in values if value], *Y_RANGE)
         axes = self._axes(y, "latency (log scale)", duration_tick)
-        columns = [Column(name, "s", name.removesuffix("_s")) for name in series]
+        columns = {Column(f"{name}_s", "s", name): values for name, values in series.items()}
         return self._figure(
-            "latency-over-time",
-            self._slowest(),
-            about,
-            axes=axes,
-            marks=lines,
-            keys=keys,
-            columns=columns,
-            series=series.values(),
+            "latency-over-time", self._slowest(), about, axes=axes, marks=lines, keys=keys, columns=columns
         )
 
     def _slowest(self) -> str:
-        whole = self._result.latency_s.acquire.max
-        most = [
-            (v, at) for v, at in zip(self._over.acquire.max_s, self._starts, strict=True) if v is not None and at >= 0
-        ]
+        whole, slices = self._result.latency_s.acquire.max, zip(self._over.acquire.max_s, self._starts, strict=True)
+        most = [(value, at) for value, at in slices if value is not None and at >= 0]
         if whole is None or not most:
             return "No lease was acquired in the measured window"
         at = max(most)[1]
-        return (
-            f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{fault_at(self._faults, at)}"
-        )
+        during = fault_at(self._faults, at)
+        return f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run{during}"
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
@@ -96,29 +80,22 @@ class _CourseFigures:
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
         granted = [number / self._width for number in self._over.granted]
         marks: list[Mark] = [Line(self._middles, granted, "c1")]
-        keys = [Key("c1", "leases granted")]
-        title = f"{count(rate.achieved_per_s)} leases/s in closed loop"
-        highest = [*granted, offered or 0]
+        keys = [Legend("c1", "leases granted")]
+        title, highest = f"{count(rate.achieved_per_s)} leases/s in closed loop", granted
         if offered:
             due = [number / self._width for number in begun]
             marks = [Line([0.0, self._end], [offered, offered], "c2"), Line(self._middles, due, "c3"), *marks]
-            keys += [Key("c3", "acquires due"), Key("c2", "offered")]
-            highest += due
+            keys += [Legend("c3", "acquires due"), Legend("c2", "offered")]
+            highest = [*granted, *due, offered]
             held = "sustained" if rate.sustained else "not sustained"
             title = f"{count(rate.achieved_per_s)} leases/s of {count(offered)}/s offered: {held}"
-        columns = [Column("granted", "count", "leases granted"), Column("due", "count", "acquires due")]
+        columns = {
+            Column("granted", "count", "leases granted"): self._over.granted,
+            Column("due", "count", "acquires due"): begun,
+        }
         axes = self._axes(linear(highest, *Y_RANGE), "per second", number_tick)
         about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
-        return self._figure(
-            "rate",
-            title,
-            about,
-            axes=axes,
-            marks=marks,
-            keys=tuple(keys),
-            columns=columns,
-            series=[self._over.granted, begun],
-        )
+        return self._figure("rate", title, about, axes=axes, marks=marks, keys=keys, columns=columns)
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
@@ -129,48 +106,31 @@ class _CourseFigures:
         title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
         areas = self._stack([counts[name] for name in happened], [OUTCOMES[name] for name in happened])
-        keys = tuple(Key(OUTCOMES[name], name.replace("_", " "), area=True) for name in happened)
-        columns = [Column(name, "count", name.replace("_", " ")) for name in counts]
-        return self._figure(
-            "outcomes",
-            title,
-            about,
-            axes=self._shares(),
-            marks=areas,
-            keys=keys,
-            columns=columns,
-            series=counts.values(),
-        )
+        keys = [Legend(OUTCOMES[name], name.replace("_", " "), area=True) for name in happened]
+        columns = {Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()}
+        return self._figure("outcomes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns)
 
     def votes(self) -> Figure:
         """Vote margins as shares, and split votes."""
         margins = dict(sorted(self._over.margin.items(), key=lambda item: -int(item[0])))
-        whole = self._result.votes.margin
+        whole, split = self._result.votes.margin, self._result.split_votes
         total = sum(whole.values())
-        said = ", ".join(
-            f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int, reverse=True)
-        )
-        split = self._result.split_votes
+        said = ", ".join(f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int)[::-1])
         ratio = percent(split.ratio) if split.ratio else MISSING
         rounds = f"{count(split.count)} split votes" + (f" ({ratio} of the rounds)" if split.count else "")
         title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
         styles = [("good", "c1", "c3", "c4", "c5")[min(place, 4)] for place in range(len(margins))]
         styles = ["bad" if int(margin) < 0 else style for margin, style in zip(margins, styles, strict=True)]
         areas = self._stack([*margins.values()], styles)
-        keys = tuple(Key(style, f"margin {margin}", area=True) for margin, style in zip(margins, styles, strict=True))
+        keys = [Legend(style, f"margin {margin}", True) for margin, style in zip(margins, styles, strict=True)]
         about = f"Share of leases by granted votes beyond the quorum when the round closed, {self._slice}"
-        columns = [
-            *(Column(f"margin_{m}", "count", f"margin {m}") for m in margins),
-            Column("split_votes", "count", "split votes"),
-        ]
-        series = [*margins.values(), self._over.split_votes]
-        return self._figure(
-            "votes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns, series=series
-        )
+        columns = {Column(f"margin_{m}", "count", f"margin {m}"): values for m, values in margins.items()}
+        columns[Column("split_votes", "count", "split votes")] = self._over.split_votes
+        return self._figure("votes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns)
 
     # -- how they are drawn -------------------------------------------------------------------------------------------
 
-    def _axes(self, y: Scale, y_name: str, y_label: Callable[[float], str]) -> Axes:
+    def _axes(self, y: Scale, y_name: str, y_label: Label) -> Axes:
         return Axes(self._x, y, TIME, y_name, lambda value: f"{value:g}", y_label)
 
     def _shares(self) -> Axes:
@@ -187,21 +147,14 @@ class _CourseFigures:
         return marks
 
     def _figure(
-        self,
-        name: str,
-        title: str,
-        about: str,
-        *,
-        axes: Axes,
-        marks: Sequence[Mark],
-        keys: tuple[Key, ...],
-        columns: Sequence[Column],
-        series: Iterable[Sequence[Cell]],
-    ) -> Figure:
+        self, name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark], keys: Iterable[Legend],
+        columns: Mapping[Column, Sequence[Cell]],
+    ) -> Figure:  # fmt: skip
+        """A figure over time; `columns`: its data, slice by slice."""
         picture = plot(axes, [*self._bands, *marks], name=title, about=about)
-        rows = [list(row) for row in zip(self._starts, *series, strict=True)]
+        rows = [list(row) for row in zip(self._starts, *columns.values(), strict=True)]
         data = Data((Column("start_s", "text", "at s"), *columns), rows, [self._x(at) for at in self._middles])
-        return Figure(name, title, about, picture, data, keys)
+        return Figure(name, title, about, picture, data, tuple(keys))
 
 
 def fault_bands(result: RunResult, end_s: float) -> list[Band]:

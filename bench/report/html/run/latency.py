@@ -1,22 +1,24 @@
-"""Latency as curves: *HDR histograms of a result → its percentile curve, and one small curve per instance*.
+"""Latency as curves: *HDR histograms of a result → its percentile curve, and a small one for each instance*.
 
 Rules: a curve is solid as far as ten samples lie beyond a point, faint up to the slowest. Figures in words are those of
-`latency_s` and `instances`. Source: Gil Tene's percentile plots (HdrHistogram).
+`latency_s` and `instances`. The instances have the same axes, so that what differs is seen; each says its state, errors
+and faults in words. Source: Gil Tene's percentile plots (HdrHistogram); the result's histograms `reply_<index>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import Latency
-from bench.measure.run_result import RunResult
-from bench.report.figures import count, latency
-from bench.report.html.figure import Column, Data, Figure, Key
-from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, plot
+from bench.measure.run_result import InstanceReport, RunResult
+from bench.report.figures import count, counted, latency
+from bench.report.html.figure import Cell, Column, Data, Figure, Legend
+from bench.report.html.plot import SMALL, X_RANGE, Y_RANGE, Axes, Line, Mark, plot
 from bench.report.html.scale import Scale, duration_tick, logarithmic, percentile_text, percentiles
 
 Curve = list[tuple[float, float]]  # (1 ÷ (1 − share), seconds)
@@ -25,27 +27,44 @@ CURVES = (
     ("acquire_failed", "bad", "failed acquire"), ("hold", "c5", "hold"),
 )  # fmt: skip
 _POINTS_PER_DECADE = 24
+MOST_INSTANCES = 9  # with more, those with trouble come first
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyCurve:
+    """One line of a picture of percentiles: its column of data, its words in the legend, its style and samples."""
+
+    column: Column
+    text: str
+    style: str
+    samples: int
+    points: Curve
 
 
 def percentile_figure(result: RunResult) -> Figure | None:
     """All latencies of a run as percentile curves; None when nothing was measured."""
-    shown = [(name, style, text) for name, style, text in CURVES if _is_shown(result, name)]
-    if not shown:
+    curves = []
+    for name, style, text in CURVES:
+        if _is_shown(result, name):
+            section = latency_of(result, name)
+            points = curve_of(result.histograms[name], section.max)
+            words = f"{text} ({count(section.count)})"
+            curves.append(LatencyCurve(Column(f"{name}_s", "s", text), words, style, section.count, points))
+    return curves_figure(_finding(result), "Latency", curves)
+
+
+def curves_figure(title: str, what: str, curves: Sequence[LatencyCurve]) -> Figure | None:
+    """The picture of `curves` of `what` on the same axes; None without any."""
+    if not curves:
         return None
-    curves = {name: curve_of(result.histograms[name], latency_of(result, name).max) for name, _, _ in shown}
-    most = max(latency_of(result, name).count for name in curves)
-    x = percentiles(most, *X_RANGE)
-    axes = curve_axes(x, [y for curve in curves.values() for _, y in curve], *Y_RANGE)
-    marks = [
-        mark for name, style, _ in shown for mark in curve_lines(curves[name], latency_of(result, name).count, style)
-    ]
-    about = "Latency by percentile, log scale; faint where fewer than ten samples lie beyond a point"
-    title = _finding(result)
-    columns = (Column("share", "text", "percentile"), *(Column(f"{name}_s", "s", text) for name, _, text in shown))
-    rows, cursor = curve_rows([curves[name] for name, _, _ in shown], x)
-    keys = tuple(Key(style, f"{text} ({count(latency_of(result, name).count)})") for name, style, text in shown)
-    picture = plot(axes, marks, name=title, about=about)
-    return Figure("percentiles", title, about, picture, Data(columns, rows, cursor), keys)
+    x = percentiles(max(curve.samples for curve in curves), *X_RANGE)
+    axes = curve_axes(x, [y for curve in curves for _, y in curve.points], *Y_RANGE)
+    marks = [mark for curve in curves for mark in curve_lines(curve.points, curve.samples, curve.style)]
+    about = f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
+    rows, cursor = _curve_rows([curve.points for curve in curves], x)
+    data = Data((Column("share", "text", "percentile"), *(curve.column for curve in curves)), rows, cursor)
+    keys = tuple(Legend(curve.style, curve.text) for curve in curves)
+    return Figure("percentiles", title, about, plot(axes, marks, name=title, about=about), data, keys)
 
 
 def latency_of(result: RunResult, name: str) -> Latency:
@@ -102,7 +121,7 @@ def curve_lines(curve: Curve, samples: int, style: str) -> Iterator[Mark]:
             yield Line([x for x, _ in points], [y for _, y in points], name)
 
 
-def curve_rows(curves: Sequence[Curve], x: Scale) -> tuple[list[list[float | str | None]], list[float]]:
+def _curve_rows(curves: Sequence[Curve], x: Scale) -> tuple[list[list[float | str | None]], list[float]]:
     """One row per point of the longest curve; the others by the nearest percentile at or before."""
     grid = max(curves, key=len)
     rows: list[list[float | str | None]] = []
@@ -112,3 +131,59 @@ def curve_rows(curves: Sequence[Curve], x: Scale) -> tuple[list[list[float | str
         share = f"{100 * (1 - 1 / value):.4f} %"
         rows.append([share, *(None if over else cell for cell, over in zip(cells, ended, strict=True))])
     return rows, [x(value) for value, _ in grid]
+
+
+def instance_figures(result: RunResult) -> list[Figure]:
+    """One small figure per instance; none when the result has no reply times."""
+    ordered = sorted(result.instances, key=lambda instance: (instance.is_well, instance.index))
+    chosen = sorted(ordered[:MOST_INSTANCES], key=lambda instance: instance.index)
+    curves = {
+        instance.index: curve_of(result.histograms[name], instance.reply_s.max if instance.reply_s else None)
+        for instance in chosen
+        if (name := f"reply_{instance.index}") in result.histograms
+    }
+    known = [seconds for curve in curves.values() for _, seconds in curve]
+    if not known:
+        return []
+    most = max(instance.reply_s.count for instance in chosen if instance.reply_s)
+    axes = curve_axes(percentiles(most, *SMALL.x_range), known, *SMALL.y_range)
+    return [_figure(result, instance, curves.get(instance.index, []), axes) for instance in chosen]
+
+
+def instances_finding(result: RunResult) -> str:
+    """Who was fastest and slowest, in one line."""
+    replies = [(one.reply_s.p99, one.index) for one in result.instances if one.reply_s and one.reply_s.p99]
+    trouble = [f"#{one.index}" for one in result.instances if not one.is_well]
+    said = f"; trouble on {', '.join(trouble)}" if trouble else "; all voted to the end without an error"
+    if not replies:
+        return f"{counted(len(result.instances), 'instance')}{said}"
+    low, high = min(replies), max(replies)
+    return f"Reply p99 from {latency(low[0])} (#{low[1]}) to {latency(high[0])} (#{high[1]}){said}"
+
+
+def _figure(result: RunResult, instance: InstanceReport, curve: list[tuple[float, float]], axes: Axes) -> Figure:
+    index, reply = instance.index, instance.reply_s
+    samples = reply.count if reply else 0
+    title = f"#{index} {instance.address}: {instance.state.replace('_', ' ')}"
+    about = f"Reply time by percentile, log scale, {count(samples)} samples"
+    marks = [*curve_lines(curve, samples, "c1" if instance.is_well else "bad")]
+    share = Column("share", "text", "percentile")
+    rows: list[list[Cell]] = [[f"{100 * (1 - 1 / value):.4f} %", seconds] for value, seconds in curve]
+    data = Data((share, Column("reply_s", "s", "reply")), rows, [axes.x(value) for value, _ in curve])
+    picture = plot(axes, marks, name=title, about=about, frame=SMALL)
+    return Figure(f"instance-{index}", title, about, picture, data, notes=tuple(_notes(result, instance)))
+
+
+def _notes(result: RunResult, instance: InstanceReport) -> list[str]:
+    p50_s, p99_s = (reply.p50, reply.p99) if (reply := instance.reply_s) else (None, None)
+    notes, cpu = [f"reply p50 {latency(p50_s)}, p99 {latency(p99_s)}"], instance.cpu_us_per_command
+    notes.append(f"{count(instance.commands)} commands" + (f", CPU {cpu:.1f} µs each" if cpu is not None else ""))
+    notes += [f"{number:,} × {kind.lower()}" for kind, number in instance.errors.items()]
+    if instance.leaked_keys:
+        notes.append(f"{count(instance.leaked_keys)} keys were left")
+    wanted = f"instance:{instance.index}"
+    for fault in result.faults:
+        if fault.target == wanted and fault.begun_s is not None:
+            until = f"{fault.ended_s:.1f}" if fault.ended_s is not None else "the end"
+            notes.append(f"fault {fault.kind}, {fault.begun_s:.1f}–{until} s")
+    return notes

@@ -6,13 +6,12 @@ page draws it (page.js: holders); without a script the tables below say the same
 
 from __future__ import annotations
 
-from typing import Any
-
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.report.figures import count, inverse
-from bench.report.html.figure import Column, Data, Figure, Key, Table
+from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.run.course import course_of, fault_bands
+from bench.report.sheet import Part
 
 _COLUMNS = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
 _TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
@@ -56,14 +55,14 @@ def holders_figure(result: RunResult) -> Figure | None:
         "The strip above shows the whole run: the darker, the longer held."
     )
     keys = (
-        Key("good", "lease", area=True),
-        Key("bad", "overlaps another", area=True),
-        Key("c3", "works past its validity", area=True),
+        Legend("good", "lease", area=True),
+        Legend("bad", "overlaps another", area=True),
+        Legend("c3", "works past its validity", area=True),
     )
-    return Figure("holders", safety_finding(result), about, "", Data(columns, rows), keys, True, extra=drawn)
+    return Figure("holders", safety_finding(result), about, "", Data(columns, rows), keys, drawn=drawn)
 
 
-def _marks(result: RunResult, origin: int) -> list[dict[str, Any]]:
+def _marks(result: RunResult, origin: int) -> list[dict[str, object]]:
     """The findings, as places to go to: resource, from, to, in seconds of the window."""
     marks = []
     for example in result.safety.examples:
@@ -76,7 +75,7 @@ def _marks(result: RunResult, origin: int) -> list[dict[str, Any]]:
     return marks
 
 
-def examples_table(result: RunResult) -> Table | None:
+def examples_table(result: RunResult) -> Part | None:
     """The operations of every finding, times in ms from the first of them."""
     rows: list[tuple[str, ...]] = []
     for number, example in enumerate(result.safety.examples, 1):
@@ -90,17 +89,7 @@ def examples_table(result: RunResult) -> Table | None:
             rows.append((what, blame, f"caller {op.caller}, resource {op.resource}", ended, *times))
     if not rows:
         return None
-    head = (
-        "finding",
-        "cause",
-        "who",
-        "acquire, release",
-        "start",
-        "granted",
-        "valid until",
-        "work end",
-        "release sent",
-        "returned",
-    )
+    when = ("start", "granted", "valid until", "work end", "release sent", "returned")
     about = "Up to five of each kind; times in ms from the earliest start of the finding"
-    return Table("The operations involved", about, head, tuple(rows), left=frozenset(range(4)), name="findings")
+    head = ("finding", "cause", "who", "acquire, release", *when)
+    return Part("The operations involved", about, head, tuple(rows), frozenset(range(4)))

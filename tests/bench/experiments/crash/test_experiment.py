@@ -14,7 +14,7 @@ from bench.experiments.crash.experiment import doable, judge_crash
 from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Loss, cells
 from bench.experiments.crash.plan import CrashPlan, full_crashes, load_range_s, needs_shim, quick_crashes, seconds_of
 from bench.experiments.crash.result import Compared, CrossCheck
-from bench.run.journal import Journal
+from bench.run.journal import JOURNAL_NAME, open_journal
 
 OPTIONS = {
     "instances": "1,3,5", "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
@@ -68,12 +68,13 @@ def test_a_plan_that_cannot_be_read_is_refused(broken) -> None:
 
 def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_silence(tmp_path: Path) -> None:
     begun = plan(cuts=3, seed=7)
-    Journal.begin(tmp_path, begun.to_json()).close()
+    (tmp_path / JOURNAL_NAME).write_text(json.dumps({"plan": begun.to_json()}) + "\n", "utf-8")
     assert plan(resume=tmp_path, quick=False) == begun
     for options in ({"cuts": 4}, {"seed": 8}, {"policies": "none"}, {"instances": "3"}, {"rate": 100}, {"quick": True}):
         other = plan(resume=tmp_path, **{"quick": False, **options})
-        with pytest.raises(UsageError, match="was begun differently"):
-            Journal.go_on(tmp_path, other.to_json(), CutFacts, str)
+        refused = pytest.raises(UsageError, match="was begun differently")
+        with refused, open_journal(tmp_path, other.to_json(), CutFacts):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from bench.measure.section import builtins_of
-from bench.report.html.page import render
-from bench.report.html.pages import page_of, page_of_several
+from bench.report.html.page import page_of, page_of_several, render
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")

@@ -7,22 +7,15 @@ import re
 import pytest
 
 from bench.errors import UsageError
+from bench.measure.histogram import Histogram
 from bench.measure.section import builtins_of
 from bench.report.figures import count, latency, percent
-from bench.report.html.page import render
-from bench.report.html.pages import page_of, page_of_several, write_report
+from bench.report.html.page import page_of, page_of_several, render, write_report
 from bench.report.summary import sheet
 
 MOST_BYTES = 500_000
-FIGURES = {
-    "percentiles",
-    "latency-over-time",
-    "rate",
-    "outcomes",
-    "votes",
-    "holders",
-    *(f"instance-{n}" for n in range(5)),
-}
+FIGURES = {"percentiles", "latency-over-time", "rate", "outcomes", "votes", "holders"}
+FIGURES |= {f"instance-{n}" for n in range(5)}
 
 
 def text_of(page: str) -> str:
@@ -38,11 +31,6 @@ def data_of(page: str) -> dict:
 
 def figures_of(page: str) -> set[str]:
     return set(re.findall(r'data-figure="([^"]+)"', page))
-
-
-def test_the_verdict_and_its_reasons_stand_first(violated):
-    text = text_of(render(page_of(violated)))
-    assert text.index("VIOLATED") < text.index("because 1 × service fault") < text.index("How long it took")
 
 
 def test_figures_are_those_of_the_result_to_the_digit(safe):
@@ -89,13 +77,16 @@ def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
     assert "stop instance:2 2.000 s 3.500 s" in text_of(page)
 
 
-def test_a_violation_is_told_with_its_operations(violated):
+def test_a_violation_is_told_with_its_operations_and_open_loop_with_what_was_offered(violated):
     page = render(page_of(violated))
     drawn = data_of(page)["holders"]["drawn"]
     assert sum(row[-1] for lane in drawn["lanes"] for row in lane["rows"]) == 2
     (mark,) = drawn["marks"]
     assert mark["resource"] == drawn["lanes"][0]["resource"]
-    assert "1. two leases valid at once unexplained" in text_of(page)
+    text = text_of(page)
+    assert "1. two leases valid at once unexplained" in text
+    assert text.index("VIOLATED") < text.index("because 1 × service fault") < text.index("How long it took")
+    assert "/s of 700/s offered" in text
 
 
 def test_one_of_something_is_no_plural_and_times_are_as_in_a_scenario(safe):
@@ -116,10 +107,6 @@ def test_every_header_cell_says_something_and_every_part_is_a_landmark(safe, vio
         assert re.search(r'<th scope="col"[^>]*>[^<]', page)
         assert re.search(r'<th scope="row"[^>]*>[^<]', page)
         assert re.search(r'<section aria-label="[^"]+">\s*<dl', page)
-
-
-def test_open_loop_shows_what_was_offered(violated):
-    assert "/s of 700/s offered" in text_of(render(page_of(violated)))
 
 
 def test_nothing_is_fetched_and_nothing_is_large(safe):
@@ -156,19 +143,8 @@ def test_a_run_cut_off_as_its_window_began_has_a_page(cut):
 
 
 def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
-    from bench.measure.histogram import Histogram
-
     empty = builtins_of(safe)
-    nothing = {
-        "count": 0,
-        "mean": None,
-        "p50": None,
-        "p90": None,
-        "p99": None,
-        "p999": None,
-        "p9999": None,
-        "max": None,
-    }
+    nothing = dict.fromkeys(("mean", "p50", "p90", "p99", "p999", "p9999", "max")) | {"count": 0}
     empty["latency_s"] = dict.fromkeys(empty["latency_s"], nothing | {"failed": 0, "infinite": []})
     empty["histograms"] = dict.fromkeys(empty["histograms"], Histogram().encode())
     empty["outcomes"] = dict.fromkeys(empty["outcomes"], 0)
@@ -190,9 +166,6 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
     assert "A: one B: two verdict SAFE VIOLATED" in text
     assert "rate_per_s – 700" in text
     assert "seed" not in text.split("What differs")[1].split("In pictures")[0]
-
-
-def test_equal_runs_differ_in_nothing(safe):
     assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
 
 
@@ -202,23 +175,10 @@ def test_only_runs_stand_side_by_side(safe):
         page_of_several([safe, other], ["a", "b"])
 
 
-def test_a_kind_nobody_knows_has_its_verdict_and_its_rows(safe):
-    unknown = {
-        "command": ["lockbench", "sorcery"], "verdict": {"status": "fail", "reasons": ["it rained"]}, "duration_s": 3.0,
-        "warnings": ["<b>wet</b>"],
-        "spells": [{"name": "a", "cost": {"gold": 1.5}}, {"name": "b", "cost": {"gold": None}}],
-    }  # fmt: skip
-    text = text_of(render(page_of(unknown)))
-    assert "FAIL" in text
-    assert "because it rained" in text
-    assert "spells 2 rows name cost gold a 1.5 b –" in text
-
-
-def test_split_votes_have_the_tables_of_the_terminal(request):
-    result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
-    text = text_of(render(page_of(result)))
-    assert "calibration" in text
-    assert "contention" in text
+@pytest.mark.parametrize("unknown", [{"kind": "sorcery"}, {"command": ["lockbench", "sorcery"]}])
+def test_a_kind_nobody_knows_is_refused_by_its_name(unknown):
+    with pytest.raises(UsageError, match="a result of lockbench sorcery, which this lockbench does not know"):
+        page_of(unknown)
 
 
 def test_the_page_is_written_beside_the_result_and_again(safe, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UsageError
-from bench.run.stored import newest_result, result_of_kind
+from bench.measure.result import newest_result, result_of_kind
 
 
 def store(folder: Path, name: str, **result: object) -> None:

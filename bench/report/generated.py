@@ -1,18 +1,26 @@
-"""What README is given by the code: *the words of all commands → one table; a text between two marks of a file*.
+"""What nobody writes by hand: *types → result.schema.json beside each; the verdicts' words → README's table*.
 
-Rules: the table is made of `bench.measure.verdict.WORDS`, which is what the commands conclude with; a test compares.
-Run as `python -m bench.report.readme README.md` it writes the table.
+Rules: `make schemas` writes all of it; tests compare it with what it is made of. A page says by two marks where a
+generated text belongs.
 """
 
 from __future__ import annotations
 
-import sys
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.section import schema_of
 from bench.measure.verdict import WORDS, Kind, Word
+from bench.report.kinds import KINDS, room_of, type_of
 
-MARK = "words"
+
+def schemas() -> Iterator[tuple[Path, str]]:
+    """Yield where each schema belongs, and its text; kinds of one type share a schema."""
+    for kind in {type_of(kind): kind for kind in reversed(KINDS)}.values():
+        text = json.dumps(schema_of(type_of(kind), f"urn:lockbench:{kind}:1"), indent=1, ensure_ascii=False)
+        yield Path(str(room_of(kind, "result").__file__)).with_name("result.schema.json"), text + "\n"
 
 
 def words_table() -> str:
@@ -43,4 +51,6 @@ def put_between_marks(path: Path, mark: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    put_between_marks(Path(sys.argv[1]), MARK, words_table())
+    for place, schema in schemas():
+        place.write_text(schema, "utf-8")
+    put_between_marks(Path("README.md"), "words", words_table())

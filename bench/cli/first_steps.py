@@ -1,0 +1,166 @@
+"""What is asked before the first run: *which locks, this machine, a scenario to begin with, a shell → its answer*.
+
+Rules: everything that was tried is printed, also what works; a file that exists is never touched. What is heavy is
+imported when it is asked for, as these commands are loaded for every `--help`.
+Source: bench.recipes.registry, bench.topology.doctor, bench.scenario; click, "Shell Completion".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import get_completion_class
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.scenario import KEYS, ScenarioKey
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bench.recipes.registry import RecipeEntry
+
+PROGRAM, VARIABLE = "lockbench", "_LOCKBENCH_COMPLETE"
+_SAFE = """
+safe: never two valid leases at once, within its assumptions. Those that are not are here to show it: do not
+copy them. How each locks, its pause points and what shows its flaw: lockbench recipes --json"""
+json_option = click.option("--json", "as_json", is_flag=True, help="print as JSON")
+
+
+@click.command()
+@json_option
+def recipes(as_json: bool) -> int:
+    """List the locks that can be loaded, each with its known flaw."""
+    from rich.console import Console
+
+    from bench.recipes.registry import WITHDRAWN, all_recipes
+
+    if as_json:
+        print(json.dumps([_recipe_facts(entry) for entry in all_recipes().values()], indent=2, ensure_ascii=False))
+        return 0
+    table = _table("recipe", "instances", "safe", "what it gets wrong")
+    for entry in all_recipes().values():
+        table.add_row(*_recipe_row(entry))
+    for name, why in WITHDRAWN.items():
+        table.add_row(name, "–", "NO", why)
+    Console(highlight=False).print(table)
+    print(_SAFE)
+    return 0
+
+
+def _recipe_row(entry: RecipeEntry) -> tuple[str, str, str, str]:
+    try:
+        about = entry.about
+    except UsageError as error:  # of another package, and broken
+        return (entry.name, "–", "?", str(error))
+    origin = f" (from {entry.package})" if entry.package else ""
+    return (entry.name, about.instances, "yes" if about.safe else "NO", about.flaw + origin)
+
+
+def _recipe_facts(entry: RecipeEntry) -> dict[str, object]:
+    named = {"name": entry.name, "package": entry.package or None}
+    try:
+        about = entry.about
+    except UsageError as error:
+        return {**named, "broken": str(error)}
+    return {
+        **named,
+        "how": about.how,
+        "flaw": about.flaw,
+        "safe": about.safe,
+        "shown_by": about.shown_by,
+        "instances": {"least": about.least, "most": about.most, "usual": about.usual},
+        "pause_points": about.all_points,
+    }
+
+
+@click.command()
+@click.option("--target", "targets", multiple=True, metavar="URL", help="what this instance offers a lock; repeatable")
+@json_option
+def doctor(targets: tuple[str, ...], as_json: bool) -> int:
+    """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target can."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from bench.topology.doctor import Status, examine, examine_target
+
+    styles = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
+    facts = tuple(fact for url in targets for fact in examine_target(url)) or examine()
+    if as_json:
+        print(json.dumps([asdict(fact) for fact in facts], indent=2, ensure_ascii=False))
+    else:
+        table = _table("status", "fact", "value")
+        table.show_header = False
+        for fact in facts:
+            status = Text(fact.status.value, style=styles[fact.status])
+            table.add_row(status, fact.name, f"{fact.value}: {fact.advice}" if fact.advice else fact.value)
+        Console(highlight=False).print(table)
+    return 3 if any(fact.status is Status.MISSING for fact in facts) else 0
+
+
+def _table(*heads: str) -> Table:
+    """A table without rules, whose last column is folded where the terminal ends."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for head in heads:
+        table.add_column(head, overflow="fold", no_wrap=head != heads[-1])
+    return table
+
+
+_HEAD = """\
+# A scenario of lockbench: run it with `lockbench run {name}`. Each key is also an option of the same name,
+# `retry.window` → `--retry-window`, and the option wins. Keys left out have the values shown here.
+
+"""
+_EXAMPLES = {  # of what is absent by default
+    "rate": "2000",
+    "targets": '["redis://127.0.0.1:6379"]',
+    "thresholds": '["acquire.p99 < 10ms", "safety.violations == 0"]',
+    "pause": '["before-release:100ms:0.03"]',
+    "faults": '[{ at = "5s", for = "2s", kind = "stop", target = ["instance:0"] }]',
+}
+
+
+@click.command()
+@click.argument("file", default="scenario.toml", type=click.Path(path_type=Path))
+def init(file: Path) -> int:
+    """Write FILE [scenario.toml], a scenario with every key, its default and its meaning."""
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(scenario_template(file.name))
+    except FileExistsError:
+        raise EnvironmentNotReadyError(f"{file} exists already and was left as it is; name another file") from None
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"{file} cannot be written ({error.strerror}); name another file") from None
+    print(f"wrote {file}; next: lockbench run {file}", file=sys.stderr)
+    return 0
+
+
+def scenario_template(name: str) -> str:
+    """Return the text of a scenario file called `name`; it loads as it is, and changes nothing."""
+    return _HEAD.format(name=name) + "".join(map(_line, KEYS))
+
+
+def _line(key: ScenarioKey) -> str:
+    absent = key.default is None or key.default == ()
+    setting = f"{key.name} = {_EXAMPLES.get(key.name, '') if absent else json.dumps(key.default)}"
+    # Commented out: what is absent by default, and what only makes sense beside something absent.
+    mark = "# " if absent or key.name == "arrivals" else ""
+    return f"{mark}{setting:<{38 - len(mark)}} # {key.help}\n"
+
+
+@click.command(epilog="For every new shell: put the first line into ~/.bashrc (bash) or ~/.zshrc (with zsh).")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print what makes SHELL complete lockbench's commands and options: bash, zsh or fish."""
+    found = get_completion_class(shell)
+    assert found is not None, "click knows the three"
+    # click asks the installed bash for its version; the script is the same for every version that can run it
+    made = found(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    print(made.source_template % made.source_vars())
+    return 0
