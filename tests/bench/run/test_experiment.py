@@ -74,7 +74,7 @@ OPTIONS: dict[str, Any] = {
 def test_what_was_cut_or_broke_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(order: ExperimentOrder[int], _show: Show) -> Done[Counted]:
         with Experiment(order) as experiment, open_journal(order.folder, {"seed": 1}, int) as journal:
-            journal._file.write("1\n")
+            journal.write(1)
             journal.pieces.append(1)
             if order.plan:
                 raise EnvironmentNotReadyError("the disk is full")
