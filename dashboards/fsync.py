@@ -10,22 +10,20 @@ from dashboards.panels import bars, board, line, lines, row
 from dashboards.query import (
     INSTANCE,
     POLICY,
+    acquire_quantile,
     now,
-    quantile_of_all,
+    quantile,
     rate,
     ratio,
     total,
     typical,
-    whole_quantile,
-    whole_quantile_of_all,
 )
 
 UID = "lockbench-fsync"
 _BY = (POLICY,)
-_ACQUIRE = "redlock.acquire.duration"
 
 
-_p50, _p99 = (whole_quantile_of_all(q, _ACQUIRE, _BY) for q in (0.5, 0.99))
+_p50, _p99 = (acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
 _stalls = total("redis.aof.delayed_fsyncs", _BY)
 _PRICE = row(
     "The price, by policy",
@@ -49,7 +47,7 @@ _PRICE = row(
 
 
 _broken = total("redlock.safety.violations", _BY, redlock_violation_kind="service_fault")
-_window = whole_quantile(0.99, "redlock.crash.lost_window", _BY)
+_window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
 _LOSS = row(
     "The loss, by policy",
     line(
@@ -80,7 +78,7 @@ _COURSE = row(
         lines(
             "Acquire p99",
             "By policy, over all acquires: a failed one takes for ever (100 s).",
-            quantile_of_all(0.99, _ACQUIRE, _BY),
+            acquire_quantile(0.99, _BY),
         ),
     ),
 )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from bench.telemetry.table import BY_NAME
 from dashboards.panels import bars, board, choice, line, lines, number, row
-from dashboards.query import RUN, Query, quantile, rate, ratio, total, typical, whole_quantile, whole_quantile_of_all
+from dashboards.query import RUN, Query, acquire_quantile, quantile, rate, ratio, total, typical
 
 UID = "lockbench-generator"
 _BASE = "$baseline"
 _WORKER = ("redlock_worker",)
-_ACQUIRE = "redlock.acquire.duration"
 
 
 def _against(chosen: Query, baseline: Query) -> Query:
@@ -21,8 +20,7 @@ def _against(chosen: Query, baseline: Query) -> Query:
 
 
 def _latency(q: float) -> Query:
-    chosen = whole_quantile_of_all(q, _ACQUIRE)
-    return _against(chosen, whole_quantile_of_all(q, _ACQUIRE, run=_BASE))
+    return _against(acquire_quantile(q, whole=True), acquire_quantile(q, whole=True, run=_BASE))
 
 
 def _per_lease(name: str, part: str = "") -> Query:
@@ -45,7 +43,7 @@ _HEALTH = row(
         number(
             "Scheduler lag p99",
             "How late a load process wakes, over the runs in view.",
-            whole_quantile(0.99, "redlock.scheduler.lag"),
+            quantile(0.99, "redlock.scheduler.lag", whole=True),
             red_above=0.01,
         ),
         number(
@@ -87,7 +85,7 @@ _RATIOS = row(
 )
 
 
-_p99 = whole_quantile_of_all(0.99, _ACQUIRE, (RUN,))
+_p99 = acquire_quantile(0.99, (RUN,), whole=True)
 _leases = total("redlock.acquire.outcomes", (RUN,), redlock_outcome="acquired")
 _BOTH = row(
     "Run by run",

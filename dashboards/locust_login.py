@@ -11,11 +11,12 @@ import hmac
 import os
 import secrets
 from pathlib import Path
-from typing import Any
 
 import locust
 from flask import redirect, request, session, url_for
 from flask_login import login_user
+from locust.env import Environment
+from werkzeug.wrappers import Response
 
 VARIABLE = "LOCKBENCH_LOCUST_PASSWORD_FILE"
 USER = "admin"
@@ -39,9 +40,9 @@ def is_right(user: str, password: str, file: Path) -> bool:
     return bool(known) and hmac.compare_digest(password.encode(), known.encode()) and user == USER
 
 
-def _protect(environment: Any, **_: object) -> None:
+def _protect(environment: Environment, **_: object) -> None:
     web_ui = environment.web_ui
-    if web_ui is None or not web_ui.web_login:
+    if web_ui is None or web_ui.app is None or not web_ui.web_login:
         return
     app = web_ui.app
     app.secret_key = secrets.token_bytes(32)
@@ -50,7 +51,7 @@ def _protect(environment: Any, **_: object) -> None:
     web_ui.auth_args = {"username_password_callback": CALLBACK}
     file = Path(os.environ.get(VARIABLE, ""))
 
-    def authenticate() -> Any:
+    def authenticate() -> Response:
         if is_right(request.form.get("username", ""), request.form.get("password", ""), file):
             session.pop("auth_error", None)
             login_user(Admin())
@@ -61,5 +62,4 @@ def _protect(environment: Any, **_: object) -> None:
     app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])
 
 
-events: Any = locust.events
-events.init.add_listener(_protect)
+locust.events.init.add_listener(_protect)  # type: ignore[no-untyped-call]  # so Locust has it

@@ -7,32 +7,32 @@ from grafana_foundation_sdk.models.dashboard import VariableOption
 
 from dashboards.panels import board, heat, line, lines, number, row, table
 from dashboards.query import (
+    ACQUIRE,
     RUN,
     Query,
+    acquire_quantile,
     buckets,
+    grown,
     mean,
     metric,
     now,
     quantile,
-    quantile_of_all,
     rate,
     ratio,
     total,
     typical,
-    whole_quantile_of_all,
 )
 
 UID = "lockbench-run-overview"
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
-_ACQUIRE = "redlock.acquire.duration"
 _PERCENTILES = ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"))
 
 
-def _within(window: str, function: str) -> Query:
+def _within(*, whole: bool = False) -> Query:
     """Acquired within `$slo`, over all that returned: failures are misses."""
-    good = f"sum({function}({metric(_ACQUIRE, 'bucket', redlock_outcome='acquired', le='$slo')}[{window}]))"
-    asked = f"sum({function}({metric('redlock.acquire.outcomes')}[{window}]))"
-    return ratio(Query(good, "", "within the SLO"), Query(asked, ""))
+    good = grown(metric(ACQUIRE, "bucket", redlock_outcome="acquired", le="$slo"), whole=whole)
+    asked = grown(metric("redlock.acquire.outcomes"), whole=whole)
+    return ratio(Query(f"sum({good})", "", "within the SLO"), Query(f"sum({asked})", ""))
 
 
 def _gone() -> tuple[Query, Query]:
@@ -41,10 +41,10 @@ def _gone() -> tuple[Query, Query]:
 
 
 _violations = total("redlock.safety.violations", redlock_violation_kind="service_fault")
-_whole = whole_quantile_of_all(0.99, _ACQUIRE)
+_whole = acquire_quantile(0.99, whole=True)
 _leases = total("redlock.acquire.outcomes", redlock_outcome="acquired")
 _info_labels = (RUN, "redlock_recipe", "redlock_fsync", "redlock_instances", "redlock_users", "redlock_loop")
-_info = f"max by ({', '.join(_info_labels)}) (last_over_time({metric('redlock.run.info')}[$__range]))"
+_info = f"max by ({', '.join(_info_labels)}) ({grown(metric('redlock.run.info'), whole=True)})"
 _GLANCE = row(
     "At a glance",
     line(
@@ -66,7 +66,7 @@ _GLANCE = row(
         number(
             "Within the SLO",
             "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
-            _within("$__range", "last_over_time"),
+            _within(whole=True),
         ),
         number("Faults active", "Injected faults in force now.", now("redlock.fault.active")),
     ),
@@ -81,7 +81,7 @@ _GLANCE = row(
 )
 
 
-_percentiles = [quantile_of_all(q, _ACQUIRE).named(name) for q, name in _PERCENTILES]
+_percentiles = [acquire_quantile(q).named(name) for q, name in _PERCENTILES]
 _others = (
     quantile(0.99, "redlock.release.duration").named("release p99"),
     quantile(0.99, "redlock.hold.duration").named("hold p99"),
@@ -110,7 +110,7 @@ _LATENCY = row(
         heat(
             "Acquire latency, heatmap",
             "How many acquires per second ended in each bucket, successes only.",
-            buckets(_ACQUIRE, redlock_outcome="acquired"),
+            buckets(ACQUIRE, redlock_outcome="acquired"),
         ),
         lines(
             "Release, hold and hand-off, p99",
@@ -137,7 +137,7 @@ _OUTCOMES = row(
         lines(
             "Share within the SLO",
             "Acquired within the chosen time (at first 10 ms), of all that returned.",
-            _within("$__rate_interval", "rate"),
+            _within(),
         ),
         lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _callers[1], stacked=True),
     ),

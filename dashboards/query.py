@@ -3,9 +3,9 @@
 Rules
 - A metric or label that the table does not have is refused here, so that no board asks for what nobody exports.
 - Every selector is narrowed by the board's variables: run, recipe, policy and, where it has one, instance.
-- `rate` looks back over `$__rate_interval`; `total` takes a counter's last value in `$__range`: each run's counters
-  start at 0, so that is exactly the run's count. `whole` quantiles are of the whole run in the same way.
-- Quantiles of acquire are over all of them (`…_of_all`): successes alone look well in the middle of an outage.
+- A counter is looked at as a rate over `$__rate_interval`, or `whole`: its last value in `$__range`. Each run's
+  counters start at 0, so that is exactly the run's count.
+- Quantiles of acquire are over all of them (`acquire_quantile`): successes alone look well in the middle of an outage.
 
 Source: bench.telemetry.table; Prometheus, "Querying"; Grafana, "Prometheus template variables".
 """
@@ -21,6 +21,7 @@ INSTANCE = ("server_address", "server_port")
 RUN = "redlock_run_id"
 POLICY = "redlock_fsync"
 RATIO = "1"
+ACQUIRE = "redlock.acquire.duration"
 _VARIABLES = {RUN: "$run", "redlock_recipe": "$recipe", POLICY: "$policy"}
 _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 
@@ -73,17 +74,22 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
     return Query(_sum(metric(name, **labels), by, function), BY_NAME[name].unit, _legend(by))
 
 
+def grown(selector: str, *, whole: bool = False) -> str:
+    """Each series of a counter per second as of now, or `whole`: over the whole of the runs in view."""
+    return f"last_over_time({selector}[$__range])" if whole else f"rate({selector}[$__rate_interval])"
+
+
 def rate(name: str, by: Sequence[str] = (), *, part: str = "", **labels: str) -> Query:
     """How fast a counter (or a part of a histogram) grows, per second."""
     unit = "{operation}" if part in ("bucket", "count") else BY_NAME[name].unit
-    expr = _sum(f"rate({metric(name, part, **labels)}[$__rate_interval])", by)
+    expr = _sum(grown(metric(name, part, **labels)), by)
     return Query(expr, RATIO if unit == "s" else f"{unit}/s", _legend(by))
 
 
 def total(name: str, by: Sequence[str] = (), *, part: str = "", run: str = "$run", **labels: str) -> Query:
     """A counter's value at the end of each run in view, summed."""
     unit = BY_NAME[name].unit if part != "count" else "{operation}"
-    return Query(_sum(f"last_over_time({metric(name, part, run=run, **labels)}[$__range])", by), unit, _legend(by))
+    return Query(_sum(grown(metric(name, part, run=run, **labels), whole=True), by), unit, _legend(by))
 
 
 def voting() -> Query:
@@ -99,48 +105,35 @@ def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: s
     return Query(_sum(each, by, "avg"), BY_NAME[name].unit, _legend(by))
 
 
-def _of_all(name: str, window: str, function: str, run: str = "$run") -> str:
-    """The buckets of acquires of every outcome: one that failed is in none but the last, as it took for ever."""
-    acquired = metric(name, "bucket", run=run, redlock_outcome="acquired")
-    ended = metric(name, "bucket", run=run, le="+Inf")
+def quantile(q: float, name: str, by: Sequence[str] = (), *, whole: bool = False, **labels: str) -> Query:
+    """The `q` quantile of a histogram."""
+    return _quantile(q, name, by, grown(metric(name, "bucket", **labels), whole=whole))
+
+
+def acquire_quantile(q: float, by: Sequence[str] = (), *, whole: bool = False, run: str = "$run") -> Query:
+    """The `q` quantile over all acquires: one that failed is in no bucket but the last, as it took for ever.
+
+    So it is the largest bound when more than 1 − `q` failed.
+    """
+    acquired = metric(ACQUIRE, "bucket", run=run, redlock_outcome="acquired")
+    ended = metric(ACQUIRE, "bucket", run=run, le="+Inf")
     failed = ended.replace('le="+Inf"', 'le="+Inf", redlock_outcome!="acquired"')
-    return f"{function}({acquired}[{window}]) or {function}({failed}[{window}])"
+    return _quantile(q, ACQUIRE, by, f"{grown(acquired, whole=whole)} or {grown(failed, whole=whole)}")
 
 
-def quantile_of_all(q: float, name: str, by: Sequence[str] = ()) -> Query:
-    """The `q` quantile over all acquires, moment by moment: the largest bound when more than 1 − `q` failed."""
-    each = _sum(_of_all(name, "$__rate_interval", "rate"), ("le", *by))
-    return Query(f"histogram_quantile({q:g}, {each})", BY_NAME[name].unit, _legend(by))
-
-
-def whole_quantile_of_all(q: float, name: str, by: Sequence[str] = (), *, run: str = "$run") -> Query:
-    """The same over the whole of the runs in view."""
-    each = _sum(_of_all(name, "$__range", "last_over_time", run), ("le", *by))
-    return Query(f"histogram_quantile({q:g}, {each})", BY_NAME[name].unit, _legend(by))
-
-
-def quantile(q: float, name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """The `q` quantile of a histogram, moment by moment."""
-    buckets = _sum(f"rate({metric(name, 'bucket', **labels)}[$__rate_interval])", ("le", *by))
-    return Query(f"histogram_quantile({q:g}, {buckets})", BY_NAME[name].unit, _legend(by))
-
-
-def whole_quantile(q: float, name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
-    """The `q` quantile of a histogram over the whole of the runs in view."""
-    buckets = _sum(f"last_over_time({metric(name, 'bucket', run=run, **labels)}[$__range])", ("le", *by))
-    return Query(f"histogram_quantile({q:g}, {buckets})", BY_NAME[name].unit, _legend(by))
+def _quantile(q: float, name: str, by: Sequence[str], buckets: str) -> Query:
+    return Query(f"histogram_quantile({q:g}, {_sum(buckets, ('le', *by))})", BY_NAME[name].unit, _legend(by))
 
 
 def mean(name: str, by: Sequence[str] = (), **labels: str) -> Query:
     """The mean of a histogram, moment by moment."""
-    upper, lower = (_sum(f"rate({metric(name, part, **labels)}[$__rate_interval])", by) for part in ("sum", "count"))
+    upper, lower = (_sum(grown(metric(name, part, **labels)), by) for part in ("sum", "count"))
     return Query(f"{upper} / {lower}", BY_NAME[name].unit, _legend(by))
 
 
 def buckets(name: str, **labels: str) -> Query:
     """A histogram's buckets, for a heatmap: observations per second by upper bound."""
-    expr = f"sum by (le) (rate({metric(name, 'bucket', **labels)}[$__rate_interval]))"
-    return Query(expr, BY_NAME[name].unit, "{{le}}")
+    return Query(_sum(grown(metric(name, "bucket", **labels)), ("le",)), BY_NAME[name].unit, "{{le}}")
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:

@@ -6,7 +6,7 @@ Source: README's vocabulary (vote, margin, split vote, abstaining).
 from __future__ import annotations
 
 from dashboards.panels import board, line, lines, number, row
-from dashboards.query import INSTANCE, RATIO, Query, mean, metric, now, quantile, rate, ratio, total, voting
+from dashboards.query import INSTANCE, Query, grown, mean, metric, now, quantile, rate, ratio, total, voting
 
 UID = "lockbench-quorum"
 _MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
@@ -14,7 +14,7 @@ _ZERO = "0.1"  # margins are whole numbers: what is not above 0.1 is 0
 
 
 def _no_reserve() -> Query:
-    none = f"sum(last_over_time({metric(_MARGIN, 'bucket', le=_ZERO)}[$__range]))"
+    none = f"sum({grown(metric(_MARGIN, 'bucket', le=_ZERO), whole=True)})"
     return ratio(Query(none, ""), total(_MARGIN, part="count"))
 
 
@@ -116,10 +116,9 @@ _INSTANCES = row(
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
 _uptime = now("redis.uptime", INSTANCE, function="min")
-_silent = f"sum(rate({metric('redlock.votes', redlock_vote='silent')}[$__rate_interval]))"
-_absent = f"sum(rate({metric('redlock.votes', redlock_vote='absent')}[$__rate_interval]))"
-_every = rate("redlock.votes").expr
-_shares = Query(f"{_silent} / {_every}", RATIO, "silent"), Query(f"{_absent} / {_every}", RATIO, "absent")
+_shares = [
+    ratio(rate("redlock.votes", redlock_vote=vote), rate("redlock.votes")).named(vote) for vote in ("silent", "absent")
+]
 _TROUBLES = row(
     "Troubles",
     line(

@@ -56,7 +56,7 @@ def describe_environment() -> Environment:
         system=platform.platform(),
         boot_id=_read("/proc/sys/kernel/random/boot_id"),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: version_of(name) for name in PACKAGES},
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if status is None else bool(status),
     )
@@ -72,7 +72,8 @@ def _memory_bytes() -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package, None for what is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -43,11 +43,11 @@ class RunTelemetry:
 
     def export(self, settings: TelemetrySettings, run: Run, servers: Servers, workdir: Path) -> None:
         """Prepare what `settings` ask for. Raises BenchError when it cannot be had."""
-        from bench.telemetry.exporter import Sources, open_exporter
+        from bench.telemetry.exporter import Exporter, Sources
 
         asked = InfoWatch(servers.urls, _syncs(servers.site))
         sources = Sources(infos=lambda: asked.infos, faults=self.faults, judged=self.judged)
-        self._export = open_exporter(settings, run, workdir, sources), asked
+        self._export = Exporter(settings, run, workdir, sources), asked
 
     def start(self, timeline: FaultTimeline, live: LiveJudge) -> None:
         """The load starts, with these faults and this judge of what is known by now."""

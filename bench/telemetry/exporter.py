@@ -53,9 +53,10 @@ class Sources:
 
 
 class Exporter:
-    """Exports one run. Made by `open_exporter`; `start` before the load, `finish` once there is a result."""
+    """Exports the run whose processes write into `folder`: `start` before the load, `finish` once there is a result."""
 
     def __init__(self, settings: TelemetrySettings, run: Run, folder: Path, sources: Sources) -> None:
+        """Raises BenchError when it cannot be made."""
         self._settings, self._run, self._folder, self._sources = settings, run, folder, sources
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._began_ns = time.time_ns()
@@ -66,9 +67,8 @@ class Exporter:
             self._otlp = open_otlp(settings, resource, self._wall_ns)
         if settings.page:
             self._page = open_page(settings.page, resource)
-        dice = random.SystemRandom()
-        spans = Spans(run.addresses, run.quorum, dict(run.common), lambda: dice.getrandbits(64) or 1)
-        self._tracing = Tracing(spans, settings.one_in, self._wall_ns, dice)
+        spans = Spans(run.addresses, run.quorum, dict(run.common), random.SystemRandom())
+        self._tracing = Tracing(spans, settings.one_in, self._wall_ns)
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
@@ -259,11 +259,6 @@ class Exporter:
         if dropped["attempt"]:
             said.append(f"telemetry: {dropped['attempt']} observed attempts were too many to keep")
         return said
-
-
-def open_exporter(settings: TelemetrySettings, run: Run, folder: Path, sources: Sources | None = None) -> Exporter:
-    """An exporter of the run whose processes write into `folder`. Raises BenchError when it cannot be made."""
-    return Exporter(settings, run, folder, sources or Sources())
 
 
 def _safety(judged: Judged | None) -> Iterator[DataPoint]:

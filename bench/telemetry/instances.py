@@ -11,6 +11,7 @@ Source: redis.io, INFO; OpenTelemetry's metrics data model, "Resets and gaps".
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Address
 from bench.telemetry.table import BY_NAME, CPU_STATES, InstrumentKind
 
-Info = Mapping[str, Any] | None  # one instance's INFO; None: it did not say
+Fields = Mapping[str, Any]  # of INFO
+Info = Fields | None  # one instance's INFO; None: it did not say
 FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
 
 _FIELDS = {
@@ -63,7 +65,7 @@ class InfoTotals:
 class _Server:
     def __init__(self) -> None:
         self._now: Info = None
-        self._before: Mapping[str, Any] = {}
+        self._before: Fields = {}
         self._added: dict[str, float] = {}
         self._restarts = 0
 
@@ -96,7 +98,7 @@ class _Server:
                 yield point(name, int(value), **where)
 
 
-def _is_another(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _is_another(before: Fields, now: Fields) -> bool:
     if "run_id" in before and "run_id" in now:
         return bool(before["run_id"] != now["run_id"])
     return int(now.get("uptime_in_seconds", 0)) < int(before.get("uptime_in_seconds", 0))
@@ -123,35 +125,33 @@ class AnswerTimes:
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = addresses
-        self._times_ns: dict[tuple[int, str], list[int]] = {}
         self._buckets: dict[tuple[int, str], Buckets] = {}
         self._operation: dict[str, str | int] = {"db_operation_name": "SET"}
 
     def note(self, attempts: Sequence[ObservedAttempt]) -> None:
         """Count the answers of these attempts; a silent instance took until the round closed."""
+        times_ns = defaultdict[tuple[int, str], list[int]](list)
         for attempt in attempts:
             for index, ask in enumerate(attempt.asks):
                 if ask.sent_ns:
                     error = ask.vote if ask.vote in _SILENT_OR_ERROR else ""
                     took_ns = max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0)
-                    self._times_ns.setdefault((index, error), []).append(took_ns)
+                    times_ns[index, error].append(took_ns)
+        for key, times in times_ns.items():
+            self._buckets.setdefault(key, Buckets()).add(np.array(times, np.int64))
 
     def adopt(self, notes: Sequence[WorkerNote]) -> None:
         """For a recipe whose attempts are not observed: the reply times of any command, left by its workers."""
-        if self._buckets or self._times_ns:
+        if self._buckets:
             return
         self._operation = {}
         for note in notes:
             for index, text in enumerate(note.reply_histograms):
                 buckets = Buckets.of_histogram(Histogram.decode(text))
-                known = self._buckets.setdefault((index, ""), Buckets())
-                known.merge(buckets)
+                self._buckets.setdefault((index, ""), Buckets()).merge(buckets)
 
     def points(self) -> Iterator[DataPoint]:
         """One histogram per instance and error."""
-        for key, times_ns in self._times_ns.items():
-            self._buckets.setdefault(key, Buckets()).add(np.array(times_ns, np.int64))
-        self._times_ns = {}
         for (index, error), buckets in self._buckets.items():
             host, port = self._addresses[index]
             failed: dict[str, str | int] = {"error_type": error} if error else {}

@@ -19,7 +19,6 @@ Source: `AttemptRecord` in lockcore/model.py.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +36,6 @@ CROWDED, FIRST, LATER = KEPT // 2, 32, 64  # with so many rows: the first attemp
 _ATTEMPT_FIELDS, _EXTENSION_FIELDS = 9, 5  # int64 in a row; of an attempt, three more per instance
 _VOTES = tuple(vote.value for vote in Vote)
 _CODES = {vote: code for code, vote in enumerate(Vote)}
-_NAME = re.compile(r"[a-z]+-(\d+)-\d+\.bin")
 
 Row = tuple[int, ...]
 
@@ -74,20 +72,16 @@ class RowTail:
         self._row = struct.Struct(f"<{fields}q")
         self._read: dict[Path, int] = {}
 
-    def new_rows(self) -> Iterator[tuple[int, Row]]:
-        """What was written since the last call, each with the process that wrote it."""
+    def new_rows(self) -> Iterator[tuple[Path, Row]]:
+        """What was written since the last call, each with the file that it stands in."""
         for path in sorted(self._folder.glob(self._pattern)):
-            if match := _NAME.fullmatch(path.name):
-                yield from ((int(match[1]), row) for row in self._follow(path))
-
-    def _follow(self, path: Path) -> Iterator[Row]:
-        start = self._read.get(path, 0)
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read()
-        data = data[: len(data) - len(data) % self._row.size]
-        self._read[path] = start + len(data)
-        yield from self._row.iter_unpack(data)
+            start = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read()
+            data = data[: len(data) - len(data) % self._row.size]
+            self._read[path] = start + len(data)
+            yield from ((path, row) for row in self._row.iter_unpack(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,6 @@ class Ask:
 class ObservedAttempt:
     """One observed attempt, by instance; fields as in AttemptRecord. `resource`: `checksum` of its name."""
 
-    process: int
     resource: int
     number: int
     acquire_ns: int
@@ -170,7 +163,7 @@ class AttemptTail:
     def __init__(self, folder: Path, instances: int) -> None:
         self._instances = instances
         self._rows = RowTail(folder, "attempts", _ATTEMPT_FIELDS + 3 * instances)
-        self._dropped: dict[int, int] = {}
+        self._dropped: dict[Path, int] = {}
 
     @property
     def dropped(self) -> int:
@@ -179,19 +172,16 @@ class AttemptTail:
 
     def new_attempts(self) -> Iterator[ObservedAttempt]:
         """What was written since the last call."""
-        for process, row in self._rows.new_rows():
-            self._dropped[process] = row[_ATTEMPT_FIELDS - 1]
-            yield self._attempt(process, row)
-
-    def _attempt(self, process: int, row: Row) -> ObservedAttempt:
-        resource, number, acquire_ns, started_ns, decided_ns, closed_ns, outcome, margin = row[:8]
-        count, votes = self._instances, row[_ATTEMPT_FIELDS:]
-        asks = tuple(
-            Ask(_VOTES[votes[index]], votes[count + index], votes[2 * count + index]) for index in range(count)
-        )
-        return ObservedAttempt(
-            process, resource, number, acquire_ns, started_ns, decided_ns, closed_ns, OUTCOMES[outcome], margin, asks
-        )
+        count = self._instances
+        for path, row in self._rows.new_rows():
+            resource, number, acquire_ns, started_ns, decided_ns, closed_ns, outcome, margin, self._dropped[path] = row[
+                :9
+            ]
+            votes, sent, replied = (row[_ATTEMPT_FIELDS + part * count :][:count] for part in range(3))
+            yield ObservedAttempt(
+                resource, number, acquire_ns, started_ns, decided_ns, closed_ns, OUTCOMES[outcome], margin,
+                tuple(map(Ask, (_VOTES[vote] for vote in votes), sent, replied)),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

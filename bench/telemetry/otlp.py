@@ -20,14 +20,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from enum import Enum
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
-from bench.telemetry.points import Buckets, DataPoint, Exemplar, Snapshot, by_name
+from bench.telemetry.points import Buckets, DataPoint, Snapshot, by_name
 from bench.telemetry.run import Run
 from bench.telemetry.settings import GRPC, Environ, TelemetrySettings, settings_of
 from bench.telemetry.table import BOUNDS, SCOPE, Instrument, InstrumentKind
-from bench.telemetry.traces import LINK, TraceSpan
+from bench.telemetry.traces import TraceSpan
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import export
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 CLOSE_S = 5.0  # how long the end of a run waits for a collector
 SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
@@ -49,7 +58,7 @@ class SendQueue(Generic[T]):
         self._queue: deque[T] = deque()
         self._changed = threading.Condition()
         self._closing = self._handing_over = False
-        self.dropped = self.sent = self.failures = 0
+        self.dropped = self.sent = 0
         self._under_way = 0
         self._thread = threading.Thread(target=self._work, name=f"telemetry-{name}", daemon=True)
         self._thread.start()
@@ -103,7 +112,6 @@ class SendQueue(Generic[T]):
         with self._changed:
             under_way, self._under_way = self._under_way, 0  # 0 also when `close` has given it up
             self._handing_over = False
-            self.failures += not arrived
             if arrived:
                 self.sent += under_way
             else:
@@ -114,20 +122,19 @@ class SendQueue(Generic[T]):
 class Otlp:
     """The two lines to the collector. Made by `open_otlp`."""
 
-    def __init__(self, resource: Any, metrics: Any, traces: Any, wall_ns: int, log: _LastLine) -> None:
+    def __init__(
+        self, resource: Resource, metrics: export.MetricExporter | None, traces: SpanExporter | None, wall_ns: int,
+        log: _LastLine,
+    ) -> None:  # fmt: skip
         self._resource, self._wall_ns, self._log = resource, wall_ns, log
-        self._before = f"telemetry: {log.text}" if log.text else ""
-        log.text = ""
+        self._before, log.text = ([f"telemetry: {log.text}"] if log.text else []), ""
         self._exporters = [exporter for exporter in (metrics, traces) if exporter is not None]
         self._metrics = self._traces = None
         if metrics is not None:
-            self._metrics = SendQueue[Snapshot](
-                "metrics", lambda all_: self._send_metrics(metrics, all_), room=1, batch=1
-            )
+            self._metrics = SendQueue[Snapshot]("metrics", partial(self._send_metrics, metrics), room=1, batch=1)
         if traces is not None:
-            self._traces = SendQueue[TraceSpan](
-                "traces", lambda spans: self._send_spans(traces, spans), room=SPANS_KEPT, batch=SPANS_PER_BATCH
-            )
+            send = partial(self._send_spans, traces)
+            self._traces = SendQueue[TraceSpan]("traces", send, room=SPANS_KEPT, batch=SPANS_PER_BATCH)
 
     @property
     def takes_spans(self) -> bool:
@@ -149,14 +156,14 @@ class Otlp:
 
     def complaints(self, endpoint: str) -> list[str]:
         """What the exporters said of their settings, and one sentence if anything did not arrive at `endpoint`."""
-        dropped, before = self.dropped, [self._before] if self._before else []
+        dropped = self.dropped
         if not any(dropped.values()):
-            return before
+            return self._before
         metrics = self._metrics.sent if self._metrics else 0
         spans = self._traces.sent if self._traces else 0
         reason = f"; it said: {self._log.text}" if self._log.text else ""
         return [
-            *before,
+            *self._before,
             f"telemetry: {endpoint} took {metrics} of {metrics + dropped['export']} metric exports and {spans} of "
             f"{spans + dropped['span']} spans{reason}",
         ]
@@ -185,15 +192,15 @@ class Otlp:
             self._log.close()  # else who was given up would still say so, in the middle of the summary
         self._log.text = said or self._log.text  # not that we shut it down
 
-    def _send_metrics(self, exporter: Any, snapshots: Sequence[Snapshot]) -> bool:
+    def _send_metrics(self, exporter: export.MetricExporter, snapshots: Sequence[Snapshot]) -> bool:
         return self._noting(lambda: exporter.export(_metrics_data(self._resource, snapshots[-1])))
 
-    def _send_spans(self, exporter: Any, spans: Sequence[TraceSpan]) -> bool:
+    def _send_spans(self, exporter: SpanExporter, spans: Sequence[TraceSpan]) -> bool:
         return self._noting(lambda: exporter.export([_readable(span, self._resource, self._wall_ns) for span in spans]))
 
-    def _noting(self, export: Callable[[], Any]) -> bool:
+    def _noting(self, send: Callable[[], Enum]) -> bool:
         try:
-            return str(export().name) == "SUCCESS"
+            return send().name == "SUCCESS"
         except Exception as error:  # noqa: BLE001 - an exporter's failure is never the run's
             self._log.text = f"{type(error).__name__}: {_shown(str(error))}"
             return False
@@ -271,45 +278,45 @@ def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_
 def _exporter(signal: str, protocol: str | None) -> Any:
     if protocol is None:
         return None
-    from importlib import import_module
-
     name = "grpc" if protocol == GRPC else "http"
     module = import_module(f"opentelemetry.exporter.otlp.proto.{name}.{signal}_exporter")
     return getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")()
 
 
-def _metrics_data(resource: Any, snapshot: Snapshot) -> Any:
-    from opentelemetry.sdk.metrics import export
+def _metrics_data(resource: Resource, snapshot: Snapshot) -> export.MetricsData:
+    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    groups = by_name(snapshot.points)
-    metrics = [_metric(export, one, points, snapshot) for one, points in groups.items()]
-    scope = export.ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=metrics, schema_url="")
-    return export.MetricsData([export.ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
+    metrics = [_metric(one, points, snapshot) for one, points in by_name(snapshot.points).items()]
+    scope = ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=metrics, schema_url="")
+    return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
-def _metric(export: Any, instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot) -> Any:
+def _metric(instrument: Instrument, points: Sequence[DataPoint], snapshot: Snapshot) -> export.Metric:
+    from opentelemetry.sdk.metrics import export
+
     cumulative = export.AggregationTemporality.CUMULATIVE
+    data: export.Histogram | export.Sum | export.Gauge
     if instrument.kind is InstrumentKind.HISTOGRAM:
-        data = export.Histogram([_histogram(export, point, snapshot) for point in points], cumulative)
+        data = export.Histogram([_histogram(point, snapshot) for point in points], cumulative)
     else:
         numbers = [
             export.NumberDataPoint(_attributes(point, snapshot), snapshot.began_ns, snapshot.taken_ns, point.value)
             for point in points
+            if not isinstance(point.value, Buckets)
         ]
-        data = (
-            export.Sum(numbers, cumulative, True)
-            if instrument.kind is InstrumentKind.COUNTER
-            else export.Gauge(numbers)
-        )
+        is_counter = instrument.kind is InstrumentKind.COUNTER
+        data = export.Sum(numbers, cumulative, is_monotonic=True) if is_counter else export.Gauge(numbers)
     return export.Metric(instrument.name, instrument.meaning, instrument.unit, data)
 
 
-def _histogram(export: Any, point: DataPoint, snapshot: Snapshot) -> Any:
+def _histogram(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint:
+    from opentelemetry.sdk.metrics import Exemplar
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint
+
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    unit = buckets.unit
-    return export.HistogramDataPoint(
+    return HistogramDataPoint(
         attributes=_attributes(point, snapshot),
         start_time_unix_nano=snapshot.began_ns,
         time_unix_nano=snapshot.taken_ns,
@@ -317,28 +324,22 @@ def _histogram(export: Any, point: DataPoint, snapshot: Snapshot) -> Any:
         sum=buckets.sum,
         bucket_counts=buckets.counts.tolist(),
         explicit_bounds=BOUNDS,
-        min=(buckets.least or 0) / unit,
-        max=(buckets.greatest or 0) / unit,
-        exemplars=[_exemplar(one) for one in point.exemplars],
+        min=buckets.least / buckets.unit if buckets.count else 0.0,
+        max=buckets.greatest / buckets.unit if buckets.count else 0.0,
+        exemplars=[Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
     )
-
-
-def _exemplar(one: Exemplar) -> Any:
-    from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
-
-    return SdkExemplar({}, one.value, one.at_ns, one.span_id, one.trace_id)
 
 
 def _attributes(point: DataPoint, snapshot: Snapshot) -> dict[str, str | int]:
     return dict((*snapshot.common, *point.attributes))
 
 
-def _readable(span: TraceSpan, resource: Any, wall_ns: int) -> Any:
+def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan:
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-    def context(trace_id: int, span_id: int) -> Any:
+    def context(trace_id: int, span_id: int) -> SpanContext:
         return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
     return ReadableSpan(
@@ -347,9 +348,9 @@ def _readable(span: TraceSpan, resource: Any, wall_ns: int) -> Any:
         parent=context(span.trace_id, span.parent) if span.parent else None,
         resource=resource,
         attributes=span.attributes,
-        events=[Event(event.name, event.attributes, event.at_ns + wall_ns) for event in span.events],
-        links=[Link(context(trace_id, span_id), {LINK: meaning}) for trace_id, span_id, meaning in span.links],
-        kind=SpanKind.CLIENT if span.is_client else SpanKind.INTERNAL,
+        events=[Event("redlock.attempt", attributes, at_ns + wall_ns) for at_ns, attributes in span.events],
+        links=[Link(context(*span.holder), {"redlock.link": "holder"})] if span.holder else [],
+        kind=SpanKind.CLIENT if "db.system.name" in span.attributes else SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET),
         start_time=span.begun_ns + wall_ns,
         end_time=span.ended_ns + wall_ns,

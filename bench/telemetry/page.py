@@ -13,13 +13,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
-from bench.telemetry.points import Buckets, DataPoint, Snapshot, by_name
+from bench.telemetry.points import Buckets, DataPoint, Snapshot, bucket_of, by_name
 from bench.telemetry.table import BOUNDS, Instrument
 
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
 LINGER_S = 20.0
+_BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS), "+Inf")
 
 
 class MetricsPage:
@@ -58,7 +62,7 @@ class MetricsPage:
         self._server.server_close()
         self._thread.join(1.0)
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """What prometheus_client asks for at each scrape."""
         from prometheus_client.metrics_core import InfoMetricFamily
 
@@ -74,42 +78,38 @@ class MetricsPage:
             self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()
 
-    def _family(self, instrument: Instrument, points: list[DataPoint], snapshot: Snapshot) -> Any:
+    def _family(self, instrument: Instrument, points: list[DataPoint], snapshot: Snapshot) -> Metric:
         from prometheus_client.metrics_core import Metric
 
-        kind = instrument.kind
         name = instrument.prometheus
-        family = Metric(name.removesuffix("_total"), instrument.meaning, kind.value)
+        family = Metric(name.removesuffix("_total"), instrument.meaning, instrument.kind.value)
         for point in points:
             labels = {"redlock_run_id": self._resource["redlock.run.id"]}
             labels |= {key.replace(".", "_"): str(text) for key, text in (*snapshot.common, *point.attributes)}
             if isinstance(point.value, Buckets):
-                _add_histogram(family, name, labels, point, point.value)
+                _add_histogram(family, name, labels, point)
             else:
                 family.add_sample(name, labels, point.value)
         return family
 
 
-def _add_histogram(family: Any, name: str, labels: dict[str, str], point: DataPoint, buckets: Buckets) -> None:
+def _add_histogram(family: Metric, name: str, labels: dict[str, str], point: DataPoint) -> None:
     from prometheus_client.samples import Exemplar
 
+    buckets = point.value
+    assert isinstance(buckets, Buckets)
     exemplars = {
-        _bound_of(one.value): Exemplar(
+        bucket_of(one.value): Exemplar(
             {"trace_id": f"{one.trace_id:032x}", "span_id": f"{one.span_id:016x}"}, one.value, one.at_ns / 1e9
         )
         for one in point.exemplars
     }
     total = 0
-    for bound, count in zip((*BOUNDS, float("inf")), buckets.counts.tolist(), strict=True):
+    for index, (text, count) in enumerate(zip(_BOUNDS, buckets.counts.tolist(), strict=True)):
         total += count
-        text = "+Inf" if bound == float("inf") else f"{bound:g}" if bound < 1e-4 else repr(bound)
-        family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=exemplars.get(bound))
+        family.add_sample(f"{name}_bucket", {**labels, "le": text}, total, exemplar=exemplars.get(index))
     family.add_sample(f"{name}_count", labels, total)
     family.add_sample(f"{name}_sum", labels, buckets.sum)
-
-
-def _bound_of(value: float) -> float:
-    return next((bound for bound in BOUNDS if value <= bound), float("inf"))
 
 
 def open_page(place: tuple[str, int], resource: Mapping[str, str]) -> MetricsPage:

@@ -12,8 +12,9 @@ Source: OpenTelemetry's data model, "Histogram".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ class Buckets:
     unit: int = NS_PER_S
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1, np.int64))
     total: int = 0
-    least: int | None = None
-    greatest: int | None = None
+    least: float = math.inf
+    greatest: float = -math.inf
 
     def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | None = None) -> None:
         """Count an array of integers, each once or as many `times` (≥ 1) as said."""
@@ -49,21 +50,18 @@ class Buckets:
         else:
             np.add.at(self.counts, indices, times)
             self.total += int((values * times).sum())
-        least, greatest = int(values.min()), int(values.max())
-        self.least = least if self.least is None else min(self.least, least)
-        self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
+        self.least = min(self.least, int(values.min()))
+        self.greatest = max(self.greatest, int(values.max()))
 
     def copy(self) -> Buckets:
         """The same values, apart from this one."""
-        return Buckets(self.unit, self.counts.copy(), self.total, self.least, self.greatest)
+        return replace(self, counts=self.counts.copy())
 
     def merge(self, other: Buckets) -> None:
         """Add the values of another one of the same unit."""
         self.counts += other.counts
         self.total += other.total
-        known = [one for one in (self.least, other.least) if one is not None]
-        self.least = min(known, default=None)
-        self.greatest = max([one for one in (self.greatest, other.greatest) if one is not None], default=None)
+        self.least, self.greatest = min(self.least, other.least), max(self.greatest, other.greatest)
 
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Buckets:

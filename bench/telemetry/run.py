@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
+from functools import cache
 
+from bench.measure.environment import version_of
 from bench.measure.histogram import Histogram
 from bench.measure.workers import WorkerNote
 from bench.telemetry.points import Buckets, DataPoint, point
@@ -53,7 +54,7 @@ class Run:
         return {
             "service.name": service_name or "lockbench",
             "service.instance.id": self.instance or self.id,
-            "service.version": version(),
+            "service.version": _version(),
             "redlock.run.id": self.id,
             **dict(self.common),
         }
@@ -76,12 +77,9 @@ def policy_of(policies: Iterable[str | None]) -> str:
     return str(known.pop()) if len(known) == 1 else "mixed" if known else "unknown"
 
 
-def version() -> str:
-    """Of lockbench, as it is installed."""
-    try:
-        return metadata.version("lockbench")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+@cache
+def _version() -> str:
+    return version_of("lockbench") or "unknown"
 
 
 def run_points(run: Run) -> Iterator[DataPoint]:
@@ -89,7 +87,7 @@ def run_points(run: Run) -> Iterator[DataPoint]:
     yield point(
         "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
         redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
-        service_version=version(),
+        service_version=_version(),
     )  # fmt: skip
     yield point("redlock.quorum.size", run.quorum)
     if run.rate_per_s is not None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 
@@ -89,9 +90,6 @@ BOUNDS: tuple[float, ...] = (
 )  # 43 upper bounds, six a decade: 10 µs … 100 s
 
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
-RESOURCE: tuple[str, ...] = (
-    "service.name", "service.instance.id", "service.version", "redlock.run.id", "redlock.recipe", "redlock.fsync",
-)  # fmt: skip
 SCOPE = "lockbench"
 
 _UNITS = {"s": "seconds", "By": "bytes"}
@@ -117,11 +115,6 @@ class Instrument:
     meaning: str
 
     @property
-    def keys(self) -> frozenset[str]:
-        """The attribute names that a data point may have."""
-        return frozenset(attribute.name for attribute in (*COMMON, *self.attributes))
-
-    @property
     def prometheus(self) -> str:
         """Its name in Prometheus; of a histogram without `_bucket`, `_sum`, `_count`."""
         name = self.name.replace(".", "_")
@@ -134,17 +127,13 @@ class Instrument:
         return name
 
 
-def _histogram(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
-    return Instrument(name, unit, InstrumentKind.HISTOGRAM, attributes, meaning)
+def _instrument(kind: InstrumentKind, name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
+    return Instrument(name, unit, kind, attributes, meaning)
 
 
-def _counter(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
-    return Instrument(name, unit, InstrumentKind.COUNTER, attributes, meaning)
-
-
-def _gauge(name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
-    return Instrument(name, unit, InstrumentKind.GAUGE, attributes, meaning)
-
+_histogram = partial(_instrument, InstrumentKind.HISTOGRAM)
+_counter = partial(_instrument, InstrumentKind.COUNTER)
+_gauge = partial(_instrument, InstrumentKind.GAUGE)
 
 _LOCK = (
     _histogram("redlock.acquire.duration", "s", "from the intended start until acquire returned", ACQUIRED_AS),
@@ -223,16 +212,11 @@ def with_table(readme: str) -> str:
     _, end, after = rest.partition(MARKS[1])
     if not (begin and end):
         raise ValueError(f"no {MARKS[0].strip()} … {MARKS[1].strip()} to put the table between")
-    return before + begin + "\n" + readme_table() + "\n" + end + after
-
-
-def readme_table() -> str:
-    """The table of instruments in Markdown."""
-    lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
+    lines = ["", "| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
     for one in INSTRUMENTS:
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"
         lines.append(f"| `{one.name}` | {one.unit} | {one.kind.value} | {keys} | {one.meaning} |")
-    return "\n".join(lines) + "\n"
+    return before + begin + "\n".join([*lines, "", ""]) + end + after
 
 
 if __name__ == "__main__":

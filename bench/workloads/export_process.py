@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 from bench.errors import BenchError
-from bench.telemetry.exporter import Sources, open_exporter
+from bench.telemetry.exporter import Exporter, Sources
 from bench.telemetry.run import Run, address_of, policy_of
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.child import orders
@@ -27,7 +27,7 @@ def main() -> int:
     try:
         watch = InfoWatch(order.targets)
         sources = Sources(infos=lambda: watch.infos)
-        exporter = open_exporter(_own_port(settings, order.worker), _run(order), order.folder, sources)
+        exporter = Exporter(_own_port(settings, order.worker), _run(order), order.folder, sources)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -3,24 +3,20 @@
 import json
 import re
 from math import inf
-from pathlib import Path
 
 import pytest
 
 from bench.telemetry.table import BOUNDS, BY_NAME, INSTRUMENTS, InstrumentKind
 from dashboards.query import Query, metric
+from tests.dashboards.asked import FOLDER, panels_of
 
 dashboards_main = pytest.importorskip("dashboards.__main__", reason="grafana-foundation-sdk is not installed")
 panels = pytest.importorskip("dashboards.panels")
 
-FOLDER = Path(__file__).parents[2] / "dashboards" / "boards"
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FILES}
 PANELS = [
-    pytest.param(panel, id=f"{name}: {panel['title']}")
-    for name, board in BOARDS.items()
-    for panel in board["panels"]
-    if panel["type"] != "row"
+    pytest.param(panel, id=f"{name}: {panel['title']}") for name, board in BOARDS.items() for panel in panels_of(board)
 ]
 EXPRS = [
     pytest.param(target["expr"], id=f"{param.id} {target['refId']}")

@@ -63,7 +63,7 @@ def all_gone(folder: Path) -> bool:
 
 @pytest.mark.slow
 def test_prometheus_answers_while_it_runs_and_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    process = start(tmp_path, *SHORT, "--duration", "60s", "--quiet")
+    process = start(tmp_path, *SHORT, "--duration", "60s", "--quiet", "--json")
     try:
         url = url_of(process)
         deadline_s = time.monotonic() + PATIENCE_S
@@ -72,13 +72,14 @@ def test_prometheus_answers_while_it_runs_and_ctrl_c_keeps_what_was_measured(tmp
             time.sleep(0.2)
         assert ask(url, "sum(redlock_acquire_outcomes_total)")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 130
     result = json.loads((tmp_path / "result" / "result.json").read_text())
     assert result["interrupted"] is True
+    assert json.loads(out)["id"] == result["id"], "stdout is the result alone"
     assert all_gone(tmp_path)
 
 
@@ -89,13 +90,6 @@ def test_kill_9_leaves_no_prometheus_behind(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert all_gone(tmp_path)
-
-
-@pytest.mark.slow
-def test_stdout_is_the_result_alone_with_json(tmp_path: Path) -> None:
-    process = start(tmp_path, *SHORT, "--json")
-    out, _ = process.communicate(timeout=2 * PATIENCE_S)
-    assert json.loads(out)["id"] == json.loads((tmp_path / "result" / "result.json").read_text())["id"]
 
 
 @pytest.mark.slow

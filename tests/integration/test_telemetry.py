@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from bench.telemetry.table import BOUNDS, BY_NAME, COMMON, INSTRUMENTS, InstrumentKind
-from bench.telemetry.traces import SPANS
 from tests.doubles.collector import Collector, GrpcCollector, Received, attributes_of, number_of
 
 pytestmark = pytest.mark.integration
@@ -216,16 +215,38 @@ def test_counters_never_fall_and_start_when_the_run_did(told: Told) -> None:
                 assert 0 < point.start_time_unix_nano <= point.time_unix_nano
 
 
+COMMON_KEYS = {attribute.name for attribute in COMMON}
+SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.release
+    "redlock.acquire": (
+        "",
+        COMMON_KEYS | {
+            "redlock.outcome", "redlock.attempts", "redlock.split_votes", "redlock.queued", "redlock.validity",
+            "redlock.trace.reason", "redlock.vote.margin",
+            *(f"redlock.votes.{vote}" for vote in ("granted", "refused", "errored", "silent", "absent")),
+        },
+    ),
+    "SET": (
+        "redlock.acquire",
+        {
+            "db.system.name", "db.operation.name", "server.address", "server.port", "redlock.vote", "redlock.attempt",
+            "error.type",
+        },
+    ),
+    "redlock.retry_wait": ("redlock.acquire", {"redlock.attempt"}),
+    "redlock.release": ("redlock.acquire", COMMON_KEYS | {"redlock.outcome"}),
+}  # fmt: skip
+
+
 # -- traces ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Told) -> None:
     spans = told.received.spans
     by_id = {(span.trace_id, span.span_id): span for span in spans}
-    assert {span.name for span in spans} == set(SPANS) - {"redlock.extend"}  # this recipe extends nothing
+    assert {span.name for span in spans} == set(SPANS)
     for span in spans:
         parent, allowed = SPANS[span.name]
-        assert set(attributes_of(span)) <= set(allowed)
+        assert set(attributes_of(span)) <= allowed
         assert span.start_time_unix_nano <= span.end_time_unix_nano
         if parent:
             above = by_id[span.trace_id, span.parent_span_id]

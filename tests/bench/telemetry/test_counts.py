@@ -9,7 +9,7 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.telemetry.counts import HandoffWindow, OperationCounts, busy
 from bench.telemetry.exporter import ALL_TIME
-from bench.telemetry.points import Exemplar, point
+from bench.telemetry.points import point
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -119,14 +119,6 @@ def test_busy_is_how_many_were_at_it_on_average(records) -> None:
     assert busy(both, "granted_ns", "release_sent_ns", window) == pytest.approx(0.4)
     assert busy(both[:1], "start_ns", "ended_ns", window) == 0  # a start at 0 has not happened
     assert busy(both[1:], "start_ns", "ended_ns", window) == pytest.approx(0.5)
-
-
-def test_exemplars_go_to_the_outcome_they_are_of(records) -> None:
-    counts = OperationCounts(3)
-    counts.add(records({"start": 10, "ended": 14}))
-    exemplar = Exemplar(0.004, 1, 2, 3)
-    found = {one.attributes: one.exemplars for one in counts.points({"acquired": [exemplar]}) if one.exemplars}
-    assert found == {(("redlock.outcome", "acquired"),): (exemplar,)}
 
 
 @pytest.mark.parametrize(

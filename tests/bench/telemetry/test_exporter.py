@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -14,13 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.record import OUTCOME_CODES, Recorder
-from bench.measure.run_result import SafetyReport
+from bench.measure.run_result import InstanceReport, SafetyReport
+from bench.measure.workers import WorkerNote
 from bench.telemetry import otlp
-from bench.telemetry.exporter import Exporter, Sources, open_exporter
+from bench.telemetry.exporter import Exporter, Sources
 from bench.telemetry.run import Run, address_of
 from bench.telemetry.settings import settings_of
 from tests.doubles.collector import Collector
@@ -44,7 +45,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 def exporter_of(folder: Path, run: Run = RUN, **sources: Any) -> Exporter:
     settings = settings_of(os.environ)
     assert settings is not None
-    return open_exporter(settings, run, folder, Sources(**sources))
+    return Exporter(settings, run, folder, Sources(**sources))
 
 
 def write(recorder: Recorder, number: int, votes: int = CLOSED) -> list[int]:
@@ -129,19 +130,6 @@ def test_a_folder_that_is_gone_is_a_warning_and_nothing_else(tmp_path: Path, col
     assert warning.startswith("telemetry stopped: ")
 
 
-def test_a_collector_that_stalls_delays_no_look(tmp_path: Path, collector: Collector) -> None:
-    collector.stall()
-    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
-    exporter.start()
-    assert collector.asked.wait(DEADLINE_S)
-    write(recorder, 7)
-    until(lambda: exporter._counts.operations == 7)
-    recorder.close()
-    collector.go_on()
-    exporter.finish()
-    assert acquired(collector) == 7
-
-
 def test_who_is_given_up_says_nothing_afterwards(tmp_path: Path, collector: Collector) -> None:
     """OpenTelemetry's exporters log why they failed, seconds later: onto the screen, were nobody listening."""
     collector.stall()
@@ -169,13 +157,16 @@ def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, col
     assert "400" in warning
 
 
-def test_a_slow_collector_gets_the_last_sums_all_the_same(tmp_path: Path, collector: Collector) -> None:
+def test_a_slow_collector_delays_no_look_and_gets_the_last_sums_all_the_same(
+    tmp_path: Path, collector: Collector
+) -> None:
     recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
     exporter.start()
     write(recorder, 7)
     until(lambda: acquired(collector) == 7)
     collector.stall()
     write(recorder, 5)
+    until(lambda: exporter._counts.operations == 12)
     recorder.close()
     slow = threading.Timer(1.0, collector.go_on)
     slow.start()
@@ -221,27 +212,14 @@ def test_what_no_oracle_judges_is_exported_neither_as_zero_nor_otherwise(tmp_pat
         assert name not in collector.received.metrics
 
 
-def note(index: int, **changes: Any) -> dict[str, Any]:
-    statuses = [
-        {
-            "index": number,
-            "address": "h:1",
-            "state": state,
-            "commands": 10,
-            "reconnects": 1,
-            "errors": {"TIMEOUT": 2} if state != "voting" else {},
-        }
-        for number, state in enumerate(("voting", "abstaining", "down"))
-    ]
-    return {
-        "worker": index, "pid": index + 1, "phase": "running", "spawned_ns": 1, "stopped_ns": 0, "cpu_s": 1.5 + index,
-        "lag_histogram": "", "late_starts": 3, "queued_starts": 4, "instances": statuses, **changes,
-    }  # fmt: skip
-
-
 def test_workers_notes_add_up(tmp_path: Path, collector: Collector) -> None:
+    seen = tuple(
+        InstanceReport(index=index, address="h:1", state=state, commands=10, reconnects=1, errors=errors)
+        for index, (state, errors) in enumerate([("voting", {}), ("abstaining", {}), ("down", {"TIMEOUT": 2})])
+    )
     for index in range(2):
-        (tmp_path / f"worker-{index}-{index + 1}.json").write_text(json.dumps(note(index)), encoding="utf-8")
+        note = WorkerNote(worker=index, pid=1, cpu_s=1.5 + index, late_starts=3, queued_starts=4, instances=seen)
+        (tmp_path / f"worker-{index}-1.json").write_bytes(msgspec.json.encode(note))
     exporter_of(tmp_path).finish()
     total = collector.received.total
     assert total("redlock.load.late_starts") == 6

@@ -41,7 +41,7 @@ def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: P
     log.observe(record(2, 300))
     log.flush()
     (attempt,) = tail.new_attempts()
-    assert (attempt.process, attempt.resource, attempt.number) == (4, checksum("r7"), 2)
+    assert (attempt.resource, attempt.number) == (checksum("r7"), 2)
     assert (attempt.acquire_ns, attempt.started_ns, attempt.decided_ns, attempt.closed_ns) == (100, 300, 350, 360)
     assert (attempt.outcome, attempt.margin) == ("split_vote", -1)
     assert [(ask.vote, ask.sent_ns, ask.replied_ns) for ask in attempt.asks] == [
@@ -95,39 +95,24 @@ def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     log.flush()
 
 
-@pytest.mark.parametrize("per_s, every", [(10, 1), (250, 1), (2_000, 8), (8_000, 32), (500_000, MOST)])
+@pytest.mark.parametrize("per_s, every", [(10, 1), (250, 1), (2_000, 8), (5_000, 20), (8_000, 32), (500_000, MOST)])
 def test_few_of_many_acquires_are_observed_and_all_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_s: int, every: int
 ) -> None:
-    now_s, paces = [0.0], [1]
-    monkeypatch.setattr(load_log.time, "monotonic", lambda: now_s[0])
-    log = log_in(tmp_path, paces)
-    for _ in range(6):  # seconds
-        done = 0
-        while done < per_s:
-            done += paces[-1]
-            log.observe(record())
-        now_s[0] += 1
-        log.flush()
-    assert paces[-1] == every
-
-
-def test_a_load_of_five_thousand_a_second_pays_for_few_observations_from_its_first_second_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     """Telemetry may add 1.5 µs to a cycle; an observation costs more than ten, on machines that do not do more."""
-    now_s, paces, observed, seconds = [0.0], [1], 0, 4
+    now_s, paces, observed, seconds = [0.0], [1], 0, 6
     monkeypatch.setattr(load_log.time, "monotonic", lambda: now_s[0])
     log = log_in(tmp_path, paces)
     for _ in range(seconds):
         done = 0
-        while done < 5_000:
+        while done < per_s:
             done += paces[-1]
             observed += 1
             log.observe(record())
         now_s[0] += 1
         log.flush()
-    assert observed <= 0.08 * seconds * 5_000
+    assert paces[-1] == every
+    assert per_s < 5_000 or observed <= 0.08 * seconds * per_s, "few from the first second on"
 
 
 def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 import numpy as np
@@ -60,4 +61,4 @@ def test_a_copy_stands_apart() -> None:
     buckets = Buckets()
     copy = buckets.copy()
     buckets.add(np.array([5]))
-    assert (copy.count, copy.total, copy.least) == (0, 0, None)
+    assert (copy.count, copy.total, copy.least) == (0, 0, math.inf)

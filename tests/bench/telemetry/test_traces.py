@@ -1,23 +1,22 @@
 """Which operations are traced, and what their spans say: real times, right parents, links to the holder."""
 
 import random
-from itertools import count
 
 import numpy as np
 import pytest
 
 from bench.telemetry.load_log import Ask, Extension, ObservedAttempt, checksum
-from bench.telemetry.traces import DELAY, PER_REASON, SPANS, Looks, Spans, TraceSpan, Tracing, choose
+from bench.telemetry.traces import DELAY, PER_REASON, Spans, TraceSpan, Tracing, choose
 
 MS = 1_000_000
 ADDRESSES = [("10.0.0.1", 7001), ("10.0.0.2", 7002), ("10.0.0.3", 7003)]
 NONE_SEEN = np.zeros(10_000, bool)
 
 
-def reasons_of(records, one_in=0, observed=None, without_vote=None):
-    seen = NONE_SEEN[: len(records)] if observed is None else observed
-    looks = Looks(seen, NONE_SEEN[: len(records)] if without_vote is None else without_vote)
-    return [(int(one.record["sequence"][0]), one.reason) for one in choose(records, looks, one_in, lambda _: 0)]
+def reasons_of(records, one_in=0, observed=NONE_SEEN, without_vote=NONE_SEEN):
+    number = len(records)
+    chosen = choose(records, observed[:number], without_vote[:number], one_in, random.Random(1))
+    return [(one.number("sequence"), one.reason) for one in chosen]
 
 
 def test_slow_failed_refused_split_and_lost_operations_are_chosen(records) -> None:
@@ -37,16 +36,11 @@ def test_slow_failed_refused_split_and_lost_operations_are_chosen(records) -> No
     assert len(chosen) == 6 + PER_REASON // 2 - 1
 
 
-def test_no_reason_chooses_more_than_its_share_and_one_operation_is_chosen_once(records) -> None:
+def test_no_reason_chooses_more_than_its_share_observed_ones_first(records) -> None:
     many = records(*[{"start": 1, "ended": 2, "outcome": "contended"} for _ in range(200)])
-    chosen = reasons_of(many)
+    chosen = reasons_of(many, observed=np.arange(200) >= 195)
     assert len(chosen) == len(dict(chosen)) == PER_REASON
-
-
-def test_observed_ones_are_preferred_among_the_refused(records) -> None:
-    many = records(*[{"start": 1, "ended": 2, "outcome": "contended"} for _ in range(200)])
-    observed = np.arange(200) >= 195
-    assert {number for number, _ in reasons_of(many, observed=observed)} >= set(range(196, 201))
+    assert set(dict(chosen)) >= set(range(196, 201))
 
 
 def test_those_are_chosen_that_met_an_instance_without_a_vote(records) -> None:
@@ -59,12 +53,9 @@ def test_those_are_chosen_that_met_an_instance_without_a_vote(records) -> None:
 def test_one_ordinary_operation_in_so_many_is_chosen(records) -> None:
     many = records(*[{"start": 1, "ended": 2} for _ in range(400)])
     by_chance = [number for number, reason in reasons_of(many, one_in=50) if reason == "one in many"]
-    assert len(by_chance) in (7, 8)  # the first may be among the slowest
+    assert len(by_chance) in (7, 8)  # one may be among the slowest
     assert [reason for _, reason in reasons_of(many) if reason == "one in many"] == []
-
-
-def test_nothing_happened_nothing_is_chosen(records) -> None:
-    assert choose(records(), Looks(NONE_SEEN[:0], NONE_SEEN[:0]), 1, lambda _: 0) == []
+    assert reasons_of(records(), one_in=1) == []
 
 
 # -- spans ----------------------------------------------------------------------------------------------------------
@@ -78,13 +69,12 @@ def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: 
         Ask(names[vote], 0 if vote == "a" else at_ns + MS // 10, at_ns + MS // 2 if vote in "gre" else 0)
         for vote in votes
     )
-    return ObservedAttempt(0, checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, 0, asks)
+    return ObservedAttempt(checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, 0, asks)
 
 
 def tracing(one_in: int = 0) -> Tracing:
-    ids = count(1)
-    spans = Spans(ADDRESSES, 2, {"redlock.recipe": "redlock", "redlock.fsync": "always"}, lambda: next(ids))
-    return Tracing(spans, one_in, 10**18, random.Random(1))
+    spans = Spans(ADDRESSES, 2, {"redlock.recipe": "redlock", "redlock.fsync": "always"}, random.Random(1))
+    return Tracing(spans, one_in, 10**18)
 
 
 def traced(records, *attempts: ObservedAttempt) -> list[TraceSpan]:
@@ -152,10 +142,10 @@ def test_an_acquire_says_what_became_of_it(records) -> None:
         "redlock.votes.granted": 2, "redlock.votes.refused": 0, "redlock.votes.errored": 0, "redlock.votes.silent": 1,
         "redlock.votes.absent": 0, "redlock.validity": pytest.approx(9.993), "redlock.vote.margin": 0,
     }  # fmt: skip
-    assert [(one.at_ns, one.attributes["redlock.outcome"]) for one in acquire.events] == [
+    assert [(at_ns, attributes["redlock.outcome"]) for at_ns, attributes in acquire.events] == [
         (100 * MS, "contended"), (103 * MS, "split_vote"), (106 * MS, "acquired"),
     ]  # fmt: skip
-    assert acquire.failed is None
+    assert not acquire.failed
 
 
 def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
@@ -163,8 +153,8 @@ def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
     holder, waiter = sorted(
         (one for one in spans if one.name == "redlock.acquire"), key=lambda one: one.attributes["redlock.attempts"]
     )
-    assert waiter.links == ((holder.trace_id, holder.span_id, "holder"),)
-    assert holder.links == ()
+    assert waiter.holder == (holder.trace_id, holder.span_id)
+    assert holder.holder is None
     assert holder.attributes["redlock.trace.reason"] in ("slow", "holder")
 
 
@@ -177,7 +167,7 @@ def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_loc
     acquires = {one.attributes["redlock.outcome"]: one for one in spans if one.name == "redlock.acquire"}
     assert acquires["split_vote"].failed
     assert len(acquires["split_vote"].events) == 2
-    assert acquires["contended"].failed is None
+    assert not acquires["contended"].failed
     assert acquires["contended"].events == ()
 
 
@@ -206,15 +196,9 @@ def test_extensions_of_its_lease_are_children_of_the_acquire(records) -> None:
     (waiter,) = [one for one in spans if one.attributes.get("redlock.attempts") == 3]
     extended, gone = [one for one in spans if one.name == "redlock.extend"]
     assert {extended.parent, gone.parent} == {waiter.span_id}
-    assert (extended.begun_ns, extended.ended_ns, extended.failed) == (110 * MS, 111 * MS, None)
-    assert (gone.attributes["redlock.outcome"], gone.failed) == ("gone", "gone")
-
-
-def test_spans_have_only_what_their_table_allows(records) -> None:
-    for span in traced(contended(records), *ROUNDS):
-        parent, allowed = SPANS[span.name]
-        assert set(span.attributes) <= set(allowed)
-        assert bool(span.parent) == bool(parent)
+    assert (extended.begun_ns, extended.ended_ns, extended.failed) == (110 * MS, 111 * MS, "")
+    common = {"redlock.recipe": "redlock", "redlock.fsync": "always"}
+    assert (gone.attributes, gone.failed) == ({**common, "redlock.outcome": "gone"}, "gone")
 
 
 def test_an_operation_is_traced_once_its_attempts_have_had_time_to_arrive(records) -> None:
