@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, get_type_hints
 
 from bench.scenario.quantity import (
     Delay,
@@ -29,7 +29,7 @@ from bench.scenario.quantity import (
 )
 from lockcore.mask import shown
 
-Parse = Callable[[object], Any]
+Parse = Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _truth(raw: object) -> bool:
 
 
 def _many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) -> KeyKind:
-    def parse(raw: object) -> tuple[Any, ...]:
+    def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
             raise ValueError(f"{raw!r} is not a list (write it in [ ])")
         return tuple(item(entry) for entry in raw)
