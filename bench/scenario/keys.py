@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from bench.scenario.quantity import (
     Delay,
@@ -29,7 +29,7 @@ from bench.scenario.quantity import (
 )
 from lockcore.mask import shown
 
-Parse = Callable[[object], object]
+Parse = Callable[[object], Any]
 
 
 @dataclass(frozen=True, slots=True)
