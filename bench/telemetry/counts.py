@@ -23,6 +23,7 @@ from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.timeline import Integers
+from bench.measure.workers import WorkerNote
 from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
 from bench.telemetry.table import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
@@ -145,6 +146,39 @@ class HandoffWindow:
             counts.add_handoffs(kept, Window(self._until_ns, until_ns))
             kept = kept[_ends_ns(kept) >= until_ns - settle_ns]
         self._kept, self._until_ns = kept, max(until_ns, self._until_ns)
+
+
+class Callers:
+    """Who holds a lease and who waits, on average over an interval; how fast leases are acquired. From `now_ns` on."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.looked_ns = self._before_ns = now_ns
+        self._last = np.empty(0, RECORD_DTYPE)
+        self._leases = 0
+        self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
+
+    def look(self, records: Records, leases: int, now_ns: int) -> None:
+        """Take the records that are new at `now_ns`, and how many leases there are by now.
+
+        What is told is of the interval before the last: those who were at it then have been recorded by now.
+        """
+        window, known = Window(self._before_ns, self.looked_ns), np.concatenate([self._last, records])
+        if window.duration_s > 0:
+            self._held = busy(known, "granted_ns", "release_sent_ns", window)
+            self._waiting = busy(known, "start_ns", "ended_ns", window)
+            self._releasing = busy(known, "release_sent_ns", "release_replied_ns", window)
+        elapsed_s = max((now_ns - self.looked_ns) / NS_PER_S, 1e-3)
+        self._achieved_per_s = (leases - self._leases) / elapsed_s
+        self._before_ns, self.looked_ns, self._last, self._leases = self.looked_ns, now_ns, records, leases
+
+    def points(self, notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
+        """As the records tell, or as the workers saw it last, where holds and waits outlast an interval."""
+        running = [note for note in notes if note.phase == "running"]
+        holding = sum(note.holding for note in running)
+        asking = sum(note.callers - note.idle for note in running) - holding
+        yield point("redlock.leases.held", max(self._held, holding))
+        yield point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0))
+        yield point("redlock.load.achieved", self._achieved_per_s)
 
 
 def busy(records: Records, begun: str, ended: str, window: Window) -> float:

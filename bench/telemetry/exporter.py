@@ -22,15 +22,15 @@ from itertools import chain
 from pathlib import Path
 
 from bench.measure.facts import Window
-from bench.measure.record import HistoryTail, Records, history_parts, read_history
+from bench.measure.record import HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
-from bench.telemetry.counts import Extensions, HandoffWindow, OperationCounts, busy
+from bench.telemetry.counts import Callers, Extensions, HandoffWindow, OperationCounts
 from bench.telemetry.instances import AnswerTimes, Info, InfoTotals, instance_points
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
 from bench.telemetry.page import MetricsPage, open_page
-from bench.telemetry.points import NS_PER_S, DataPoint, Snapshot, point
+from bench.telemetry.points import DataPoint, Snapshot, point
 from bench.telemetry.run import Run, phase_of, phase_points, run_points, worker_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
@@ -74,9 +74,7 @@ class Exporter:
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
         self._counts, self._handoffs = OperationCounts(run.quorum), HandoffWindow()
         self._replies, self._servers = AnswerTimes(run.addresses), InfoTotals(run.addresses)
-        self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
-        self._looked_ns = self._before_ns = time.monotonic_ns()
-        self._last: Records | None = None
+        self._callers = Callers(time.monotonic_ns())
         self._stop = threading.Event()
         self._failure, self._written = "", 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
@@ -96,7 +94,7 @@ class Exporter:
             notes = read_workers(self._folder)
             self._count_all()
             self._replies.adopt(notes)
-            self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0  # nobody is at it any more
+            self._callers = Callers(time.monotonic_ns())  # nobody is at it any more
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))
             known = (self._counts.leases, _violations(safety)) if safety else self._sources.judged()
@@ -122,7 +120,7 @@ class Exporter:
                 if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                     offered_s = time.monotonic()
                     notes = read_workers(self._folder)
-                    self._offer(notes, phase_of(self._run, notes, self._looked_ns), self._sources.judged())
+                    self._offer(notes, phase_of(self._run, notes, self._callers.looked_ns), self._sources.judged())
                 failures = 0
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
                 failures += 1  # a file may go while it is read
@@ -132,7 +130,6 @@ class Exporter:
         """Read what is new in the folder, and what the servers say."""
         self._servers.note(self._sources.infos())
         records = self._fresh.new_records()
-        leases = self._counts.leases
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.add(records)
@@ -146,21 +143,7 @@ class Exporter:
             self._tracing.note(attempts)
             self._tracing.note_extensions(extensions)
             self._otlp.offer_spans(list(self._tracing.look(records)))
-        self._gauge(records, leases, now_ns)
-
-    def _gauge(self, records: Records, leases_before: int, now_ns: int) -> None:
-        """What was so in the interval before the last: those who were at it then have been recorded by now."""
-        window = Window(self._before_ns, self._looked_ns)
-        if self._last is not None and window.duration_s > 0:
-            held = waiting = releasing = 0.0
-            for part in (self._last, records):
-                held += busy(part, "granted_ns", "release_sent_ns", window)
-                waiting += busy(part, "start_ns", "ended_ns", window)
-                releasing += busy(part, "release_sent_ns", "release_replied_ns", window)
-            self._held, self._waiting, self._releasing = held, waiting, releasing
-        elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
-        self._achieved_per_s = (self._counts.leases - leases_before) / elapsed_s
-        self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
+        self._callers.look(records, self._counts.leases, now_ns)
 
     def _count_all(self) -> None:
         """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.
@@ -189,7 +172,7 @@ class Exporter:
             chain(
                 self._counts.points(exemplars),
                 self._extended.points(),
-                self._gauges(notes),
+                self._callers.points(notes),
                 run_points(run),
                 phase_points(phase),
                 worker_points(notes),
@@ -205,18 +188,6 @@ class Exporter:
         for sink in (self._otlp, self._page):
             if sink is not None:
                 sink.offer(snapshot)
-
-    def _gauges(self, notes: Sequence[WorkerNote]) -> Sequence[DataPoint]:
-        """Who holds and who waits: as the records tell, or as the workers saw it last, where holds and waits outlast
-        an interval."""
-        running = [note for note in notes if note.phase == "running"]
-        holding = sum(note.holding for note in running)
-        asking = sum(note.callers - note.idle for note in running) - holding
-        return (
-            point("redlock.leases.held", max(self._held, holding)),
-            point("redlock.callers.waiting", max(self._waiting, asking - self._releasing, 0.0)),
-            point("redlock.load.achieved", self._achieved_per_s),
-        )
 
     def _others(self) -> list[DataPoint]:
         faults = self._sources.faults()

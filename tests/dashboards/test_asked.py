@@ -15,14 +15,10 @@ def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> No
     generator = BOARDS["lockbench-generator"]
     assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
     assert resolve("$baseline", generator, Watched("a", 0, 1, 1.0, "b")) == "b"
+    hour = Watched("a", 0.0, 3600.0, 1.0)
+    assert (hour.step_s, resolve("$__rate_interval", generator, hour)) == (15.0, "16s"), "rates look back over a step"
 
 
 def test_a_variable_that_the_board_lacks_is_no_empty_string() -> None:
     with pytest.raises(KeyError, match="nobody"):
         resolve("$nobody", BOARDS["lockbench-fsync"], SPAN)
-
-
-def test_a_long_run_is_asked_in_wider_steps_and_rates_look_back_as_far() -> None:
-    hour = Watched("a", 0.0, 3600.0, 1.0)
-    assert hour.step_s == 15.0
-    assert resolve("$__rate_interval", BOARDS["lockbench-fsync"], hour) == "16s"

@@ -1,7 +1,6 @@
 """An OTLP receiver: *what an exporter posts → decoded metrics and spans, to be asked for by name*.
 
-Speaks http/protobuf (`Collector`) and gRPC (`GrpcCollector`). `answer_with` changes what it says from now on; `stall`
-makes it take requests and say nothing until `go_on`.
+Speaks http/protobuf (`Collector`) and gRPC (`GrpcCollector`).
 """
 
 from __future__ import annotations
@@ -80,13 +79,13 @@ def attributes_of(thing: Any) -> Attributes:
 
 
 class Collector:
-    """The http/protobuf receiver, on a free loopback port."""
+    """The http/protobuf receiver, on a free loopback port. `status`: what it answers, once it is `free` to."""
 
     def __init__(self) -> None:
         self.received = Received()
-        self._status = 200
-        self._free = threading.Event()
-        self._free.set()
+        self.status = 200
+        self.free = threading.Event()
+        self.free.set()
         self.asked = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -96,21 +95,12 @@ class Collector:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def answer_with(self, status: int) -> None:
-        self._status = status
-
-    def stall(self) -> None:
-        self._free.clear()
-
-    def go_on(self) -> None:
-        self._free.set()
-
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.go_on()
+        self.free.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -124,10 +114,10 @@ class Collector:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 collector.asked.set()
-                collector._free.wait(60)
-                answer = collector._take(self.path, body) if collector._status == 200 else b""
+                collector.free.wait(60)
+                answer = collector._take(self.path, body) if collector.status == 200 else b""
                 try:
-                    self.send_response(collector._status)
+                    self.send_response(collector.status)
                     self.send_header("Content-Type", "application/x-protobuf")
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()

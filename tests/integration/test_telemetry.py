@@ -327,7 +327,7 @@ def test_a_collector_that_is_down_costs_one_warning_and_shows_no_secret(tmp_path
 
 def test_a_collector_that_never_answers_delays_the_end_by_seconds_and_is_reported(tmp_path: Path) -> None:
     with Collector() as collector:
-        collector.stall()
+        collector.free.clear()
         result, _ = short(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
         assert collector.asked.is_set()
     assert any("took 0 of" in text for text in result["warnings"])

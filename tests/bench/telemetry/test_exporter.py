@@ -132,7 +132,7 @@ def test_a_folder_that_is_gone_is_a_warning_and_nothing_else(tmp_path: Path, col
 
 def test_who_is_given_up_says_nothing_afterwards(tmp_path: Path, collector: Collector) -> None:
     """OpenTelemetry's exporters log why they failed, seconds later: onto the screen, were nobody listening."""
-    collector.stall()
+    collector.free.clear()
     exporter = exporter_of(tmp_path)
     exporter.start()
     assert collector.asked.wait(DEADLINE_S)
@@ -141,14 +141,14 @@ def test_who_is_given_up_says_nothing_afterwards(tmp_path: Path, collector: Coll
     assert not logger.propagate
     assert exporter._otlp is not None
     assert exporter._otlp._log in logger.handlers
-    collector.go_on()
+    collector.free.set()
     until(lambda: not any(line.is_busy for line in (exporter._otlp._metrics, exporter._otlp._traces)))
     exporter._otlp._log.close()
     assert logger.propagate
 
 
 def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, collector: Collector) -> None:
-    collector.answer_with(400)
+    collector.status = 400
     recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
     write(recorder, 7)
     recorder.close()
@@ -164,11 +164,11 @@ def test_a_slow_collector_delays_no_look_and_gets_the_last_sums_all_the_same(
     exporter.start()
     write(recorder, 7)
     until(lambda: acquired(collector) == 7)
-    collector.stall()
+    collector.free.clear()
     write(recorder, 5)
     until(lambda: exporter._counts.operations == 12)
     recorder.close()
-    slow = threading.Timer(1.0, collector.go_on)
+    slow = threading.Timer(1.0, collector.free.set)
     slow.start()
     exporter.finish()
     assert acquired(collector) == 12
