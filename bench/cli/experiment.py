@@ -2,7 +2,7 @@
 
 Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
 or with --json the result and nothing else. An experiment that keeps a journal and was cut goes on in its own folder:
---resume, or the same --out with the same options. Source: bench.run.experiment; README's command table.
+--resume, or the same --out with the same options.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bench.run.verdict import Done, Stored
 
 Plan = TypeVar("Plan")
-Value = TypeVar("Value")
 
 
 def experiment_options(kind: str, *, seed: int | None = 1, resumes: bool = False) -> Callable[[Command], Command]:
@@ -102,11 +101,14 @@ def measured(
     return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder.path) else done
 
 
-def resumed(values: Values, usual: Mapping[str, object], read: Callable[[dict[str, Any]], Plan]) -> Plan | None:
+def resumed(values: Values, usual: Mapping[str, object], kind: type[Plan]) -> Plan | None:
     """Return the plan that was begun where --resume says, if no other option asks for one; None: the options do.
 
     `usual`: the options that make a plan, as they are when nobody gives them. Raises UsageError.
     """
+    from msgspec import ValidationError
+
+    from bench.measure.reading import converted
     from bench.run.journal import is_unfinished, read_journal
 
     if (folder := values["resume"]) is None:
@@ -117,20 +119,31 @@ def resumed(values: Values, usual: Mapping[str, object], read: Callable[[dict[st
         raise UsageError(f"option --resume: no matrix was cut in {folder}; begin anew without it")
     if any(values[name] != value for name, value in usual.items()):
         return None
-    return read(read_journal(folder)[0])
-
-
-def each(option: str, text: str | None, parse: Callable[[str], Value]) -> tuple[Value, ...]:
-    """Return the values of an option that takes several, parted by commas, each once; none where it was not given.
-
-    `parse` raises ValueError for a wrong one. Raises UsageError.
-    """
-    if text is None:
-        return ()
     try:
-        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
-    except ValueError as error:
-        raise UsageError(f"option --{option}: {error}") from None
+        return converted(read_journal(folder)[0], kind)
+    except ValidationError:
+        raise UsageError(
+            f"option --resume: what was cut in {folder} is none of this command; name one of those"
+        ) from None
+
+
+class Several(click.ParamType[tuple[Any, ...]]):
+    """Values parted by commas, each once. `one`: a type of click, or a function that raises ValueError."""
+
+    name = "list"
+
+    def __init__(self, one: click.ParamType[Any] | Callable[[str], object]) -> None:
+        self._one = one
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """The values. Fails with the sentence of a usage error."""
+        one, parts = self._one, [part.strip() for part in value.split(",")]
+        if isinstance(one, click.ParamType):
+            return tuple(dict.fromkeys(one.convert(part, param, ctx) for part in parts))
+        try:
+            return tuple(dict.fromkeys(map(one, parts)))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class PartLine:

@@ -6,7 +6,7 @@ here. Source: rich; GitHub's Markdown tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD; `charts`: plots in characters.
+    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD.
 
     `tables_first`: the tables are what people look for; else the sentences, which explain them, stand before them.
     """
@@ -69,7 +69,6 @@ class Sheet:
     conditions: str
     parts: tuple[Part, ...]
     lines: tuple[Sentence, ...]
-    charts: tuple[tuple[str, ...], ...] = ()
     tables_first: bool = False
 
     def style_of(self, line: Sentence) -> str:
@@ -79,7 +78,7 @@ class Sheet:
 
 def sheet_of(
     result: Document, place: str, *, kind: str, headline: str, conditions: str,
-    parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence], charts: Iterable[Sequence[str]] = (),
+    parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence],
     tables_first: bool = False,
 ) -> Sheet:  # fmt: skip
     """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere).
@@ -93,20 +92,17 @@ def sheet_of(
         *([("result", place)] if place else []),
     ]
     word, once = word_of(kind, result.verdict), tuple(dict.fromkeys(Sentence(*line) for line in said))
-    plots = tuple(map(tuple, charts))
-    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), once, plots, tables_first)
+    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), once, tables_first)
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print `sheet` on `console`: the verdict, what it rests on, its tables, sentences and charts."""
+    """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences."""
     console.print(Text.assemble((f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold")))
     console.print(Text(sheet.conditions, style="dim"))
     tables = [line for part in sheet.parts for line in _part(part, console.width)]
     facts = [Text(), _facts(sheet)]
     for line in (*tables, *facts) if sheet.tables_first else (*facts, *tables):
         console.print(line)
-    for text in _charts(sheet.charts, console.width):
-        console.print(Text(text, no_wrap=True, overflow="crop"))
 
 
 def sheet_markdown(sheet: Sheet) -> str:
@@ -117,8 +113,7 @@ def sheet_markdown(sheet: Sheet) -> str:
         title = [f"### {part.name}{f': {part.about}' if part.about else ''}"] if part.name else []
         tables += [*title, part_markdown(part)]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
-    charts = ["\n".join(["```", *_charts(sheet.charts), "```"])] if sheet.charts else []
-    return "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts, *charts]) + "\n"
+    return "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
 
 
 def part_markdown(part: Part) -> str:
@@ -174,14 +169,3 @@ def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
         yield line
         if number:
             yield Padding(Text(part.rows[number - 1][below], style="dim"), (0, 0, 0, 2))
-
-
-def _charts(charts: Sequence[Sequence[str]], width: int = ROOMY) -> Iterator[str]:
-    """The lines of two plots of equal height beside each other where there is room, else one below the other."""
-    widths = [max(map(len, chart)) + 4 for chart in charts]
-    if len(charts) == 2 and sum(widths) - 4 <= width:
-        yield ""
-        yield from (f"{one:<{widths[0]}}{other}".rstrip() for one, other in zip(*charts, strict=True))
-        return
-    for chart in charts:
-        yield from ("", *chart)

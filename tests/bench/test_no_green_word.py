@@ -18,7 +18,7 @@ from bench.experiments.capacity.search import Bracket, Seen
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers, judge_speed
 from bench.experiments.contest.result import OverRounds, TelemetryCost
-from bench.experiments.crash.experiment import judge_crash
+from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
 from bench.experiments.fsync.figures import _fastest as fastest
 from bench.experiments.fsync.judge import findings_of, judge_fsync

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.crash import crashing_fleet as crash_place
 from bench.experiments.crash import experiment
 from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.cross_check import compare, cross_check, judge
 from bench.experiments.crash.experiment import run_crash
-from bench.experiments.crash.judge import Crash, Ledger
-from bench.experiments.crash.plan import CrashPlan
+from bench.experiments.crash.judge import Ledger
+from bench.experiments.crash.plan import Crash, CrashPlan
 from bench.experiments.crash.result import POLICIES, CrashResult, CrashRow, CrossCheck
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of, schema_of
 from bench.run.experiment import ExperimentOrder
+from bench.run.journal import JOURNAL_NAME, read_journal
 from bench.topology.disk import LoopDisk
 from bench.topology.server import find_server
+from tests.integration.locust_runs import until
 
 pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
 MAIN = (
     Crash(3, "everysec", "power-cut", 1, "at-once"),
     Crash(3, "everysec", "kill-slow-fsync", 1, "at-once"),
@@ -40,7 +50,7 @@ MAIN = (
 
 
 def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> ExperimentOrder[CrashPlan]:
-    plan = CrashPlan(crashes, cuts, 120, 14, seed, True)
+    plan = CrashPlan(crashes, cuts, 120, seed, quick=True, concurrent=14)
     return ExperimentOrder(plan, "abc", ["lockbench", "crash"], folder)
 
 
@@ -89,10 +99,10 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
     def blind(self: CrashPlace, *arguments: Any) -> Ledger:
         return replace(seeing(self, *arguments), in_flight=0, synced_after_write=False)
 
-    def refuse(self: CrashPlace) -> None:
-        if self.policy == "no":
+    def refuse(self: CrashPlace, instances: int, policy: str) -> None:
+        if policy == "no":
             raise EnvironmentNotReadyError("no such fleet today")
-        opened(self)
+        opened(self, instances, policy)
 
     seeing: Callable[..., Ledger] = CrashPlace._examine
     opened = CrashPlace.open
@@ -161,3 +171,46 @@ def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monk
     assert found.status == "skipped"
     assert "Permission denied" in str(found.reason)
     assert "it needs root, loop devices and mkfs.ext4" in str(found.reason)
+
+
+# -- as it is typed: what Ctrl-C and kill -9 leave, and how it goes on -----------------------------------------------
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "bench", "crash", "--instances", "1", "--rate", "60", *arguments]
+
+
+def cuts_in(folder: Path) -> int:
+    with contextlib.suppress(UsageError):  # its first line is not there yet
+        return len(read_journal(folder)[1]) if (folder / JOURNAL_NAME).exists() else 0
+    return 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_a_matrix_that_was_ended_goes_on_where_it_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    folder, options = tmp_path / "out", ("--policy", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
+    with subprocess.Popen(
+        command(*options, "--fleets", "3", "--out", str(folder)),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as started:  # fmt: skip
+        until(lambda: cuts_in(folder) >= 3, "three cuts", PATIENCE_S)
+        children = psutil.Process(started.pid).children(recursive=True)
+        os.kill(started.pid, number)
+        out, err = started.communicate(timeout=PATIENCE_S)
+    assert started.returncode == (130 if number is signal.SIGINT else -9), err
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert alive == []
+    kept = cuts_in(folder)
+    assert 3 <= kept < 6
+    assert not (folder / "result.json").exists()
+    if number is signal.SIGINT:
+        assert out.startswith("INTERRUPTED")
+        assert f"--resume {folder}" in err
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench", "crash", "--resume", str(folder), "--json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert f"plan: 6 cuts in 2 groups, {kept} of them done before" in ended.stderr
+    assert [row["cuts"] for row in json.loads(ended.stdout)["rows"]] == [3, 3, 3]
+    assert cuts_in(folder) == 6

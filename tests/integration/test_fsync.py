@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,17 @@ import redis
 from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync import cell_servers as fsync_ground
-from bench.experiments.fsync.cell_servers import CellServers, OwnServers, has_waitaof
-from bench.experiments.fsync.load import Generator, Phase
+from bench.experiments.fsync.cell_servers import CellServers, OwnServers, without_waitaof
+from bench.experiments.fsync.plan import Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, Policy, Rewrite, WaitaofCounts
-from bench.experiments.fsync.visit import fill, rewrite_now, waitaof_truth
+from bench.experiments.fsync.visit import Generator, fill, rewrite_now, waitaof_truth
 from bench.measure.section import schema_of
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LatencyMonitor
 from bench.topology.server import ServerBinary, find_server, found_servers
+from tests.integration.locust_runs import keys, until
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -53,13 +53,6 @@ def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewr
     return FsyncCell(policy=policy, instances=1, clients=1, pipeline=pipeline, injected_ms=injected_ms, rewrite=rewrite)
 
 
-def until(reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:g} s"
-        time.sleep(0.02)
-
-
 def pieces(folder: Path) -> int:
     path = folder / JOURNAL_NAME
     return path.read_bytes().count(b"\n") - 1 if path.exists() else 0
@@ -72,7 +65,7 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path, capsys: 
     folder = tmp_path / "out"
     order = ["--policy", "everysec,always", "--instances", "1", "--latency", "2ms", *ONE]
     first = lockbench(*order, "--out", str(folder), cwd=tmp_path)
-    until(lambda: pieces(folder) >= 1, "a first cell")
+    until(lambda: pieces(folder) >= 1, "a first cell", WAIT_S)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 130
@@ -126,10 +119,6 @@ def policies(fleet: Fleet) -> list[str]:
     return found
 
 
-def keys_on(fleet: Fleet) -> int:
-    return sum(redis.Redis.from_url(url).dbsize() for url in fleet.urls)
-
-
 def aimed_at(fleet: Fleet) -> list[str]:
     return [word for url in fleet.urls for word in ("--target", url)]
 
@@ -153,8 +142,8 @@ def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, en
     long = [*ONE[:-1], "30"]
     run = lockbench(*aimed_at(theirs), *long, "--allow-config", "--policy", "always", cwd=tmp_path)
     try:
-        until(lambda: policies(theirs) == ["always", "always"], "the policy")
-        until(lambda: bool(load_of(run)), "the load process")
+        until(lambda: policies(theirs) == ["always", "always"], "the policy", WAIT_S)
+        until(lambda: bool(load_of(run)), "the load process", WAIT_S)
         if end == "worker":
             load_of(run)[0].kill()
         else:
@@ -163,10 +152,10 @@ def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, en
     finally:
         run.kill()
     assert run.returncode == {"interrupt": 130, "kill": -9, "worker": 3}[end]
-    until(lambda: policies(theirs) == before, "the setting as it was")
+    until(lambda: policies(theirs) == before, "the setting as it was", WAIT_S)
     if end == "worker":
         assert "the load process ended early (signal 9)" in err
-        assert keys_on(theirs) == 0
+        assert keys(theirs) == 0
 
 
 def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -191,7 +180,7 @@ def test_a_server_that_could_not_be_asked_is_named_with_its_value(theirs: Fleet)
 
 def with_waitaof() -> ServerBinary:
     for server in found_servers():
-        if isinstance(server, ServerBinary) and has_waitaof(server.name, server.version):
+        if isinstance(server, ServerBinary) and not without_waitaof(server.name, server.version):
             return server
     pytest.skip("no server with WAITAOF on this machine")
 
@@ -202,7 +191,7 @@ def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> N
         with Generator(cell, fleet.urls, "lockbench:test:", 1) as load:
             load.begin(Phase(0.0, 0.1))
             figures = load.figures()
-        assert keys_on(fleet) == 0, "what was not granted is cleaned up"
+        assert keys(fleet) == 0, "what was not granted is cleaned up"
     assert figures.leases == 0
     assert figures.denied == {"unreachable": 2}
     assert figures.waitaof is not None

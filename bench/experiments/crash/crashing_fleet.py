@@ -2,22 +2,23 @@
 
 Rules: every server has the shim, which notes appends and syncs; a power cut keeps what the ledger calls durable, the
 worst case. What an instance still knows is asked of the server itself, or read from its append-only file as a server
-would: whole commands only. All of it blocks and is for one thread at a time. Source: topology/faults/disk.py.
+would: whole commands only. All of it blocks and is for one thread at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import hiredis
 from redis import Redis, RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.crash.judge import Crash, Ledger
+from bench.experiments.crash.judge import Ledger
+from bench.experiments.crash.plan import Crash
 from bench.topology.faults.disk import cut_power
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
@@ -31,47 +32,40 @@ _ANSWER_S = 10.0
 
 
 class CrashPlace:
-    """One fleet of `instances` servers with this AOF policy, for whoever holds it alone. Open it first.
+    """Where one fleet at a time stands, for whoever holds it alone.
 
     `without_shim`: why its servers have no shim in them, or None.
     """
 
-    def __init__(self, instances: int, policy: str, server: ServerBinary) -> None:
-        self.instances, self.policy = instances, policy
-        self._server = server
+    def __init__(self, server: ServerBinary) -> None:
+        self._server, self._started = server, ExitStack()
         self._site: Site | None = None
         self._fleet: Fleet | None = None
         self._dead: list[KeptPort] = []
         self.without_shim: str | None = None
 
-    def open(self) -> None:
-        """Start it. Raises BenchError."""
-        self._site = Site(frozenset({Need.SHIM}))
-        self._fleet = start_fleet(
-            self.instances,
-            self.policy,
-            server=self._server,
-            environment=self._site.environment,
-            config=NO_REWRITE,
+    def open(self, instances: int, policy: str) -> None:
+        """Start `instances` servers with this AOF policy, unless those are what stands here. Raises BenchError."""
+        if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (instances, policy):
+            return
+        self.close()
+        self._site = self._started.enter_context(closing(Site(frozenset({Need.SHIM}))))
+        self._fleet = self._started.enter_context(
+            start_fleet(instances, policy, server=self._server, environment=self._site.environment, config=NO_REWRITE)
         )
         self._site.attach(self._fleet)
-        self._dead = keep_ports(self.instances)
+        self._dead = keep_ports(instances)
+        for port in self._dead:
+            self._started.callback(port.release)
         self.without_shim = self._site.why_not(0, frozenset({Need.SHIM}))
         if self.without_shim is None:
-            for index in range(self.instances):
+            for index in range(instances):
                 self._control(index).note_writes()
 
     def close(self) -> None:
         """End it; more than once is fine."""
-        for ending in (self._fleet, self._site):
-            if ending is not None:
-                ending.close()
-        for port in self._dead:
-            port.release()
-
-    def is_of(self, crash: Crash) -> bool:
-        """Whether this crash can happen here."""
-        return (self.instances, self.policy) == (crash.instances, crash.policy)
+        self._fleet = None
+        self._started.close()
 
     @property
     def fleet(self) -> Fleet:
@@ -84,12 +78,12 @@ class CrashPlace:
         wanted, urls = set(voters), self.fleet.urls
         return [
             urls[index] if index in wanted else f"redis://{HOST}:{self._dead[index].number}"
-            for index in range(self.instances)
+            for index in range(len(urls))
         ]
 
     def slow_syncs(self, delay_s: float) -> None:
         """Let every sync of every instance take so much longer from now on."""
-        for index in range(self.instances):
+        for index in range(len(self._dead)):
             self._control(index).set_sync_delay(round(delay_s * NS_PER_S))
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
@@ -122,16 +116,12 @@ class CrashPlace:
             cut_bytes=lost_bytes,
         )
 
-    def bring_back(self, victims: Iterable[int]) -> None:
-        """Start the victims again on what they kept; each answers by then."""
-        self.fleet.restart(*victims)
-
     def known_to(self, index: int, keys: Sequence[str]) -> set[str]:
         """Which of `keys` this living instance knows. Raises EnvironmentNotReadyError."""
         if not keys:
             return set()
         try:
-            with contextlib.closing(Redis.from_url(self.fleet.urls[index], socket_timeout=_ANSWER_S)) as server:
+            with closing(Redis.from_url(self.fleet.urls[index], socket_timeout=_ANSWER_S)) as server:
                 values = server.mget(keys)
         except RedisError as error:
             raise EnvironmentNotReadyError(f"instance {index} did not answer after its restart: {error}") from error

@@ -3,7 +3,7 @@
 Rules: locks are taken one after the other until the server is frozen; then the file system is shut down hard, mounted
 again, and its append-only file read, beside what the shim's ledger calls durable at that moment. They agree when the
 ledger never promises more than the disk kept, and both show the policy's pattern: `no` loses all, everysec some, always
-none. Where there is no root or no loop device it is skipped, with that reason. Source: bench/topology/disk.py.
+none. Where there is no root or no loop device it is skipped, with that reason.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Times are CLOCK_MONOTONIC
 of this process; locks count by what its clients were told. A second client knew the servers before they ended, and the
-two ask for different locks. Source: issue "what each policy loses"; bench.experiments.crash.judge.
+two ask for different locks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Loss
-from bench.experiments.crash.plan import TTL_MS, load_range_s, sync_delay_s
+from bench.experiments.crash.judge import AskedAgain, CutFacts, Loss
+from bench.experiments.crash.plan import TTL_MS, Crash, load_range_s, sync_delay_s
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.quorum import quorum_of
@@ -65,6 +65,10 @@ class _First:
         """Keep what counts: a lock that got the wrong number of votes is of another margin."""
         if record.outcome is Outcome.ACQUIRED and record.tally.granted == self.quorum + self.margin:
             self.leases.append(record)
+
+    def granted_by(self, index: int) -> list[AttemptRecord]:
+        """The leases that this instance had acknowledged."""
+        return [lease for lease in self.leases if lease.votes[index] is Vote.GRANTED]
 
 
 def valid_until_ns(record: AttemptRecord) -> int:
@@ -187,9 +191,7 @@ class OneCut:
 
     async def _back_at_once(self) -> tuple[list[Loss], list[AskedAgain]]:
         await self._bring_back()
-        found = await asyncio.gather(*map(self._known, self.victims))
-        known = dict(zip(self.victims, found, strict=True))
-        losses = self._losses(known, monotonic_ns())
+        losses = self._losses(await self._known(self.place.known_to), monotonic_ns())
         await asyncio.gather(*(self._until_seen(second) for second in self._seconds.values()))
         asked = await asyncio.gather(
             *(
@@ -202,8 +204,7 @@ class OneCut:
 
     async def _back_delayed(self) -> tuple[list[Loss], list[AskedAgain]]:
         """Every lease has ended by the time they are back; meanwhile the second client asks all the time."""
-        names = {index: [self.prefix + lease.resource for lease in self._known_before(index)] for index in self.victims}
-        known = {index: await finish(self.place.kept_by, index, names[index]) for index in self.victims}
+        known = await self._known(self.place.kept_by)
         losses = self._losses(known, self._dead_ns)  # what ended before may be deleted there
         asking = [asyncio.ensure_future(self._contend(first, False, None)) for first in self._firsts]
         try:
@@ -215,39 +216,31 @@ class OneCut:
             _cancel(asking)
 
     async def _bring_back(self) -> None:
-        await finish(self.place.bring_back, self.victims)
+        await finish(self.place.fleet.restart, *self.victims)
         self._back_ns = monotonic_ns()
 
-    async def _known(self, index: int) -> set[str]:
-        keys = [self.prefix + lease.resource for lease in self._known_before(index)]
-        return await finish(self.place.known_to, index, keys)
-
-    def _known_before(self, index: int) -> list[AttemptRecord]:
-        """The leases that this instance had acknowledged."""
-        return [lease for first in self._firsts for lease in first.leases if lease.votes[index] is Vote.GRANTED]
+    async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
+        """Which of the locks that it had acknowledged each victim still knows, as `ask` finds out."""
+        leases = {index: [lease for one in self._firsts for lease in one.granted_by(index)] for index in self.victims}
+        keys = {index: [self.prefix + lease.resource for lease in leases[index]] for index in self.victims}
+        found = await asyncio.gather(*(finish(ask, index, keys[index]) for index in self.victims))
+        return dict(zip(self.victims, found, strict=True))
 
     def _losses(self, known: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
         """What is gone of each margin's locks that are valid at `looked_ns`: by instance, then each lock once."""
         found = []
         for first in self._firsts:
-            all_gone: dict[str, float] = {}
-            everywhere: set[str] = set()
-            acknowledged: set[str] = set()
-            for index in self.victims:
-                told = [lease for lease in first.leases if lease.votes[index] is Vote.GRANTED]
-                valid = [lease for lease in told if valid_until_ns(lease) > looked_ns]
-                gone = {
-                    lease.resource: max(0, self._ended_ns[index] - lease.replied_ns[index]) / NS_PER_S
-                    for lease in valid
-                    if self.prefix + lease.resource not in known[index]
-                }
-                oldest_s = max(gone.values(), default=None)
-                found.append(Loss(first.margin, index, len(told), len(valid), len(gone), oldest_s))
-                acknowledged |= {lease.resource for lease in told}
-                everywhere |= {lease.resource for lease in valid}
-                all_gone |= {name: max(age_s, all_gone.get(name, 0.0)) for name, age_s in gone.items()}
-            oldest_s = max(all_gone.values(), default=None)
-            found.append(Loss(first.margin, None, len(acknowledged), len(everywhere), len(all_gone), oldest_s))
+            told = [(index, lease) for index in self.victims for lease in first.granted_by(index)]
+            valid = [(index, lease) for index, lease in told if valid_until_ns(lease) > looked_ns]
+            gone = [(index, lease) for index, lease in valid if self.prefix + lease.resource not in known[index]]
+            for instance in (*self.victims, None):
+                acknowledged, at_stake, lost = (
+                    len({lease.resource for index, lease in some if instance in (None, index)})
+                    for some in (told, valid, gone)
+                )
+                ages_ns = [self._ended_ns[i] - lease.replied_ns[i] for i, lease in gone if instance in (None, i)]
+                oldest_s = max(0, *ages_ns) / NS_PER_S if ages_ns else None
+                found.append(Loss(first.margin, instance, acknowledged, at_stake, lost, oldest_s))
         return found
 
     # -- the second clients -------------------------------------------------------------------------------------------

@@ -4,17 +4,25 @@
 
 Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
 was cut short goes on where it stopped, on the same server only; what cannot be done here is skipped with its reason.
-At Ctrl-C everything of ours ends and finished groups are told. Source: bench.experiments.crash.judge.
+At Ctrl-C everything of ours ends and finished groups are told. One event loop; a lane works off cut after cut and
+keeps its fleet while the next one is of the same N and policy. What each cut throws its dice with depends on seed,
+crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a group whose cut failed too
+often is given up, with the reason.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 from msgspec import structs
@@ -22,31 +30,38 @@ from msgspec import structs
 from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import CrashPlace
 from bench.experiments.crash.cross_check import cross_check
-from bench.experiments.crash.cut_queue import CutQueue
-from bench.experiments.crash.judge import Crash, CutFacts, cells, group, impossible
-from bench.experiments.crash.plan import TTL_MS, CrashPlan, needs_shim, skipped_of
-from bench.experiments.crash.result import (
-    CrashConditions,
-    CrashFleet,
-    CrashGroup,
-    CrashResult,
-    CrashRow,
-    CrashSkipped,
-    CrossCheck,
+from bench.experiments.crash.cut import OneCut, finish
+from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
+from bench.experiments.crash.plan import (
+    DEPTH,
+    TTL_MS,
+    Crash,
+    CrashPlan,
+    impossible,
+    lanes_of,
+    needs_shim,
+    seconds_of,
+    skipped_of,
 )
-from bench.measure.expectation import NOT_KNOWN, NOT_SHOWN, conclude_rows
-from bench.measure.verdict import Verdict
+from bench.experiments.crash.result import CrashConditions, CrashFleet, CrashResult, CrashSkipped, CrossCheck
 from bench.run.experiment import Experiment, ExperimentOrder, Header, Show
-from bench.run.journal import open_journal
+from bench.run.journal import Journal, open_journal
 from bench.run.verdict import Done
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
 from bench.topology.disk import fdatasync_latency
+from bench.topology.fleet import require_descriptors
 from bench.topology.server import ServerBinary, find_server
 from lockcore.clock import NS_PER_S
+from lockcore.errors import LockcoreError
 
-UNFINISHED = "interrupted: groups of cuts that are not finished are missing"
+TRIES = 3
+_LOOK_S = 0.05
+_THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
+_CLIENTS = 6  # connections to an instance: one client per margin, two second ones, our own questions
+_ROUNDS = 2  # of all lanes: then it is known how fast it goes here
+_CUT_S = 90.0  # a cut that takes so long hangs
 
 
 def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
@@ -60,24 +75,16 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
         without_shim = _without_shim(server)
         plan, skipped = doable(order.plan, without_shim)
         with open_journal(order.folder, {**order.plan.to_json(), "server": server.sha256}, CutFacts) as journal:
-            queue = CutQueue(plan, order.run_id, server, journal, show)
+            queue = _CutQueue(plan, order.run_id, server, journal, show)
             queue.work(lambda: experiment.is_over)
             cuts = journal.pieces
             experiment.require(cuts)
-            finished = finished_groups(plan, cuts)
             checked = cross_check(server, without_shim or _unchecked(plan, cut=experiment.is_over), show)
             header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
             fleet = CrashFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
-            result = concluded(
-                header,
-                fleet,
-                conditions(plan, cuts),
-                finished,
-                skipped=skipped,
-                checked=checked,
-                failures=queue.failures,
-            )
-            exported = export_crashes(order.run_id, [cut for cuts in finished for cut in cuts], os.environ)
+            result = concluded(header, fleet, plan, cuts, skipped=skipped, checked=checked, failures=queue.failures)
+            told = [cut for made in finished_groups(plan, cuts) for cut in made]
+            exported = export_crashes(order.run_id, told, os.environ)
             result = structs.replace(result, warnings=(*result.warnings, *exported))
             return experiment.unfinished(result) if result.interrupted else experiment.store(result)
 
@@ -106,16 +113,17 @@ def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutF
 def concluded(
     header: Header,
     fleet: CrashFleet,
-    asked: CrashConditions,
-    finished: Sequence[Sequence[CutFacts]],
+    plan: CrashPlan,
+    cuts: Sequence[CutFacts],
     *,
     skipped: Sequence[CrashSkipped],
     checked: CrossCheck,
     failures: Sequence[str] = (),
 ) -> CrashResult:
     """The result: everything that follows from the cuts."""
-    rows = [row for cuts in finished for row in cells(cuts)]
-    groups = [group(cuts) for cuts in finished]
+    finished = finished_groups(plan, cuts)
+    rows = [row for of_group in finished for row in cells(of_group)]
+    groups = [group(of_group) for of_group in finished]
     undone: dict[str, list[str]] = {}
     for one in skipped:
         if impossible(one.policy, one.kind) is None:
@@ -126,7 +134,7 @@ def concluded(
     return CrashResult(
         **header,
         fleet=fleet,
-        conditions=asked,
+        conditions=_conditions(plan, cuts),
         groups=tuple(groups),
         rows=tuple(rows),
         skipped=tuple(skipped),
@@ -137,36 +145,25 @@ def concluded(
     )
 
 
-def judge_crash(
-    groups: Sequence[CrashGroup],
-    rows: Sequence[CrashRow],
-    checked: CrossCheck,
-    failures: Sequence[str] = (),
-    *,
-    interrupted: bool = False,
-) -> Verdict:
-    """The verdict over all groups and rows, the shim's cross-check, and what could not be done."""
-    judged = [(row.verdict, _sentence(row)) for row in [*groups, *rows]]
-    if checked.status == "differs":
-        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked.reason}"))
-    judged += [(NOT_KNOWN, failure) for failure in failures]
-    if not rows:
-        judged.append((NOT_KNOWN, "no group of cuts was finished"))
-    return conclude_rows(judged, tested="groups and rows as expected", interrupted=UNFINISHED if interrupted else "")
-
-
-def _sentence(row: CrashGroup) -> str:
-    where = f"N={row.instances}, {row.policy}, {row.kind} of {row.crashed}, {row.restart}"
-    if isinstance(row, CrashRow):
-        where += f", margin {row.margin}{', abstaining' if row.abstention else ''}"
-    return f"{where}: {row.reason}"
+def _conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> CrashConditions:
+    return CrashConditions(
+        quick=plan.quick,
+        ttl_ms=TTL_MS,
+        cuts_per_cell=plan.cuts,
+        locks_per_s=plan.locks_per_s,
+        instances=tuple(sorted({crash.instances for crash in plan.crashes})),
+        concurrent=plan.concurrent,
+        usable_cores=len(os.sched_getaffinity(0)),
+        planned_cuts=len(plan.orders),
+        finished_cuts=sum(cut.crash in plan.crashes for cut in cuts),
+    )
 
 
 def _without_shim(server: ServerBinary) -> str | None:
     """Start one server to see whether it takes the shim; why not, or None."""
-    place = CrashPlace(1, "none", server)
+    place = CrashPlace(server)
     try:
-        place.open()
+        place.open(1, "none")
         return place.without_shim
     finally:
         place.close()
@@ -179,19 +176,119 @@ def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:
     return None if any(crash.cuts_power for crash in plan.crashes) else "no power was cut"
 
 
-def conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> CrashConditions:
-    """What was asked for, and how much of it is there."""
-    return CrashConditions(
-        quick=plan.quick,
-        ttl_ms=TTL_MS,
-        cuts_per_cell=plan.cuts,
-        locks_per_s=plan.locks_per_s,
-        instances=tuple(sorted({crash.instances for crash in plan.crashes})),
-        concurrent=plan.concurrent,
-        usable_cores=len(os.sched_getaffinity(0)),
-        planned_cuts=len(plan.orders),
-        finished_cuts=sum(cut.crash in plan.crashes for cut in cuts),
-    )
+# -- the cuts, many fleets at once -------------------------------------------------------------------------------------
+
+
+class _CutQueue:
+    """The cuts that are to be made yet. `failures`: in words, what was given up."""
+
+    def __init__(
+        self,
+        plan: CrashPlan,
+        run_id: str,
+        server: ServerBinary,
+        journal: Journal[CutFacts],
+        show: Callable[[str], None],
+    ) -> None:
+        done = {(cut.crash, cut.number) for cut in journal.pieces}
+        self._plan, self._run_id, self._server, self._journal, self._show = plan, run_id, server, journal, show
+        self._waiting = [order for order in plan.orders if (order[1], order[2]) not in done]
+        self._waiting.reverse()  # the next one is at the end
+        self._lanes = max(1, min(plan.concurrent, len(self._waiting)))
+        self._missing, self._began_s, self._worked_s = len(self._waiting), 0.0, 0.0
+        self._planned_s = sum(seconds_of(crash) for _, crash, _ in self._waiting)
+        self._free, self._moved = float(plan.concurrent), asyncio.Condition()
+        self._given_up: dict[Crash, str] = {}
+
+    @property
+    def failures(self) -> list[str]:
+        """What was given up, and why."""
+        return [f"{crash.key}: given up: {reason}" for crash, reason in self._given_up.items()]
+
+    def work(self, is_over: Callable[[], bool]) -> None:
+        """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
+        require_descriptors(DEPTH * self._lanes, _CLIENTS)
+        self._began_s = time.monotonic()
+        total, kept = len(self._plan.orders), len(self._plan.orders) - self._missing
+        before = f", {kept:,} of them done before" if kept else ""
+        self._show(f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}")
+        if self._missing and not is_over():
+            asyncio.run(self._work(is_over))
+
+    async def _work(self, is_over: Callable[[], bool]) -> None:
+        threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
+        asyncio.get_running_loop().set_default_executor(threads)
+        lanes = [asyncio.ensure_future(self._lane()) for _ in range(self._lanes)]
+        try:
+            while not is_over() and not all(lane.done() for lane in lanes):
+                await asyncio.wait(lanes, timeout=_LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
+                if any(lane.done() and lane.exception() for lane in lanes):
+                    break
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            ended = await asyncio.gather(*lanes, return_exceptions=True)
+        for end in ended:
+            if isinstance(end, Exception):
+                raise end
+
+    async def _lane(self) -> None:
+        place = CrashPlace(self._server)
+        try:
+            while self._waiting:
+                order, crash, number = self._waiting.pop()
+                async with self._room(crash):
+                    facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
+                if facts is not None:
+                    self._journal.add(facts)
+                    self._note(crash)
+        finally:
+            place.close()
+
+    @asynccontextmanager
+    async def _room(self, crash: Crash) -> AsyncIterator[None]:
+        """Wait until the machine has room for a fleet of this size, and keep it so long."""
+        lanes = min(lanes_of(crash), self._plan.concurrent)
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._free >= lanes)
+            self._free -= lanes
+        try:
+            yield
+        finally:
+            self._free += lanes
+            async with self._moved:
+                self._moved.notify_all()
+
+    async def _tried(self, place: CrashPlace, order: int, crash: Crash, number: int) -> CutFacts | None:
+        """The cut, tried a few times; None when it was given up."""
+        prefix = f"lockbench:{self._run_id}:{order}-{number}:"
+        for _ in range(TRIES):
+            dice = Random(f"{self._plan.seed} {crash.key} {number}")
+            try:
+                async with asyncio.timeout(_CUT_S):
+                    await finish(place.open, crash.instances, crash.policy)
+                    return await OneCut(place, crash, number, prefix, dice, self._plan.locks_per_s).run()
+            except (BenchError, LockcoreError, OSError) as error:
+                reason = str(error) or type(error).__name__
+                await finish(place.close)
+        self._given_up[crash] = reason
+        return None
+
+    def _note(self, crash: Crash) -> None:
+        self._worked_s += seconds_of(crash)
+        done = len(self._journal.pieces)
+        self._show(f"{crash.key}: cut {done:,} of {len(self._plan.orders):,}, {self._remaining()}")
+
+    def _remaining(self) -> str:
+        """How long the rest will take: as planned at first, then as it has gone so far."""
+        left_s = (self._planned_s - self._worked_s) / self._lanes
+        if self._worked_s * self._missing > _ROUNDS * self._lanes * self._planned_s:
+            left_s *= (time.monotonic() - self._began_s) / (self._worked_s / self._lanes)
+        minutes, seconds = divmod(round(left_s), 60)
+        return f"about {minutes} min {seconds:02} s left"
+
+
+# -- telemetry ---------------------------------------------------------------------------------------------------------
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:

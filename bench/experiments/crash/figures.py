@@ -1,7 +1,4 @@
-"""Pictures of crashes: *what was lost, who got a lock twice → one row per case*.
-
-Rules: every figure is one of the result. Source: bench.experiments.crash.judge.
-"""
+"""Pictures of crashes: *what was lost, who got a lock twice → one row per case*."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What crashes cost: *cuts of one kind → locks lost, double grants, what had to be and what must not*. Pure.
 
-    Crash     what is done: N, AOF policy, kind, how many instances, restart          one group of cuts
     CutFacts  what one cut came to: who knew which lock before and after, who got it   one line of the journal
-    loss_figures → medians, maxima, the 3/n bound; judge_* → the verdict; group, cells → what is stored
+    loss_figures → medians, maxima, the 3/n bound; group, cells → what is stored; judge_crash → the verdict
 
 Rules
 - A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its lease is valid.
@@ -22,81 +21,23 @@ from dataclasses import asdict, dataclass
 
 from msgspec import structs
 
+from bench.experiments.crash.plan import Crash
 from bench.experiments.crash.result import (
-    AtLeastOne,
     CrashGroup,
-    CrashKind,
     CrashRow,
-    Expected,
+    CrossCheck,
     LossFigures,
     MedianAndMax,
-    Policy,
-    Restart,
     SyncInFlight,
 )
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord
+from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
+from bench.measure.statistics import upper_bound_95
+from bench.measure.verdict import Verdict
 from lockcore.quorum import quorum_of
 
 Judged = tuple[RowWord, str | None]
 NEARLY_ALL = 0.9  # of the locks at stake
 ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not yet in the ledger
-RULE_OF_THREE = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """One group of cuts. `crashed` (1 … N): how many instances end at once and come back."""
-
-    instances: AtLeastOne
-    policy: Policy
-    kind: CrashKind
-    crashed: AtLeastOne
-    restart: Restart
-
-    @property
-    def key(self) -> str:
-        """Its name in journals and progress lines."""
-        return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
-
-    @property
-    def margins(self) -> range:
-        """Every vote margin a lease can have."""
-        return range(self.instances - quorum_of(self.instances) + 1)
-
-    @property
-    def cuts_power(self) -> bool:
-        """Whether what was not synced is gone."""
-        return self.kind in ("power-cut", "power-cut-torn")
-
-    @property
-    def expected_loss(self) -> Expected:
-        """What the policy promises under this kind of end."""
-        if self.policy == "none":
-            return "nearly-all"
-        if self.kind == "shutdown" or self.policy == "always":
-            return "none"
-        if self.policy == "no":
-            loses: dict[str, Expected] = {"power-cut": "nearly-all", "power-cut-torn": "some"}
-            return loses.get(self.kind, "none")
-        return "none-unless-in-flight" if self.kind == "kill" else "some"
-
-    def expected_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """What a second client may get while a first lease of `margin` is valid."""
-        quorum = quorum_of(self.instances)
-        forgetting = min(self.crashed, quorum + margin)
-        if abstention or self.restart == "delayed" or forgetting < 2 * quorum - self.instances + margin:
-            return "none"
-        loss = self.expected_loss
-        return "some" if loss == "nearly-all" else loss
-
-
-def impossible(policy: str, kind: str) -> str | None:
-    """Why there is no such crash, or None."""
-    if policy == "none" and kind not in ("shutdown", "kill"):
-        return "without an append-only file nothing is kept: the same as kill"
-    if policy == "no" and kind == "kill-slow-fsync":
-        return "it leaves syncing to the kernel: there is no fsync to be slow"
-    return None
 
 
 # -- what one cut came to --------------------------------------------------------------------------------------------
@@ -195,11 +136,6 @@ def spread(values: Iterable[float]) -> MedianAndMax:
     """Median and maximum; both None of nothing."""
     found = list(values)
     return MedianAndMax(median=statistics.median(found) if found else None, max=max(found, default=None))
-
-
-def upper_bound_95(events: int, trials: int) -> float | None:
-    """The 95 % upper bound of a rate of which no event was seen in `trials` (3/n, at most 1); None if one was."""
-    return min(1.0, RULE_OF_THREE / trials) if trials and not events else None
 
 
 def loss_figures(cuts: Sequence[CutFacts], margin: int | None = None) -> LossFigures:
@@ -317,3 +253,29 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
         unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
         expected_double_grants=cuts[0].crash.expected_double_grants(margin, abstention=abstention),
     )
+
+
+def judge_crash(
+    groups: Sequence[CrashGroup],
+    rows: Sequence[CrashRow],
+    checked: CrossCheck,
+    failures: Sequence[str] = (),
+    *,
+    interrupted: bool = False,
+) -> Verdict:
+    """The verdict over all groups and rows, the shim's cross-check, and what could not be done."""
+    judged: list[tuple[str, str]] = [(row.verdict, _sentence(row)) for row in [*groups, *rows]]
+    if checked.status == "differs":
+        judged.append((NOT_SHOWN, f"the shim and a real file system differ: {checked.reason}"))
+    judged += [(NOT_KNOWN, failure) for failure in failures]
+    if not rows:
+        judged.append((NOT_KNOWN, "no group of cuts was finished"))
+    unfinished = "interrupted: groups of cuts that are not finished are missing" if interrupted else ""
+    return conclude_rows(judged, tested="groups and rows as expected", interrupted=unfinished)
+
+
+def _sentence(row: CrashGroup) -> str:
+    where = f"N={row.instances}, {row.policy}, {row.kind} of {row.crashed}, {row.restart}"
+    if isinstance(row, CrashRow):
+        where += f", margin {row.margin}{', abstaining' if row.abstention else ''}"
+    return f"{where}: {row.reason}"

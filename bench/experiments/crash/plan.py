@@ -1,20 +1,28 @@
 """Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot be*.
 
 Rules: one group of cuts serves every vote margin and both kinds of second client, so a cell is a group × margin ×
-abstention. Quick looks at N = 3 in depth and at the main crashes of the other N. Source: README, "What crashes cost".
+abstention. Quick looks at N = 3 in depth and at the main crashes of the other N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Self
+from typing import Annotated
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta
 
-from bench.errors import UsageError
-from bench.experiments.crash.judge import Crash, impossible
-from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, CrashSkipped
+from bench.experiments.crash.result import (
+    KINDS,
+    POLICIES,
+    RESTARTS,
+    AtLeastOne,
+    CrashKind,
+    CrashSkipped,
+    Expected,
+    Policy,
+    Restart,
+)  # fmt: skip
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000
@@ -27,31 +35,77 @@ AFTER_S = 2.4  # from the end of the instances to that of the last lease, with r
 
 
 @dataclass(frozen=True, slots=True)
+class Crash:
+    """One group of cuts. `crashed` (1 … N): how many instances end at once and come back."""
+
+    instances: AtLeastOne
+    policy: Policy
+    kind: CrashKind
+    crashed: AtLeastOne
+    restart: Restart
+
+    @property
+    def key(self) -> str:
+        """Its name in journals and progress lines."""
+        return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
+
+    @property
+    def margins(self) -> range:
+        """Every vote margin a lease can have."""
+        return range(self.instances - quorum_of(self.instances) + 1)
+
+    @property
+    def cuts_power(self) -> bool:
+        """Whether what was not synced is gone."""
+        return self.kind in ("power-cut", "power-cut-torn")
+
+    @property
+    def expected_loss(self) -> Expected:
+        """What the policy promises under this kind of end."""
+        if self.policy == "none":
+            return "nearly-all"
+        if self.kind == "shutdown" or self.policy == "always":
+            return "none"
+        if self.policy == "no":
+            loses: dict[str, Expected] = {"power-cut": "nearly-all", "power-cut-torn": "some"}
+            return loses.get(self.kind, "none")
+        return "none-unless-in-flight" if self.kind == "kill" else "some"
+
+    def expected_double_grants(self, margin: int, *, abstention: bool) -> Expected:
+        """What a second client may get while a first lease of `margin` is valid."""
+        quorum = quorum_of(self.instances)
+        forgetting = min(self.crashed, quorum + margin)
+        if abstention or self.restart == "delayed" or forgetting < 2 * quorum - self.instances + margin:
+            return "none"
+        loss = self.expected_loss
+        return "some" if loss == "nearly-all" else loss
+
+
+def impossible(policy: str, kind: str) -> str | None:
+    """Why there is no such crash, or None."""
+    if policy == "none" and kind not in ("shutdown", "kill"):
+        return "without an append-only file nothing is kept: the same as kill"
+    if policy == "no" and kind == "kill-slow-fsync":
+        return "it leaves syncing to the kernel: there is no fsync to be slow"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class CrashPlan:
     """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `concurrent`: fleets at once."""
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
     cuts: AtLeastOne
     locks_per_s: AtLeastOne
-    concurrent: int
     seed: int
     quick: bool
+    concurrent: int = 1
 
     def to_json(self) -> dict[str, object]:
         """What a journal must agree in to be gone on from; `concurrent` changes how fast it goes, not what is found."""
         plan = {"experiment": "crash", **asdict(self), "ttl_ms": TTL_MS}
         del plan["concurrent"]
         return plan
-
-    @classmethod
-    def from_json(cls, begun: Mapping[str, object], concurrent: int) -> Self:
-        """The plan of a journal. Raises UsageError when it is one of another experiment."""
-        if begun.get("experiment") != "crash":
-            raise UsageError("the journal there is not one of lockbench crash; give the folder of a cut crash matrix")
-        try:
-            return convert({**begun, "concurrent": concurrent}, cls)
-        except ValidationError:
-            raise UsageError("the plan in the journal there cannot be read; begin anew without --resume") from None
 
     @property
     def orders(self) -> list[tuple[int, Crash, int]]:

@@ -1,7 +1,6 @@
 """What `lockbench crash` stores: *groups of cuts, cells by margin and abstention, the shim's check → a typed result*.
 
-Rules: a lock is counted once, whatever number of instances lost it. Source: bench.measure.section;
-bench.experiments.crash.judge, which makes groups and rows.
+Rules: a lock is counted once, whatever number of instances lost it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*.
 
 Rules: verdict first; counts are added up here, nothing else is computed; what nobody may lose stands in one line, what
-is lost in tables. Fits 100 columns. Source: the sections of bench.experiments.crash.experiment.
+is lost in tables. Fits 100 columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bench.experiments.crash.judge import impossible
+from bench.experiments.crash.plan import impossible
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
@@ -29,6 +29,24 @@ _LOST_HEAD = (
 _AT_ONCE_HEAD = ("abstain-\ning", "no lock s\ntrusted", "\nabstain.")
 _DELAYED_HEAD = ("lost/cut\nmax", "window\ns", "back\ns", "no lock s\nmedian", "\nmax")
 _WORDS = frozenset({1, 2})
+_LEGEND = (
+    (
+        "power cut",
+        "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: `no` "
+        "loses less on most machines",
+    ),
+    ("slow", "every fsync takes 1.5 s; under `always` 0.2 s, as an acquire may wait a quarter of its TTL"),
+    (
+        "in flight",
+        "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by the "
+        "shim's ledger (an fsync running, just over, or asked for)",
+    ),
+    (
+        "no lock",
+        "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
+        "back-off that doubles (up to 2 s), which adds to the time that the servers were away",
+    ),
+)
 
 
 def sheet(result: CrashResult, place: str = "") -> Sheet:
@@ -171,7 +189,8 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
         if row.fsync_in_flight.apart and row.fsync_in_flight.cuts:
             yield "apart", _apart(row)
     yield "shim", _checked(result.cross_check)
-    yield from _words(result.conditions.locks_per_s)
+    yield from _LEGEND
+    yield "lost", f"at L locks/s a crash loses about L × window; here L = {result.conditions.locks_per_s}"
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in result.skipped:  # what only this machine cannot do is among the warnings
         if impossible(one.policy, one.kind) is None:
@@ -182,21 +201,38 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
 
 
 def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
-    for name, chosen in (
-        ("always", [row for row in rows if row.policy == "always"]),
-        ("delayed", [row for row in rows if row.restart == "delayed"]),
-        ("abstaining", [row for row in rows if row.abstention]),
-        ("margin ≥ 1", [row for row in rows if _is_one_of_odd(row) and row.margin and not row.abstention]),
+    """What must not happen, over all rows in which it must not, with its bound; and what the margin is worth."""
+    one_of_odd = [row for row in rows if row.crashed == 1 and row.instances % 2]
+    always = [row for row in rows if row.policy == "always"]
+    lost = _total(row.lost_total for row in always if not row.abstention)
+    for name, about, chosen in (
+        ("always", f"{lost} locks lost, ", always),
+        ("delayed", "restarted after the longest TTL: ", [row for row in rows if row.restart == "delayed"]),
+        (
+            "abstaining",
+            "the clients let a restarted instance abstain for the longest TTL: ",
+            [row for row in rows if row.abstention],
+        ),
+        (
+            "margin ≥ 1",
+            "one restart, odd N, trusted at once: ",
+            [row for row in one_of_odd if row.margin and not row.abstention],
+        ),
     ):
         if chosen:
-            yield name, _safe(name, chosen)
-    memory = [row for row in rows if _is_one_of_odd(row) and not row.margin and row.policy == "none"]
-    if doubled := [row for row in memory if row.restart == "at-once" and not row.abstention]:
-        twice, asked = _total(row.double_grants for row in doubled), _total(row.asked for row in doubled)
-        yield (
-            "margin 0",
-            f"one restart without persistence, odd N, trusted at once: {twice} of {asked} locks granted twice",
-        )
+            cuts = sum({(*_named(row), row.restart): row.cuts for row in chosen}.values())
+            safe = cuts >= 6 and not any(row.double_grants for row in chosen)
+            bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if safe else ""
+            yield name, f"{about}{_granted_twice(chosen)} in {count(cuts)} cuts{bound}"
+    memory = [row for row in one_of_odd if not row.margin and row.policy == "none" and row.restart == "at-once"]
+    if doubled := [row for row in memory if not row.abstention]:
+        about = "one restart without persistence, odd N, trusted at once"
+        yield "margin 0", f"{about}: {_granted_twice(doubled)}"
+
+
+def _granted_twice(rows: Sequence[CrashRow]) -> str:
+    twice, asked = _total(row.double_grants for row in rows), _total(row.asked for row in rows)
+    return f"{twice} of {asked} locks granted twice"
 
 
 def _apart(row: CrashGroup) -> str:
@@ -207,41 +243,6 @@ def _apart(row: CrashGroup) -> str:
     return f"{where}: {told} and lost {f'up to {count(most)} locks' if most else 'nothing'}"
 
 
-def _words(locks_per_s: int) -> Iterator[tuple[str, str]]:
-    yield "power cut", (
-        "the shim's worst case: exactly what was synced is kept. A kernel writes back by itself after some 30 s: `no` "
-        "loses less on most machines"
-    )  # fmt: skip
-    yield "slow", "every fsync takes 1.5 s; under `always` 0.2 s, as an acquire may wait a quarter of its TTL"
-    yield "in flight", (
-        "everysec puts writes off while an fsync runs: kill -9 may lose them then. Such cuts stand apart, told by the "
-        "shim's ledger (an fsync running, just over, or asked for)"
-    )  # fmt: skip
-    yield "lost", f"at L locks/s a crash loses about L × window; here L = {locks_per_s}"
-    yield "no lock", (
-        "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "
-        "back-off that doubles (up to 2 s), which adds to the time that the servers were away"
-    )  # fmt: skip
-
-
-def _is_one_of_odd(row: CrashGroup) -> bool:
-    return bool(row.crashed == 1 and row.instances % 2)
-
-
-def _safe(name: str, rows: Sequence[CrashRow]) -> str:
-    doubled = sum(row.double_grants for row in rows)
-    cuts = sum({(*_named(row), row.restart): row.cuts for row in rows}.values())
-    bound = f" (95 % sure: fewer than 1 cut in {cuts // 3:,})" if not doubled and cuts >= 6 else ""
-    about = {
-        "always": f"{_total(row.lost_total for row in rows if not row.abstention)} locks lost, ",
-        "delayed": "restarted after the longest TTL: ",
-        "abstaining": "the clients let a restarted instance abstain for the longest TTL: ",
-        "margin ≥ 1": "one restart, odd N, trusted at once: ",
-    }[name]
-    asked = _total(row.asked for row in rows)
-    return f"{about}{count(doubled)} of {asked} locks granted twice in {count(cuts)} cuts{bound}"
-
-
 def _checked(checked: CrossCheck) -> str:
     if checked.status == "skipped":
         return f"not checked against a real file system: {checked.reason}"
@@ -250,9 +251,6 @@ def _checked(checked: CrossCheck) -> str:
     )
     same = "agrees with" if checked.status == "agrees" else "DIFFERS from"
     return f"{same} ext4 shut down hard: {told}"
-
-
-# -- cells -----------------------------------------------------------------------------------------------------------
 
 
 def _total(numbers: Iterable[int]) -> str:

@@ -4,7 +4,7 @@
     the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
 
 Rules: a fleet's files lie on the disk that is asked about; automatic rewrites are off. On the user's servers an
-append-only file is neither switched on nor off, no latency is added, fsyncs cannot be counted. Source: topology.
+append-only file is neither switched on nor off, no latency is added, fsyncs cannot be counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ NS_PER_MS = 1_000_000
 MONITOR_MS = 1
 _CONFIG = ("--latency-monitor-threshold", str(MONITOR_MS), "--auto-aof-rewrite-percentage", "0")
 _MAXCLIENTS = 100  # beyond the load's own
-_WAITAOF_SINCE = {"redis": (7, 2), "valkey": (7, 2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,7 @@ class OwnServers(_Lent):
         """Why this cell cannot be measured here, or None."""
         if cell.injected_ms and self._no_shim:
             return f"no latency can be added to an fsync: {self._no_shim}"
-        if cell.policy == "waitaof" and not has_waitaof(self.server.name, self.server.version):
-            return f"{self.server.name} {self.server.version} has no WAITAOF (7.2 and later have)"
-        return None
+        return without_waitaof(self.server.name, self.server.version) if cell.policy == "waitaof" else None
 
     @contextmanager
     def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
@@ -179,20 +176,18 @@ class UserServers(_Lent):
             return "an append-only file is not switched off on servers that are not ours"
         if policy != "none" and without:
             return f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours"
-        old = [fact for fact in self.facts if not has_waitaof(fact.server or "", fact.version or "0")]
-        if policy == "waitaof" and old:
-            return f"{old[0].server} {old[0].version} has no WAITAOF (7.2 and later have)"
-        return None
+        reasons = [without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"]
+        return next(filter(None, reasons), None)
 
 
 FsyncServers = OwnServers | UserServers
 
 
-def has_waitaof(name: str, version: str) -> bool:
-    """Whether a server of this name and version has WAITAOF."""
-    parts = version.split(".")
-    since = _WAITAOF_SINCE.get(name)
-    return since is not None and tuple(int(part) for part in parts[:2] if part.isdecimal()) >= since
+def without_waitaof(name: str | None, version: str | None) -> str | None:
+    """Why a server of this name and version has no WAITAOF, or None when it has."""
+    since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
+    known = name in ("redis", "valkey") and since >= (7, 2)
+    return None if known else f"{name} {version} has no WAITAOF (7.2 and later have)"
 
 
 def _listed(policies: set[str] | set[str | None]) -> str:

@@ -1,20 +1,20 @@
 """`lockbench fsync` and `lockbench planner`: *options → what each fsync policy costs, and that beside what it loses*.
 
 Rules: what is wrong in the options is refused before anything starts; how long it will take is said first; progress
-goes to stderr, stdout holds the tables, or with --json the result and nothing else. Source: README's command table.
+goes to stderr, stdout holds the tables, or with --json the result and nothing else.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from bench.cli.experiment import carry_out, each, experiment_options, resumed
+from bench.cli.experiment import Several, carry_out, experiment_options, resumed
 from bench.cli.options import PLACE, FiniteRange, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario.quantity import parse_duration, parse_target
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.plan import FsyncPlan
     from bench.experiments.fsync.result import FsyncCell
-
-Name = TypeVar("Name", bound=str)
 
 REPEATS, QUICK_REPEATS = 3, 2
 SECONDS, QUICK_SECONDS, QUICK_OPEN_SECONDS = 3.0, 0.8, 0.5
@@ -35,17 +33,44 @@ _LISTS = ("policies", "instances", "clients", "pipeline", "latency", "rewrite", 
 _USUAL = {"quick": False, **dict.fromkeys(_LISTS), "seed": SEED}
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
+_CALLERS = Several(click.IntRange(1, MOST_CALLERS))
+_POLICIES = ("none", "no", "everysec", "always", "waitaof")
+_REWRITES = ("off", "on", "on-no-sync")
+
+
+def _delay(text: str) -> float:
+    delay_ms = 0.0 if text == "raw" else parse_duration(text)
+    if delay_ms > MOST_DELAY_MS:
+        raise ValueError(f"{text} is too slow for a disk: at most {MOST_DELAY_MS:g}ms")
+    return delay_ms
 
 
 @click.command(
     epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, all of it hours."
 )
-@click.option("--policy", "policies", metavar="P,…", help="none, no, everysec, always, waitaof  [all]")
-@click.option("--instances", metavar="N,…", help="how many servers  [1,3,5; with --target: all of them]")
-@click.option("--clients", metavar="C,…", help="connections per instance  [1,16,256]")
-@click.option("--pipeline", metavar="P,…", help="callers that share one connection  [1,16]")
-@click.option("--latency", metavar="TIME,…", help="added to every fsync; raw = the disk as it is  [raw,0.5ms,2ms,10ms]")
-@click.option("--rewrite", metavar="R,…", help="AOF rewrite in the middle: off, on, on-no-sync  [off; the others once]")
+@click.option(
+    "--policy", "policies", metavar="P,…", type=Several(click.Choice(_POLICIES)), help=f"{', '.join(_POLICIES)}  [all]"
+)
+@click.option(
+    "--instances",
+    metavar="N,…",
+    type=Several(click.IntRange(1, 15)),
+    help="how many servers  [1,3,5; with --target: all of them]",
+)
+@click.option("--clients", metavar="C,…", type=_CALLERS, help="connections per instance  [1,16,256]")
+@click.option("--pipeline", metavar="P,…", type=_CALLERS, help="callers that share one connection  [1,16]")
+@click.option(
+    "--latency",
+    metavar="TIME,…",
+    type=Several(_delay),
+    help="added to every fsync; raw = the disk as it is  [raw,0.5ms,2ms,10ms]",
+)
+@click.option(
+    "--rewrite",
+    metavar="R,…",
+    type=Several(click.Choice(_REWRITES)),
+    help=f"AOF rewrite in the middle: {', '.join(_REWRITES)}  [off; the others once]",
+)
 @click.option(
     "--repeats", metavar="R", type=click.IntRange(1, 100), help=f"of every cell  [{REPEATS}; quick {QUICK_REPEATS}]"
 )
@@ -79,7 +104,7 @@ def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
     the option and what it takes."""
     from bench.experiments.fsync.plan import FsyncPlan
 
-    if begun := resumed(values, _USUAL, FsyncPlan.from_journal):
+    if begun := resumed(values, _USUAL, FsyncPlan):
         return begun
     quick = values["quick"]
     seconds = values["seconds"] or (QUICK_SECONDS if quick else SECONDS)
@@ -99,18 +124,16 @@ def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
     from bench.experiments.fsync.plan import full_cells, product_cells, quick_cells
     from bench.experiments.fsync.result import POLICIES, REWRITES
 
-    quick, targets = values["quick"], tuple(map(_target, values["targets"]))
-    policies = each("policy", values["policies"], _one_of(POLICIES)) or POLICIES
+    quick, targets, policies = values["quick"], tuple(map(_target, values["targets"])), values["policies"] or POLICIES
     if not targets and not any(values[name] for name in _LISTS[1:6]):
         return quick_cells(policies) if quick else full_cells(policies)
-    instances = each("instances", values["instances"], _count(len(targets) or 15))
-    clients, pipeline = (each(name, values[name], _count(MOST_CALLERS)) for name in ("clients", "pipeline"))
-    delays = each("latency", values["latency"], _delay)
-    rewrites = each("rewrite", values["rewrite"], _one_of(REWRITES))
+    instances, clients, pipeline, delays, rewrites = (values[name] or () for name in _LISTS[1:6])
     if targets and (values["server"] or values["disk"]):
         raise UsageError("options --server and --disk are for servers of our own: with --target leave them out")
     if targets and (any(delays) or set(rewrites) - {"off"}):
         raise UsageError("on servers that are not ours no fsync latency is added and no file rewritten: leave it out")
+    if targets and max(instances, default=0) > len(targets):
+        raise UsageError(f"option --instances: {max(instances)} is more than the {len(targets)} that --target names")
     shapes = [(count, callers) for count in clients or (1, 16, 256) for callers in pipeline or (1, 16)]
     if quick and not clients and not pipeline:
         shapes = [(1, 1), (16, 4), (256, 16)]
@@ -119,31 +142,6 @@ def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
     counts = instances or ((len(targets),) if targets else (1,) if quick else (1, 3, 5))
     usual = (0.0,) if targets else (0.0, 2.0) if quick else (0.0, 0.5, 2.0, 10.0)
     return tuple(product_cells(policies, counts, shapes, delays or usual, rewrites or REWRITES[:1]))
-
-
-def _count(most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise ValueError(f"{text!r} is not a number from 1 to {most:,}")
-        return int(text)
-
-    return parse
-
-
-def _delay(text: str) -> float:
-    delay_ms = 0.0 if text == "raw" else parse_duration(text)
-    if delay_ms > MOST_DELAY_MS:
-        raise ValueError(f"{text} is too slow for a disk: at most {MOST_DELAY_MS:g}ms")
-    return delay_ms
-
-
-def _one_of(names: Sequence[Name]) -> Callable[[str], Name]:
-    def parse(text: str) -> Name:
-        if found := [name for name in names if name == text]:
-            return found[0]
-        raise ValueError(f"{text!r} is unknown (one or more of {', '.join(names)})")
-
-    return parse
 
 
 def _target(url: str) -> str:
@@ -166,6 +164,7 @@ def crash_of(wanted: Path | None) -> CrashResult | None:
 @click.command()
 @click.option("--fsync", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
+@click.option("--html", metavar="FILE", type=PLACE, help="write the page with its pictures, too")
 @file_options
 @click.option("--json", "as_json", is_flag=True, help="print the page as JSON on stdout, nothing else")
 @click.option("--quiet", is_flag=True, help="print nothing")
@@ -182,6 +181,7 @@ def planner(**values: Any) -> int:
     from bench.experiments.fsync.words import planner_sheet, suite
     from bench.measure.result import newest_result, result_of_kind
     from bench.measure.section import builtins_of
+    from bench.report.html.page import page_of, write_page
     from bench.report.sheet import print_sheet, sheet_markdown
 
     files = Outputs.of(values)
@@ -197,4 +197,6 @@ def planner(**values: Any) -> int:
     elif not values["quiet"]:
         print_sheet(sheet, Console(highlight=False))
     files.write(sheet_markdown(sheet), suite(result))
+    if values["html"]:
+        write_page(page_of(result), values["html"])
     return 0

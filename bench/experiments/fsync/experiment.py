@@ -4,7 +4,6 @@
 
 Rules: a visit that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
-Source: bench.experiments.fsync.plan, cell_servers, visit, judge; bench.run.experiment.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from bench.experiments.fsync.result import (
     FsyncFinding,
     FsyncResult,
     FsyncRow,
+    FsyncTimes,
     SkippedCell,
     VisitSeen,
 )  # fmt: skip
@@ -130,7 +130,7 @@ class _Sitting:
         plan, begun_s = self._plan, time.monotonic()
         found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
         missing = [visit for visit in self._visits if visit not in found]
-        planned_s = done_s = 0.0
+        done_s = 0.0
         total_s = sum(plan.visit_s(cell) for _, cell in missing)
         for number, (repeat, cell) in enumerate(missing):
             spent_s = time.monotonic() - begun_s
@@ -139,13 +139,12 @@ class _Sitting:
             if number and spent_s + pace * plan.visit_s(cell) > limit_s:
                 self._dropped = len(missing) - number
                 return
-            left_s = pace * (total_s - planned_s)
+            left_s = pace * (total_s - done_s)
             if plan.budget_s:
                 left_s = min(left_s, max(plan.budget_s - spent_s, 0))
             self._tell(number + len(self._visits) - len(missing), cell, repeat, left_s)
             self._visit(repeat, cell)
-            planned_s += plan.visit_s(cell)
-            done_s = planned_s
+            done_s += plan.visit_s(cell)
 
     def _tell(self, number: int, cell: FsyncCell, repeat: int, left_s: float) -> None:
         tenth = number * 10 // len(self._visits) * 10
@@ -175,12 +174,7 @@ class _Sitting:
             **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
             fleet=fleet,
             conditions=FsyncConditions(
-                repeats=plan.repeats,
-                warmup_s=plan.warmup_s,
-                seconds=plan.seconds,
-                open_seconds=plan.open_seconds,
-                quick=plan.quick,
-                budget_s=plan.budget_s,
+                **{name: getattr(plan, name) for name in FsyncTimes.__struct_fields__},
                 cells=len(plan.cells),
                 visits_planned=planned,
                 visits_done=done,

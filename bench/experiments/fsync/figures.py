@@ -1,13 +1,12 @@
 """Pictures of fsync policies: *rows, costs and planner of a result → what always costs, what each choice gives*.
 
-Rules: the figures are those of the planner's tables; a rate the generator limited is a ring, not a dot. Source:
-bench.experiments.fsync.planner.
+Rules: the figures are those of the planner's tables; a rate the generator limited is a ring, not a dot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.experiments.fsync.judge import NOISE
 from bench.experiments.fsync.result import AlwaysCost, FsyncResult, Option
@@ -56,88 +55,79 @@ def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
     return Figure("costs", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))
 
 
-@dataclass(frozen=True, slots=True)
-class _ChartAxis:
-    """An axis of a planner's chart: column, name, unit, what each choice has, and what its scale must hold."""
+class _ChartAxis(NamedTuple):
+    """An axis of a planner's chart: column, name and unit of its values, and what its scale must hold."""
 
     column: str
     name: str
     unit: str
-    values: Sequence[float]
     least: tuple[float, ...] = ()
 
 
-def _rates(options: Sequence[Option]) -> _ChartAxis:
-    rates = [option.acquired_per_s.median for option in options if option.acquired_per_s]
-    return _ChartAxis("acquired_per_s", "most locks per second (log scale)", "per_s", rates)
+_RATE = _ChartAxis("acquired_per_s", "most locks per second (log scale)", "per_s")
+Points = Sequence[tuple[Option, float, float]]
+
+
+def _rate(option: Option) -> float:
+    return option.acquired_per_s.median if option.acquired_per_s else 0.0
 
 
 def _latency(options: Sequence[Option]) -> Figure | None:
-    known = [option for option in options if option.p99_s]
-    if not known:
-        return None
+    points = [(option, _rate(option), option.p99_s) for option in options if option.p99_s]
     about = "Planner: p99 at 80 % of each choice's maximum rate against that rate; rings: the load was the limit"
-    y = _ChartAxis("value", "acquire p99 (log scale)", "s", [option.p99_s or 0.0 for option in known])
-    return _planner(("planner-latency", _fastest(options), about), known, _rates(known), y)
+    y = _ChartAxis("value", "acquire p99 (log scale)", "s")
+    return _planner("planner-latency", _fastest(options), about, points, across=_RATE, up=y) if points else None
 
 
 def _fastest(options: Sequence[Option]) -> str:
     """Which option is ahead of all others by more than noise, those without a p99 included."""
-    rates = _rates(options).values
-    top = max(rates)
-    ahead = [option for option, rate in zip(options, rates, strict=True) if rate >= (1 - NOISE) * top]
+    top = max(map(_rate, options))
+    ahead = [option for option in options if _rate(option) >= (1 - NOISE) * top]
     if len(ahead) > 1:
         return f"No fastest one: {', '.join(map(_name, ahead))} within {NOISE:.0%} of {count(round(top))} locks/s"
     return f"Fastest: {_name(ahead[0])}, {'≥ ' if ahead[0].generator_bound else ''}{count(round(top))} locks/s"
 
 
 def _losses(options: Sequence[Option], advice: str) -> Figure | None:
-    known = [(option, option.crash.lost_per_cut.max) for option in options if option.crash]
-    if not known:
-        return None
+    points = [(one, _rate(one), one.crash.lost_per_cut.max or 0.5) for one in options if one.crash]
     about = (
         "Planner: most locks lost in one crash against the maximum rate, both log scale; 0.5 stands for none; rings: "
         "the load was the limit"
     )
-    y = _ChartAxis("value", "locks lost (log scale)", "count", [most or 0.5 for _, most in known], (0.5, 1.0))
-    crashed = [option for option, _ in known]
-    return _planner(("planner-losses", advice, about), crashed, _rates(crashed), y)
+    y = _ChartAxis("value", "locks lost (log scale)", "count", (0.5, 1.0))
+    return _planner("planner-losses", advice, about, points, across=_RATE, up=y) if points else None
 
 
 def _grants(options: Sequence[Option]) -> Figure | None:
     crashed = [(option, option.crash) for option in options if option.crash]
     known = [(one, crash.double_grants, crash.cuts) for one, crash in crashed if crash.double_grants is not None]
-    shown = [(option, 100 * grants / cuts) for option, grants, cuts in known if option.p99_s]
-    if not shown:
-        return None
+    points = [(one, one.p99_s, 100 * grants / cuts or NO_GRANT) for one, grants, cuts in known if one.p99_s]
     title = f"{sum(not grants for _, grants, _ in known)} of {len(known)} choices led to no double grant"
     about = (
         f"Planner: leases granted twice in 100 cuts against p99 at 80 % of the maximum, both log scale; {NO_GRANT:g} "
         "stands for none; a choice without a p99 stands in the table alone"
     )
-    x = _ChartAxis("p99_s", "acquire p99 (log scale)", "s", [option.p99_s or 0.0 for option, _ in shown])
-    per_100 = [value or NO_GRANT for _, value in shown]
-    y = _ChartAxis("value", "granted twice (log scale)", "count", per_100, (NO_GRANT, 1.0))
-    return _planner(("planner-grants", title, about), [option for option, _ in shown], x, y)
+    x = _ChartAxis("p99_s", "acquire p99 (log scale)", "s")
+    y = _ChartAxis("value", "granted twice (log scale)", "count", (NO_GRANT, 1.0))
+    return _planner("planner-grants", title, about, points, across=x, up=y) if points else None
 
 
-def _planner(named: tuple[str, str, str], options: Sequence[Option], across: _ChartAxis, up: _ChartAxis) -> Figure:
-    """A chart of choices. `named`: its name, its title, and what it is about."""
-    name, title, about = named
+def _planner(name: str, title: str, about: str, points: Points, *, across: _ChartAxis, up: _ChartAxis) -> Figure:
+    """A chart of choices."""
     marks: list[Mark] = []
     rows: list[list[Cell]] = []
-    for option, place, value in zip(options, across.values, up.values, strict=True):
-        hollow = across.unit == "per_s" and bool(option.generator_bound)
+    for option, place, value in points:
+        hollow = across is _RATE and bool(option.generator_bound)
         text = f"{option.policy} N{option.instances}"
         marks.append(Spot(place, value, _POLICIES[option.policy], text, hollow=hollow))
         rows.append([option.instances, option.policy, option.restart, place, value])
-    x, y = logarithmic(across.values, *X_RANGE), logarithmic([*up.least, *up.values], *Y_RANGE)
+    x = logarithmic([place for _, place, _ in points], *X_RANGE)
+    y = logarithmic([*up.least, *(value for _, _, value in points)], *Y_RANGE)
     ticks = (duration_tick if axis.unit == "s" else number_tick for axis in (across, up))
     picture = plot(Axes(x, y, across.name, up.name, *ticks), marks, name=title, about=about)
     names = (("instances", "count"), ("policy", "text"), ("restart", "text"), (across.column, across.unit))
     columns = (*(Column(column, unit) for column, unit in names), Column(up.column, up.unit, up.name))
-    used = [policy for policy in _POLICIES if any(option.policy == policy for option in options)]
-    keys = tuple(Legend(_POLICIES[policy], policy, area=True) for policy in used)
+    keys = tuple(Legend(style, used, area=True) for used, style in _POLICIES.items() if any(r[1] == used for r in rows))
     return Figure(name, title, about, picture, Data(columns, rows), keys)
 
 

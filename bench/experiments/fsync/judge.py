@@ -171,16 +171,14 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def _events(loads: Loads) -> dict[str, SlowEvent] | None:
     """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do not watch."""
-    found: dict[str, list[SlowEvent]] = {}
+    found: dict[str, SlowEvent] = {}
     for load in loads:
         if load.latency_events is None:
             return None
         for name, event in load.latency_events.items():
-            found.setdefault(name, []).append(event)
-    return {
-        name: SlowEvent(seconds=sum(one.seconds for one in events), max_ms=max(one.max_ms for one in events))
-        for name, events in found.items()
-    }
+            before = found.get(name, SlowEvent(seconds=0, max_ms=0))
+            found[name] = SlowEvent(seconds=before.seconds + event.seconds, max_ms=max(before.max_ms, event.max_ms))
+    return found
 
 
 def _rewrite_fsyncs_per_s(load: LoadSeen) -> float | None:

@@ -13,96 +13,85 @@ Rules
 - WAITAOF blocks its connection, so callers that share one are served in groups: whatever was asked for while a group
   waited goes together, its SETs and releases first and one WAITAOF behind them. A connection that breaks raises.
 
-Source: Redlock on gevent (lockcore), pacer.py for the open loop; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
+Source: Redlock on gevent (lockcore), bench.workloads.pacer; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
 """
 
 from __future__ import annotations
 
-import ssl
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any, NamedTuple, Protocol
 
 import gevent
-import hiredis
 import numpy as np
+from gevent import monkey
 from gevent.event import Event
-from gevent.socket import wait_read, wait_write
 from greenlet import getcurrent
+from redis import Redis, ResponseError
 
-from bench.experiments.fsync.load import CONNECTED, TIMEOUT_MS, TTL_MS, LoadOrder, Phase
+from bench.experiments.fsync.plan import CONNECTED, TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
 from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
 from bench.measure.histogram import Histogram
 from bench.topology.child import orders, say
+from bench.topology.target import parse_targets
 from bench.workloads.alarm import PreciseAlarm
-from bench.workloads.arrivals import offsets_ns
+from bench.workloads.arrivals import due_between, offsets_ns
 from bench.workloads.pacer import Pacer
-from lockcore import Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy
-from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.commands import FIRST_NUMBER, OWNER_TOKEN_BYTES, claim_stem, set_nx_px
+from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
+from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
+from lockcore.commands import COMPARE_AND_DELETE
 from lockcore.quorum import quorum_of
 from lockcore.resp import request
-from lockcore.shells.handshake import Connected, shake
-from lockcore.shells.target import InstanceTarget, target_of
 
 CONNECT_S = 5.0
-WAITAOF_MS = 2000
 REST_S = 0.005  # after a denied acquire
 MOST_AWAITED = 1 << 20
-READ_BYTES = 65536
-DRIFT_FACTOR, DRIFT_MS = 0.01, 2
-_PREFIX_CHARACTERS = OWNER_TOKEN_BYTES - 15
-_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WAITAOF = request(b"WAITAOF", b"1", b"0", b"%d" % WAITAOF_MS)
 
 
-class LoadedLock(Protocol):
-    """What a caller uses."""
-
-    def acquire(self, resource: str) -> Any | str:
-        """A lease, or the name of the outcome of an acquire that got none."""
-
-    def release(self, lease: Any) -> bool:
-        """Give it back; True when a quorum had it."""
+# Acquires a resource: how to give the lease back (True when a quorum had it), or the name of the outcome without one.
+Acquire = Callable[[str], Callable[[], bool] | str]
 
 
-class PlainLock:
-    """lockcore's Redlock on gevent."""
+def plain_lock(order: LoadOrder) -> Acquire:
+    """lockcore's Redlock on gevent, connected."""
+    lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
+        order.urls,
+        shell="gevent",
+        key_prefix=order.key_prefix,
+        max_ttl_ms=TTL_MS,
+        instance_timeout_ms=TIMEOUT_MS,
+        connect_timeout_s=CONNECT_S,
+        lag_cap=LagCap(operations=MOST_AWAITED, age_ms=TIMEOUT_MS),
+        rejoin="trust",
+        retry=RetryPolicy("none"),
+    )
 
-    def __init__(self, order: LoadOrder) -> None:
-        self._lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
-            order.urls,
-            shell="gevent",
-            key_prefix=order.key_prefix,
-            max_ttl_ms=TTL_MS,
-            instance_timeout_ms=TIMEOUT_MS,
-            connect_timeout_s=CONNECT_S,
-            lag_cap=LagCap(operations=MOST_AWAITED, age_ms=TIMEOUT_MS),
-            rejoin="trust",
-            retry=RetryPolicy("none"),
-        )
+    def acquire(resource: str) -> Callable[[], bool] | str:
+        result = lock.try_acquire(resource, TTL_MS)
+        if isinstance(result, Denied):
+            return result.outcome.name.lower()
+        return lambda: lock.try_release(result) is Outcome.RELEASED
 
-    def acquire(self, resource: str) -> Lease | str:
-        """See LoadedLock."""
-        result = self._lock.try_acquire(resource, TTL_MS)
-        return result.outcome.name.lower() if isinstance(result, Denied) else result
-
-    def release(self, lease: Lease) -> bool:
-        """See LoadedLock."""
-        return self._lock.try_release(lease) is Outcome.RELEASED
+    return acquire
 
 
 # -- acquires that wait for the disk -----------------------------------------------------------------------------------
 
 
-class _Replies:
-    """The answers to one command that went to all instances, and whoever waits for them."""
+class _Command:
+    """A command on its way to all instances: its bytes, which reply is a vote, and whoever waits for the votes.
 
-    __slots__ = ("answered", "changed", "votes")
+    `durable`: a reply is a vote only once its write is on the disk.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("answered", "changed", "durable", "packed", "vote", "votes")
+
+    def __init__(self, vote: object, *words: bytes, durable: bool = False) -> None:
+        self.packed, self.vote, self.durable = request(*words), vote, durable
         self.votes = self.answered = 0
         self.changed = Event()
 
@@ -113,32 +102,20 @@ class _Replies:
         self.changed.set()
 
 
-class _Sent(NamedTuple):
-    """A claim's SET, or its release."""
-
-    claim: bytes
-    releasing: bool
-    replies: _Replies
-
-
 class _DiskWaiting:
     """One instance, one group of commands at a time."""
 
-    def __init__(self, shaken: Connected, counts: Counter[str]) -> None:
-        self._sock = shaken.sock
-        self._release = shaken.dialect.encode_release
-        self._head, self._tail = set_nx_px(TTL_MS)
-        self._wait = request(b"WAITAOF", b"1", b"0", b"%d" % WAITAOF_MS)
-        self._counts = counts
-        self._reader = hiredis.Reader()
-        self._asked: list[_Sent] = []
+    def __init__(self, server: Redis, counts: Counter[str]) -> None:
+        server.script_load(COMPARE_AND_DELETE.source)
+        self._connection, self._counts = server.connection_pool.get_connection(), counts
+        self._asked: list[_Command] = []
         self._work = Event()
         owner = getcurrent()
         gevent.spawn(self._serve).link_exception(lambda ended: gevent.kill(owner, ended.exception))
 
-    def ask(self, sent: _Sent) -> None:
+    def ask(self, command: _Command) -> None:
         """Send this with the next group."""
-        self._asked.append(sent)
+        self._asked.append(command)
         self._work.set()
 
     def _serve(self) -> None:
@@ -146,83 +123,58 @@ class _DiskWaiting:
             self._work.wait()
             self._work.clear()
             group, self._asked = self._asked, []
-            acquires = not all(sent.releasing for sent in group)
-            self._send(b"".join([*map(self._encoded, group), self._wait if acquires else b""]))
+            waits = any(command.durable for command in group)
+            packed = b"".join(command.packed for command in group) + (_WAITAOF if waits else b"")
+            self._connection.send_packed_command([packed])  # type: ignore[no-untyped-call]
             replies = [self._reply() for _ in group]
-            durable = acquires and self._is_durable(self._reply())
-            for sent, reply in zip(group, replies, strict=True):
-                sent.replies.add(reply == 1 if sent.releasing else reply == b"OK" and durable)
+            is_durable = waits and self._is_durable(self._reply())
+            for command, reply in zip(group, replies, strict=True):
+                command.add(reply == command.vote and (is_durable or not command.durable))
 
-    def _encoded(self, sent: _Sent) -> bytes:
-        return self._release(sent.claim) if sent.releasing else self._head + sent.claim + self._tail
+    def _reply(self) -> object:
+        try:
+            return self._connection.read_response()
+        except ResponseError as error:
+            return error
 
-    def _send(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self._sock.send(left.tobytes()) :]
-            except _BLOCKED:
-                wait_write(self._sock.fileno())
-
-    def _is_durable(self, reply: Any) -> bool:
-        if isinstance(reply, hiredis.ReplyError):
+    def _is_durable(self, reply: object) -> bool:
+        if not isinstance(reply, list):
             raise ConnectionError(f"WAITAOF failed: {reply}")
         durable = bool(reply[0] >= 1)
         self._counts["asked"] += 1
         self._counts["confirmed" if durable else "unconfirmed"] += 1
         return durable
 
-    def _reply(self) -> Any:
-        while (reply := self._reader.gets()) is False:
-            try:
-                data = self._sock.recv(READ_BYTES)
-            except _BLOCKED:
-                wait_read(self._sock.fileno())
-                continue
-            if not data:
-                raise ConnectionError("an instance closed the connection")
-            self._reader.feed(data)
-        return reply
-
 
 class WaitAofLock:
     """A quorum of instances, one connection to each. `counts`: WAITAOF replies asked, confirmed, unconfirmed."""
 
-    def __init__(self, targets: Sequence[InstanceTarget], counts: Counter[str]) -> None:
-        """Connect. Raises InstanceError when an instance cannot take part."""
-        pool = gevent.get_hub().threadpool
-        shaken = [job.get() for job in [pool.spawn(shake, target) for target in targets]]
-        self._instances = [_DiskWaiting(one, counts) for one in shaken]
-        self._quorum = quorum_of(len(targets))
-        self._validity_ns = int((TTL_MS * (1 - DRIFT_FACTOR) - DRIFT_MS) * NS_PER_MS)
-        self._prefix = targets[0].key_prefix
-        self._token = token_urlsafe(_PREFIX_CHARACTERS)[:_PREFIX_CHARACTERS].encode()
-        self._number = FIRST_NUMBER
+    def __init__(self, order: LoadOrder, counts: Counter[str]) -> None:
+        """Connect. Raises RedisError when an instance cannot take part."""
+        self._instances = [_DiskWaiting(target.client(CONNECT_S), counts) for target in parse_targets(order.urls)]
+        self._quorum, self._prefix = quorum_of(len(order.urls)), order.key_prefix
+        self._validity_ns = int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
+        process = token_urlsafe()
+        self._tokens = (f"{process}-{number}".encode() for number in count())
 
-    def acquire(self, resource: str) -> bytes | str:
-        """The claim of a lease, or the name of the outcome of an acquire that got none; it is cleaned up then."""
-        started_ns = monotonic_ns()
-        self._number += 1
-        claim = claim_stem(f"{self._prefix}{resource}".encode(), self._token) + b"%d\r\n" % self._number
-        votes = self._votes(claim, releasing=False)
+    def acquire(self, resource: str) -> Callable[[], bool] | str:
+        """See Acquire. What got no lease is cleaned up."""
+        started_ns, key, token = monotonic_ns(), f"{self._prefix}{resource}".encode(), next(self._tokens)
+        release = _Command(1, b"EVALSHA", COMPARE_AND_DELETE.sha, b"1", key, token)
+        votes = self._votes(_Command(b"OK", b"SET", key, token, b"NX", b"PX", b"%d" % TTL_MS, durable=True))
         if votes >= self._quorum and monotonic_ns() < started_ns + self._validity_ns:
-            return claim
-        self.release(claim)
+            return lambda: self._votes(release) >= self._quorum
+        self._votes(release)
         return "too_late" if votes >= self._quorum else "unreachable"
 
-    def release(self, claim: bytes) -> bool:
-        """Give it back on all instances; True when a quorum had it."""
-        return self._votes(claim, releasing=True) >= self._quorum
-
-    def _votes(self, claim: bytes, *, releasing: bool) -> int:
+    def _votes(self, command: _Command) -> int:
         """Ask all; return once a quorum said yes, or all have answered."""
-        replies = _Replies()
         for instance in self._instances:
-            instance.ask(_Sent(claim, releasing, replies))
-        while replies.votes < self._quorum and replies.answered < len(self._instances):
-            replies.changed.clear()
-            replies.changed.wait()
-        return replies.votes
+            instance.ask(command)
+        while command.votes < self._quorum and command.answered < len(self._instances):
+            command.changed.clear()
+            command.changed.wait()
+        return command.votes
 
 
 # -- the load ----------------------------------------------------------------------------------------------------------
@@ -238,17 +190,17 @@ class PhaseTally:
         self.denied: Counter[str] = Counter()
         self.release_failures = 0
 
-    def cycle(self, lock: LoadedLock, resource: str, intended_ns: int) -> None:
+    def cycle(self, acquire: Acquire, resource: str, intended_ns: int) -> None:
         """One acquire and its release, counted."""
-        lease = lock.acquire(resource)
+        release = acquire(resource)
         ended_ns = monotonic_ns()
-        if isinstance(lease, str):
-            self.denied[lease] += 1
+        if isinstance(release, str):
+            self.denied[release] += 1
             gevent.sleep(REST_S)
         else:
             self.intended.append(intended_ns)
             self.ended.append(ended_ns)
-            self.release_failures += not lock.release(lease)
+            self.release_failures += not release()
         start_ns, stop_ns = self.window
         self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(intended_ns, start_ns))
 
@@ -269,11 +221,8 @@ class Callers:
         self._locks = [self._connected() for _ in range(order.clients)]
         self._callers = list(zip(order.resources, self._locks * order.pipeline, strict=True))
 
-    def _connected(self) -> LoadedLock:
-        if not self._order.waitaof:
-            return PlainLock(self._order)
-        targets = [target_of(url, CONNECT_S, self._order.key_prefix) for url in self._order.urls]
-        return WaitAofLock(targets, self._counts)
+    def _connected(self) -> Acquire:
+        return WaitAofLock(self._order, self._counts).acquire if self._order.waitaof else plain_lock(self._order)
 
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""
@@ -281,16 +230,14 @@ class Callers:
         self._seed += 1
         origin_ns = monotonic_ns() + len(self._callers) * 20_000  # the time it takes to start them
         start_ns, stop_ns = (int(edge_s * NS_PER_S) for edge_s in (phase.warmup_s, phase.warmup_s + phase.seconds))
-        tally, pacer = PhaseTally((origin_ns + start_ns, origin_ns + stop_ns)), None
+        tally, pacer, due = PhaseTally((origin_ns + start_ns, origin_ns + stop_ns)), None, None
         if phase.rate_per_s is not None:
             arrivals = offsets_ns(phase.rate_per_s, "poisson", self._seed)
             pacer = Pacer(PreciseAlarm(), arrivals, origin_ns, start_ns, stop_ns)
+            due = due_between(phase.rate_per_s, "poisson", self._seed, start_ns, stop_ns)
         before_ns = _scheduled_ns()
         gevent.joinall([gevent.spawn(_call, *caller, pacer, tally) for caller in self._callers], raise_error=True)
         ran_ns, waited_ns, took_ns = (after - before for after, before in zip(_scheduled_ns(), before_ns, strict=True))
-        due = None
-        if phase.rate_per_s is not None:
-            due = due_between((start_ns, stop_ns), phase.rate_per_s, self._seed)
         return self._figures(phase, tally, pacer, due, (ran_ns / took_ns, waited_ns / took_ns))
 
     def _figures(
@@ -316,11 +263,11 @@ class Callers:
         )
 
 
-def _call(resource: str, lock: LoadedLock, pacer: Pacer | None, tally: PhaseTally) -> None:
+def _call(resource: str, acquire: Acquire, pacer: Pacer | None, tally: PhaseTally) -> None:
     """Cycle until the window's end: as fast as it is answered, or as arrivals are due."""
     _, stop_ns = tally.window
     while (due_ns := monotonic_ns()) < stop_ns and (pacer is None or (due_ns := pacer.take())):
-        tally.cycle(lock, resource, due_ns)
+        tally.cycle(acquire, resource, due_ns)
 
 
 def _scheduled_ns() -> tuple[int, int, int]:
@@ -329,20 +276,13 @@ def _scheduled_ns() -> tuple[int, int, int]:
     return int(ran), int(waited), monotonic_ns()
 
 
-def due_between(window: tuple[int, int], rate_per_s: float, seed: int) -> int:
-    """How many arrivals the schedule has in the window (ns after its origin), started or not."""
-    due = 0
-    for offset_ns in offsets_ns(rate_per_s, "poisson", seed):
-        if offset_ns >= window[1]:
-            break
-        due += offset_ns >= window[0]
-    return due
-
-
 def main() -> None:
     """Connect by the order, say so, then answer every phase with its figures."""
     order = next(orders(LoadOrder), None)
     if order is not None:
+        if order.waitaof:  # through redis-py; lockcore's own shell waits by gevent as it is
+            monkey.patch_socket()
+            monkey.patch_select()
         callers = Callers(order)
         say(CONNECTED)
         for phase in orders(Phase):

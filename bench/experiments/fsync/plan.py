@@ -7,44 +7,62 @@
 
 Rules: pure. A repeat visits every cell once, in an order of its own that the seed decides: what is compared (one N and
 shape) is visited in a row, shuffled, so that what else the machine does hits all policies alike.
-Source: README, "Choosing an fsync policy".
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Self
 
-import msgspec
-
-from bench.errors import UsageError
-from bench.experiments.fsync.result import REWRITES, FsyncCell, LoadName, Policy, Rewrite
-from bench.measure.reading import converted
-from bench.measure.section import Section
+from bench.experiments.fsync.result import REWRITES, FsyncCell, FsyncTimes, LoadName, Policy, Rewrite
 
 RATES: dict[LoadName, float] = {"50%": 0.5, "80%": 0.8}  # of the maximum found, in open loop
 OVERHEAD_S = 0.9  # per visit: servers, connections, questions
 CONNECT_S = 0.0006  # per client and instance
 
 CallerShape = tuple[int, int]  # clients and pipeline
+TTL_MS = 10_000
+TIMEOUT_MS = TTL_MS / 4  # the longest there is: a slow fsync is measured, not given up on
+WAITAOF_MS = 2000
+CONNECTED = "connected"
 
 
-class FsyncPlan(Section, frozen=True, kw_only=True):
-    """The matrix and how long each of its loads lasts (s, each after `warmup_s`).
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What the load process is told first. `clients`: connections per instance; `pipeline`: callers that share one.
 
-    `budget_s`: of one sitting; no visit begins when it would end later, a cell's first in twice the time; None = all.
+    `waitaof`: acquire by SET and WAITAOF, not by lockcore.
     """
 
-    cells: tuple[FsyncCell, ...]
-    repeats: int
+    urls: Sequence[str]
+    key_prefix: str
+    clients: int
+    pipeline: int
+    waitaof: bool
+    seed: int
+
+    @property
+    def resources(self) -> list[str]:
+        """One per caller: nobody contends, so that only durability is waited for."""
+        return [f"r{caller}" for caller in range(self.clients * self.pipeline)]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Load for `warmup_s` + `seconds`. `rate_per_s`: of acquires, as a Poisson process; None = closed loop."""
+
     warmup_s: float
     seconds: float
-    open_seconds: float
+    rate_per_s: float | None = None
+
+
+class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
+    """The matrix. No visit begins when it would end after `budget_s`, a cell's first in twice the time; None = all."""
+
+    cells: tuple[FsyncCell, ...]
     seed: int
-    quick: bool
-    budget_s: float | None = None
 
     def visits(self) -> list[tuple[int, FsyncCell]]:
         """Repeat and cell, in the order of measuring."""
@@ -61,14 +79,6 @@ class FsyncPlan(Section, frozen=True, kw_only=True):
         """About how long one visit takes."""
         loads_s = self.seconds + len(RATES) * self.open_seconds + (1 + len(RATES)) * self.warmup_s
         return loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
-
-    @classmethod
-    def from_journal(cls, plan: Mapping[str, object]) -> Self:
-        """The plan in the journal of a matrix that was cut. Raises UsageError when it is that of another experiment."""
-        try:
-            return converted(plan, cls)
-        except msgspec.ValidationError:
-            raise UsageError("the matrix that was cut there is none of lockbench fsync; name one of those") from None
 
 
 def product_cells(

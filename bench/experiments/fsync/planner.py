@@ -9,8 +9,6 @@ Rules
 - A double grant is counted with clients that trust a restarted instance; a power cut, whole or with a torn tail, is the
   crash that counts. An option is called safe when cuts were made and none led to a double grant.
 - What a policy costs is the whole range over everything measured, because no single ratio is true.
-
-Source: README, "Choosing an fsync policy"; judge.py and the judge of crash for the figures.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ from bench.experiments.fsync.result import (
     Typical,
 )  # fmt: skip
 from bench.measure.run_result import ServerBinary
+from bench.measure.statistics import upper_bound_95
 
 POWER_CUTS = ("power-cut", "power-cut-torn")
-RULE_OF_THREE = 3.0
 
 Rows = Sequence[FsyncRow]
 Key = tuple[int, Policy, Restart | None]
@@ -149,7 +147,7 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
         double_grants=grants if trusting else None,
         asked=sum(cell.asked for cell in trusting),
         double_grants_abstaining=sum(cell.double_grants for cell in abstaining) if abstaining else None,
-        double_grant_upper_bound_95=RULE_OF_THREE / total if total and trusting and not grants else None,
+        double_grant_upper_bound_95=upper_bound_95(grants, total) if trusting else None,
         unavailable_s=Typical(
             median=statistics.median(cell.unavailable_s.median or 0.0 for cell in trusting or cells),
             max=max(cell.unavailable_s.max or 0.0 for cell in trusting or cells),

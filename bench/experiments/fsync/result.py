@@ -1,7 +1,7 @@
 """The result of `lockbench fsync`, part by part: *rows of cells, what always costs, findings, the planner's page*.
 
 Rules: values and their names only. A figure of repeats is a `Spread`; null = not known, or not applicable. What a visit
-leaves in the journal is here, too, for the rows are made of it. Source: README of this folder.
+leaves in the journal is here, too, for the rows are made of it.
 """
 
 from __future__ import annotations
@@ -319,8 +319,8 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
     instances: Annotated[tuple[InstanceFacts, ...] | None, says("facts of the user's servers; null on our own")]
 
 
-class FsyncConditions(Section, frozen=True, kw_only=True):
-    """Under which it was measured."""
+class FsyncTimes(Section, frozen=True, kw_only=True):
+    """How often and how long each cell is loaded."""
 
     repeats: Annotated[Count, says("visits of each cell")]
     warmup_s: Annotated[Amount, says("before each load")]
@@ -328,6 +328,11 @@ class FsyncConditions(Section, frozen=True, kw_only=True):
     open_seconds: Annotated[Amount, says("of an open loop")]
     quick: Annotated[bool, says("--quick")]
     budget_s: Annotated[float | None, says("of one sitting; null: all visits are made")] = None
+
+
+class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
+    """Under which it was measured."""
+
     cells: Annotated[Count, says("of the matrix")]
     visits_planned: Annotated[Count, says("of the cells that can be measured")]
     visits_done: Annotated[Count, says("so far")]

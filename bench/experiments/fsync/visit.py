@@ -9,8 +9,6 @@ the leases they are divided by. Values only in what is returned: they are stored
     waitaof   once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET
               was answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under everysec, as long as the
               last fsync is less than a second old (redis/redis#13793)
-
-Source: bench.experiments.fsync.load_process, bench.topology.
 """
 
 from __future__ import annotations
@@ -20,23 +18,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import CellServers
-from bench.experiments.fsync.load import Generator, Phase
-from bench.experiments.fsync.plan import RATES, FsyncPlan
+from bench.experiments.fsync.plan import RATES, WAITAOF_MS, FsyncPlan, LoadOrder, Phase
 from bench.experiments.fsync.result import (
     FsyncCell,
     LoadName,
     LoadSeen,
+    PhaseFigures,
     RewriteSeen,
     VisitSeen,
     WaitaofCounts,
 )  # fmt: skip
+from bench.topology.child import Child
 from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.shim import Control
 from bench.topology.target import parse_targets
@@ -44,7 +43,8 @@ from bench.topology.target import parse_targets
 REWRITE_AT = 0.3  # of the measured window
 FILLERS, FILLER_BYTES = 200_000, 100
 LONGEST_REWRITE_S = 30.0
-WAITAOF_PROBES, WAITAOF_MS = 2, 2000
+WAITAOF_PROBES = 2
+PATIENCE_S = 60.0  # for an answer of the load process, beyond what a phase itself takes
 _TIMEOUT_S = 20.0
 _LOOK_S = 0.002
 _FILL = """
@@ -106,6 +106,36 @@ class Visit:
             rewrite=rewrite,
             **servers_did(before, after)._asdict(),
         )
+
+
+class Generator:
+    """A connected load process. A context manager: at its end the process is gone."""
+
+    def __init__(self, cell: FsyncCell, urls: Sequence[str], key_prefix: str, seed: int) -> None:
+        """Start it and wait until it is connected. Raises EnvironmentNotReadyError."""
+        self._child = Child("the load process", "bench.experiments.fsync.load_process")
+        try:
+            waitaof = cell.policy == "waitaof"
+            self._child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, waitaof, seed))
+            self._child.hear(str, PATIENCE_S)
+        except BaseException:
+            self._child.close()
+            raise
+
+    def begin(self, phase: Phase) -> None:
+        """Let it load for a phase; `figures` is what comes of it. Raises EnvironmentNotReadyError."""
+        self._child.tell(phase)
+        self._phase = phase
+
+    def figures(self) -> PhaseFigures:
+        """Wait for the end of the phase. Raises EnvironmentNotReadyError."""
+        return self._child.hear(PhaseFigures, self._phase.warmup_s + self._phase.seconds + PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._child.close()
 
 
 class ServersDid(NamedTuple):

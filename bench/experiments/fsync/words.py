@@ -1,18 +1,12 @@
-"""What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, charts, advice*.
+"""What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, advice*.
 
 Rules: verdict, or advice, first; nothing is computed here; a latency of a load that was not sustained is not shown; a
-rate that the generator limited is marked ≥; what was not measured is an en dash. Fits 100 columns. In a chart both axes
-are logarithmic, a value of 0 has a row of its own at the bottom, for "none" is not "few", and a mark whose place is
-taken moves to the nearest free one, so that none is hidden.
+rate that the generator limited is marked ≥; what was not measured is an en dash. Fits 100 columns.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from string import ascii_letters
-from typing import NamedTuple
 
 from bench.experiments.fsync.result import (
     DiskFigures,
@@ -33,7 +27,7 @@ _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", 
             "CPU µs\n/lock", "busy")  # fmt: skip
 _OPEN = ("N", "callers", "fsync", "policy", "50 %\np50 ms", "\np99", "80 %\np50 ms", "\np99", "\np99.9", "\nmax",
          "\nkept")  # fmt: skip
-_SPEED = ("", "N", "policy", "restart", "locks\n/s", "±", "p99\nms")
+_SPEED = ("N", "policy", "restart", "locks\n/s", "±", "p99\nms")
 _LOSSES = ("lost,\nmedian", "\nmost", "window\ns", "double\ngrants", "blocked\ns")
 _LEGEND = (
     ("callers", "connections per instance × callers that share one; each lock is two writes, SET and its release"),
@@ -67,7 +61,7 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     own = [("advice", page.advice[0]), *_lines(result), *_planner_lines(page)]
     return sheet_of(
         result, place, kind="fsync", headline=_headline(page, len(result.rows)), conditions=_conditions(result),
-        parts=(_options(page), *_parts(result)), lines=dict.fromkeys(own), charts=_charts(page),
+        parts=(_options(page), *_parts(result)), lines=dict.fromkeys(own),
     )  # fmt: skip
 
 
@@ -78,7 +72,7 @@ def planner_sheet(result: FsyncResult) -> Sheet:
     at = f"{load.shape} callers, {disk_name(load)} fsync" if load else ""
     conditions = f"{_server(result) or 'your servers'} · {at} · p99 from the intended start"
     lines = tuple(Sentence(*line) for line in _planner_lines(page))
-    return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page),), lines, _charts(page))
+    return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page),), lines)
 
 
 def suite(result: FsyncResult) -> Suite:
@@ -233,18 +227,11 @@ def _latency(row: FsyncRow, value_s: float | None) -> str:
 # -- the planner's page ------------------------------------------------------------------------------------------------
 
 
-def _marked(page: PlannerPage) -> list[tuple[str, Option]]:
-    return list(zip(ascii_letters, page.options, strict=False))
-
-
 def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
     yield from (("seen", text) for text in page.advice[1:])
     yield from (("warning", warning) for warning in page.warnings)
     yield "disk", disk_text(page.disk_fdatasync_s)
     yield "beware", CARRY_OVER
-    drawn = {point.mark for point in _grants(page)}
-    if absent := [mark for mark, option in _marked(page) if option.crash and mark not in drawn]:
-        yield "no p99", f"so not among the double grants that are drawn: {' '.join(absent)}"
     if page.sources.crash:
         offered = page.crash_locks_per_s
         at = f", at {count(offered)} locks/s; at another rate L expect up to L × window" if offered else ""
@@ -253,19 +240,19 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
 
 
 def _options(page: PlannerPage) -> Part:
-    left, rows = frozenset({0, 2, 3}), tuple(_speed(*marked) for marked in _marked(page))
+    left, rows = frozenset({1, 2}), tuple(map(_speed, page.options))
     if not page.sources.crash:
         return Part("speed", "", _SPEED, rows, left)
-    rows = tuple((*row, *_lost(option.crash)) for row, option in zip(rows, page.options, strict=False))
+    rows = tuple((*row, *_lost(option.crash)) for row, option in zip(rows, page.options, strict=True))
     about = "p99 at 80 %; lost per crash; grants in so many cuts"
     return Part("speed beside losses", about, (*_SPEED, *_LOSSES), rows, left)
 
 
-def _speed(mark: str, option: Option) -> tuple[str, ...]:
+def _speed(option: Option) -> tuple[str, ...]:
     rate = option.acquired_per_s
     p99 = milliseconds(option.p99_s) if option.sustained else "queue" if option.sustained is False else MISSING
     speed = _rate(rate, bound=option.generator_bound)
-    return mark, str(option.instances), option.policy, option.restart or MISSING, speed, _deviation(rate), p99
+    return str(option.instances), option.policy, option.restart or MISSING, speed, _deviation(rate), p99
 
 
 def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
@@ -278,72 +265,3 @@ def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
         f"{count(crash.double_grants)} in {count(crash.cuts)}",
         f"{crash.unavailable_s.max:.1f}",
     )
-
-
-def _charts(page: PlannerPage) -> tuple[tuple[str, ...], ...]:
-    """Throughput against locks lost, p99 against double grants, by the letters of the table; none without crashes."""
-    lost = [
-        Scattered(mark, option.acquired_per_s.median, option.crash.lost_per_cut.max)
-        for mark, option in _marked(page)
-        if option.crash and option.acquired_per_s
-    ]
-    grants = _grants(page)
-    if not lost and not grants:
-        return ()
-    return (
-        tuple(scatter(lost, "acquires/s", "most locks lost per crash")),
-        tuple(scatter(grants, "p99 ms at 80 %", "double grants per 100 cuts")),
-    )
-
-
-def _grants(page: PlannerPage) -> list[Scattered]:
-    return [
-        Scattered(mark, option.p99_s * 1000, option.crash.double_grants / option.crash.cuts * 100)
-        for mark, option in _marked(page)
-        if option.crash and option.p99_s is not None and option.crash.double_grants is not None
-    ]
-
-
-class Scattered(NamedTuple):
-    """A mark of one character at `x` > 0, `y` ≥ 0."""
-
-    mark: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Decades:
-    """Whole decades around some values, on `cells` places."""
-
-    low: int
-    high: int
-    cells: int
-
-    @classmethod
-    def around(cls, values: Sequence[float], cells: int) -> _Decades:
-        if not values:
-            return cls(0, 1, cells)
-        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-        return cls(low, max(high, low + 1), cells)
-
-    def place(self, value: float) -> int:
-        share = (math.log10(value) - self.low) / (self.high - self.low)
-        return min(max(round(share * (self.cells - 1)), 0), self.cells - 1)
-
-
-def scatter(points: Sequence[Scattered], x_name: str, y_name: str, width: int = 46, height: int = 10) -> list[str]:
-    """Return the plot with its axes, `width` columns wide and `height` + 4 lines high."""
-    across = _Decades.around([point.x for point in points], width - 9)
-    up = _Decades.around([point.y for point in points if point.y > 0], height - 1)
-    grid = [[" "] * across.cells for _ in range(height)]
-    for point in points:
-        row = grid[height - 1 - (0 if point.y <= 0 else 1 + up.place(point.y))]
-        column, free = across.place(point.x), [place for place, mark in enumerate(row) if mark == " "]
-        if free:
-            row[min(free, key=lambda place: (abs(place - column), place < column))] = point.mark
-    labels = {0: count(10.0**up.high), height - 2: count(10.0**up.low), height - 1: "0"}
-    lines = [f"{labels.get(number, ''):>8}│{''.join(row)}" for number, row in enumerate(grid)]
-    low, high = count(10.0**across.low), count(10.0**across.high)
-    foot = f"{'':8}└{'─' * across.cells}"
-    return [y_name, *lines, foot, f"{'':9}{low}{x_name:^{across.cells - len(low) - len(high)}}{high}"]

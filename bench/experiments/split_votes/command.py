@@ -6,11 +6,12 @@ or with --json the result and nothing else. Source: README's command table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import carry_out, each, experiment_options
+from bench.cli.experiment import Several, carry_out, experiment_options
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -20,14 +21,42 @@ ROUNDS, QUICK_ROUNDS = 300, 60
 PARALLEL_RETRY_ROUNDS = 1000  # a p99 wants so many
 BUDGET_S, QUICK_BUDGET_S = 600.0, 36.0
 MOST_CONTENDERS = 64
-SPREADS, QUICK_SPREADS = "0ms,0.5ms", "0ms"
+SPREADS_MS, QUICK_SPREADS_MS = (0.0, 0.5), (0.0,)
 RETRIES = "fixed:200ms,full-jitter:5ms"
+
+
+def _spread(text: str) -> float:
+    spread_ms = parse_duration(text)
+    if spread_ms > 1000:
+        raise ValueError(f"{text} is too long for starts that are to meet: at most 1s")
+    return spread_ms
+
+
+def _retry(text: str) -> RetrySettings | None:
+    from bench.experiments.split_votes.plan import RetrySettings
+
+    policy, _, window = text.partition(":")
+    if policy == "fixed":
+        return RetrySettings("fixed", parse_duration(window))
+    if policy == "full-jitter":
+        return RetrySettings("full-jitter", parse_duration(window))
+    if text == "none":
+        return None
+    raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
 
 
 @click.command(epilog="Servers are started on loopback and stopped; a full run takes about 4 minutes.")
 @click.option("--instances", metavar="N", type=click.IntRange(1, 15), default=5, help="how many servers  [5]")
-@click.option("--contenders", metavar="K,…", default="3,5,10", help="processes that want one lock  [3,5,10]")
-@click.option("--spread", metavar="TIME,…", help=f"starts are spread over so much  [{SPREADS}; quick {QUICK_SPREADS}]")
+@click.option(
+    "--contenders",
+    metavar="K,…",
+    type=Several(click.IntRange(2, MOST_CONTENDERS)),
+    default="3,5,10",
+    help="processes that want one lock  [3,5,10]",
+)
+@click.option(
+    "--spread", metavar="TIME,…", type=Several(_spread), help="starts are spread over so much  [0ms,0.5ms; quick 0ms]"
+)
 @click.option(
     "--rounds",
     metavar="R",
@@ -35,9 +64,19 @@ RETRIES = "fixed:200ms,full-jitter:5ms"
     help=f"trials per row  [{ROUNDS}, parallel retries {PARALLEL_RETRY_ROUNDS}; quick {QUICK_ROUNDS}]",
 )
 @click.option(
-    "--order", metavar="ORDER,…", default="parallel,sequential,random", help="how instances are asked  [all three]"
+    "--order",
+    metavar="ORDER,…",
+    type=Several(click.Choice(("parallel", "sequential", "random"))),
+    default="parallel,sequential,random",
+    help="how instances are asked  [all three]",
 )
-@click.option("--retry", metavar="POLICY,…", default=RETRIES, help=f"retry policies side by side, or none  [{RETRIES}]")
+@click.option(
+    "--retry",
+    metavar="POLICY,…",
+    type=Several(_retry),
+    default=RETRIES,
+    help=f"retry policies side by side, or none  [{RETRIES}]",
+)
 @click.option("--quick", is_flag=True, help="a glance in under a minute")
 @experiment_options("split-votes")
 def split_votes(**values: Any) -> int:
@@ -48,59 +87,24 @@ def split_votes(**values: Any) -> int:
     """
     from bench.experiments.split_votes.experiment import run_split_votes
 
-    return carry_out("split-votes", plan_of(**values), values, run_split_votes)
+    return carry_out("split-votes", plan_of(values), values, run_split_votes)
 
 
-def plan_of(
-    *, instances: int, contenders: str, spread: str | None, rounds: int | None, order: str, retry: str, quick: bool,
-    seed: int, **_others: object,
-) -> SplitVotesPlan:  # fmt: skip
-    """Return what the options ask for. Raises UsageError, naming the option and what it takes."""
+def plan_of(values: Mapping[str, Any]) -> SplitVotesPlan:
+    """Return what the options ask for."""
     from bench.experiments.split_votes.plan import LEAST_PROCESSES, ORDERS, RETRY_CONTENDERS, SplitVotesPlan
 
-    counts = sorted(each("contenders", contenders, _contenders))
-    spreads = spread or (QUICK_SPREADS if quick else SPREADS)
-    orders = each("order", order, _order)
+    quick, rounds, counts = values["quick"], values["rounds"], sorted(values["contenders"])
     most = sorted({max(LEAST_PROCESSES, *counts), RETRY_CONTENDERS})
     return SplitVotesPlan(
-        instances=instances,
+        instances=values["instances"],
         contenders=tuple(counts),
-        spreads_ms=tuple(sorted(each("spread", spreads, _spread))),
-        orders=tuple(order for order in ORDERS if order in orders),
-        retries=() if retry == "none" else each("retry", retry, _retry),
+        spreads_ms=tuple(sorted(values["spread"] or (QUICK_SPREADS_MS if quick else SPREADS_MS))),
+        orders=tuple(order for order in ORDERS if order in values["order"]),
+        retries=tuple(filter(None, values["retry"])),
         retry_contenders=tuple(most[-1:] if quick else most),
         rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
         parallel_retry_rounds=rounds or (QUICK_ROUNDS if quick else PARALLEL_RETRY_ROUNDS),
         budget_s=QUICK_BUDGET_S if quick else BUDGET_S,
-        seed=seed,
+        seed=values["seed"],
     )
-
-
-def _contenders(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= MOST_CONTENDERS:
-        raise ValueError(f"{text!r} is not a number of contenders, 2 to {MOST_CONTENDERS} (write them like 3,5,10)")
-    return int(text)
-
-
-def _spread(text: str) -> float:
-    spread_ms = parse_duration(text)
-    if spread_ms > 1000:
-        raise ValueError(f"{text} is too long for starts that are to meet: at most 1s")
-    return spread_ms
-
-
-def _order(text: str) -> str:
-    from bench.experiments.split_votes.plan import ORDERS
-
-    if text not in ORDERS:
-        raise ValueError(f"{text!r} is not an order (one or more of {','.join(ORDERS)})")
-    return text
-
-
-def _retry(text: str) -> RetrySettings:
-    from bench.experiments.split_votes.plan import RetrySettings
-
-    policy, _, window = text.partition(":")
-    if policy in ("fixed", "full-jitter"):
-        return RetrySettings(policy, parse_duration(window))  # type: ignore[arg-type]
-    raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")

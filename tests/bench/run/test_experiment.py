@@ -6,10 +6,11 @@ import signal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import click
 import pytest
 
 from bench.cli import showing
-from bench.cli.experiment import carry_out, each, resumed
+from bench.cli.experiment import Several, carry_out, resumed
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
@@ -92,16 +93,27 @@ def test_what_was_cut_or_broke_says_how_to_go_on(tmp_path: Path, monkeypatch: py
         else:
             carry_out("count", plan, values, begin)
             assert shown[0].unstored == f"cut short; {again[:-1]}"
-    usual = {"seed": 1}
-    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 1}, usual, dict) == {"seed": 1}
-    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 2}, usual, dict) is None
-    assert resumed({**OPTIONS, "resume": None}, usual, dict) is None
+    usual, dict_ = {"seed": 1}, dict[str, int]
+    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 1}, usual, dict_) == {"seed": 1}
+    assert resumed({**OPTIONS, "resume": tmp_path / "a", "seed": 2}, usual, dict_) is None
+    assert resumed({**OPTIONS, "resume": None}, usual, dict_) is None
     with pytest.raises(UsageError, match="no matrix was cut in"):
-        resumed({**OPTIONS, "resume": tmp_path}, usual, dict)
+        resumed({**OPTIONS, "resume": tmp_path}, usual, dict_)
 
 
 def test_an_option_with_several_values_takes_each_once_and_names_itself() -> None:
-    assert each("rounds", "3, 1,3", int) == (3, 1)
-    assert each("rounds", None, int) == ()
-    with pytest.raises(UsageError, match="^option --rounds: invalid literal"):
-        each("rounds", "3,x", int)
+    @click.command()
+    @click.option("--rounds", type=Several(int))
+    @click.option("--users", type=Several(click.IntRange(1, 4)))
+    def command(**values: object) -> dict[str, object]:
+        return values
+
+    def told(*arguments: str) -> object:
+        return command.main(arguments, standalone_mode=False)
+
+    assert told("--rounds", "3, 1,3") == {"rounds": (3, 1), "users": None}
+    assert told("--users", "4,4") == {"rounds": None, "users": (4,)}
+    with pytest.raises(click.BadParameter, match="invalid literal"):
+        told("--rounds", "3,x")
+    with pytest.raises(click.BadParameter, match="5 is not in the range"):
+        told("--users", "1,5")

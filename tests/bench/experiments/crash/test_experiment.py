@@ -6,18 +6,28 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
 from bench.experiments.crash.crashing_fleet import append_only_files, keys_in
 from bench.experiments.crash.cross_check import judge
-from bench.experiments.crash.experiment import doable, judge_crash
-from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Loss, cells
-from bench.experiments.crash.plan import CrashPlan, full_crashes, load_range_s, needs_shim, quick_crashes, seconds_of
+from bench.experiments.crash.experiment import doable, export_crashes
+from bench.experiments.crash.judge import AskedAgain, CutFacts, Loss, cells, judge_crash
+from bench.experiments.crash.plan import (
+    Crash,
+    CrashPlan,
+    full_crashes,
+    load_range_s,
+    needs_shim,
+    quick_crashes,
+    seconds_of,
+)
 from bench.experiments.crash.result import Compared, CrossCheck
 from bench.run.journal import JOURNAL_NAME, open_journal
+from tests.doubles.collector import Collector, attributes_of
 
 OPTIONS = {
-    "instances": "1,3,5", "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
+    "instances": None, "policies": None, "kinds": None, "cuts": None, "rate": 240, "fleets": 14, "quick": True,
     "resume": None, "out": None, "seed": 1,
 }  # fmt: skip
 AGREED = CrossCheck("agrees")
@@ -51,26 +61,27 @@ def test_the_phase_covers_a_whole_cycle_of_syncs() -> None:
     assert high - low >= 1.5
 
 
-def test_a_plan_survives_its_journal() -> None:
-    begun = plan(seed=7)
-    assert CrashPlan.from_json(json.loads(json.dumps(begun.to_json())), begun.concurrent) == begun
-    with pytest.raises(UsageError, match="not one of lockbench crash"):
-        CrashPlan.from_json({"experiment": "fsync"}, 4)
-
-
 @pytest.mark.parametrize(
     "broken", [{"cuts": "x"}, {"cuts": 0}, {"crashes": [{"instances": 3}]}, {"crashes": []}, {"crashes": None}]
 )
-def test_a_plan_that_cannot_be_read_is_refused(broken) -> None:
-    with pytest.raises(UsageError, match="the plan in the journal there cannot be read"):
-        CrashPlan.from_json({**json.loads(json.dumps(plan().to_json())), **broken}, 4)
+def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path, broken) -> None:
+    (tmp_path / JOURNAL_NAME).write_text(json.dumps({"plan": {**plan().to_json(), **broken}}) + "\n", "utf-8")
+    with pytest.raises(UsageError, match="is none of this command"):
+        plan(resume=tmp_path, quick=False)
 
 
 def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_silence(tmp_path: Path) -> None:
     begun = plan(cuts=3, seed=7)
     (tmp_path / JOURNAL_NAME).write_text(json.dumps({"plan": begun.to_json()}) + "\n", "utf-8")
     assert plan(resume=tmp_path, quick=False) == begun
-    for options in ({"cuts": 4}, {"seed": 8}, {"policies": "none"}, {"instances": "3"}, {"rate": 100}, {"quick": True}):
+    for options in (
+        {"cuts": 4},
+        {"seed": 8},
+        {"policies": ("none",)},
+        {"instances": (3,)},
+        {"rate": 100},
+        {"quick": True},
+    ):
         other = plan(resume=tmp_path, **{"quick": False, **options})
         refused = pytest.raises(UsageError, match="was begun differently")
         with refused, open_journal(tmp_path, other.to_json(), CutFacts):
@@ -80,19 +91,19 @@ def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_
 @pytest.mark.parametrize(
     "options, complaint",
     [
-        ({"instances": "3,zero"}, "'zero' is no number of servers"),
-        ({"instances": "0"}, "1 to 9"),
-        ({"policies": "sometimes"}, "'sometimes' is none of none, no, everysec, always"),
-        ({"kinds": "flood"}, "'flood' is none of"),
-        ({"policies": "none", "kinds": "power-cut"}, "no crash has one of these"),
-        ({"policies": ""}, "'' is none of"),
-        ({"resume": Path("/nowhere")}, "no matrix was cut in /nowhere"),
-        ({"resume": Path("a"), "out": Path("b")}, "leave --out out"),
+        (["--instances", "3,zero"], "'zero' is not a valid integer"),
+        (["--instances", "0"], "0 is not in the range 1<=x<=9"),
+        (["--policy", "sometimes"], "'sometimes' is not one of 'none', 'no', 'everysec', 'always'"),
+        (["--kind", "flood"], "'flood' is not one of"),
+        (["--policy", "none", "--kind", "power-cut"], "no crash has one of these"),
+        (["--policy", ""], "'' is not one of"),
+        (["--resume", "/nowhere"], "no matrix was cut in /nowhere"),
+        (["--resume", "a", "--out", "b"], "leave --out out"),
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_starts(options, complaint) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        plan(**options)
+def test_what_is_wrong_is_refused_before_anything_starts(options, complaint, capsys) -> None:
+    assert execute(["crash", *options]) == 2
+    assert complaint in capsys.readouterr().err
 
 
 def test_without_the_shim_what_needs_it_is_skipped_with_the_reason() -> None:
@@ -151,3 +162,49 @@ def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
     assert judge_crash([], [], AGREED).status == "inconclusive"
     assert judge_crash([], [row], CrossCheck("differs", "x")).status == "inconclusive"
     assert judge_crash([], [row], AGREED, ["a group was given up"]).status == "inconclusive"
+
+
+# -- what is exported: the sums of the cuts by policy, each lock once --------------------------------------------------
+
+
+def cut(policy: str, lost: int, window_s: float | None, doubled: int) -> CutFacts:
+    losses = (Loss(1, None, 100, 50, lost, window_s), Loss(1, 0, 100, 50, 9 * lost, window_s))
+    asked = (AskedAgain(1, False, 10, doubled), AskedAgain(1, True, 10, 0))
+    return CutFacts(Crash(3, policy, "power-cut", 3, "all"), 1, 1.0, (), losses, asked, 0.1, {})
+
+
+CUTS = [cut("everysec", 7, 0.5, 3), cut("everysec", 2, 1.25, 0), cut("always", 0, None, 0)]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch):
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)  # what the exporters themselves read
+        yield collector
+
+
+def test_sums_are_those_of_the_cuts_by_policy(collector: Collector) -> None:
+    assert export_crashes("ab12", CUTS, {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}) == []
+    points = {
+        (name, attributes_of(point)["redlock.fsync"]): point
+        for name, metrics in collector.received.history.items()
+        for metric in metrics
+        for point in getattr(metric, metric.WhichOneof("data")).data_points
+    }
+    assert points["redlock.crash.lost_locks", "everysec"].as_int == 9
+    assert points["redlock.crash.lost_locks", "always"].as_int == 0
+    assert points["redlock.crash.double_grants", "everysec"].as_int == 3
+    window = points["redlock.crash.lost_window", "everysec"]
+    assert (window.count, window.sum) == (2, 1.75)
+    assert points["redlock.crash.lost_window", "always"].count == 0
+
+
+def test_without_an_endpoint_nothing_is_exported(collector: Collector) -> None:
+    assert export_crashes("ab12", CUTS, {}) == []
+    assert collector.received.requests == 0
+
+
+def test_what_cannot_be_read_is_a_warning_and_not_the_end_of_the_result(collector: Collector) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}
+    (warning,) = export_crashes("ab12", CUTS, environ)
+    assert "OTEL_METRIC_EXPORT_INTERVAL" in warning

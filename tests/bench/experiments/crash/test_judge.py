@@ -6,22 +6,20 @@ import pytest
 
 from bench.experiments.crash.judge import (
     AskedAgain,
-    Crash,
     CutFacts,
     Ledger,
     Loss,
     cells,
     group,
-    impossible,
     judge_double_grants,
     judge_loss,
     loss_figures,
-    spread,
-    upper_bound_95,
 )
+from bench.experiments.crash.plan import Crash, impossible
 from bench.experiments.crash.result import KINDS, POLICIES, MedianAndMax
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.measure.section import builtins_of, typed
+from bench.measure.statistics import upper_bound_95
 
 CALM = Ledger(0, 0, False, 0.002, 0)
 SYNCING = Ledger(0, 1, False, 0.7, 0)
@@ -193,11 +191,6 @@ def test_the_bound_of_what_was_never_seen_is_three_over_n() -> None:
     assert upper_bound_95(0, 2) == 1.0
     assert upper_bound_95(1, 120) is None
     assert upper_bound_95(0, 0) is None
-
-
-def test_spread_is_median_and_maximum() -> None:
-    assert spread([3, 1, 10]) == MedianAndMax(median=3, max=10)
-    assert spread([]) == MedianAndMax(median=None, max=None)
 
 
 def test_a_cell_holds_its_figures_and_the_worst_verdict() -> None:

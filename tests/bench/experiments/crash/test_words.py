@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import io
+import json
 from pathlib import Path
 
 import pytest
 from msgspec import structs
-from rich.console import Console
 
 from bench.cli.commands import execute
-from bench.experiments.crash.experiment import concluded, conditions
+from bench.experiments.crash.experiment import concluded
 from bench.experiments.crash.figures import figures
-from bench.experiments.crash.judge import AskedAgain, Crash, CutFacts, Ledger, Loss
-from bench.experiments.crash.plan import CrashPlan
-from bench.experiments.crash.result import Compared, CrashFleet, CrashKind, CrashResult, CrashSkipped, CrossCheck
+from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
+from bench.experiments.crash.plan import Crash, CrashPlan
+from bench.experiments.crash.result import Compared, CrashKind, CrashResult, CrashSkipped, CrossCheck
 from bench.experiments.crash.words import sheet, suite
-from bench.measure.environment import Environment
 from bench.measure.expectation import conclude_rows
-from bench.report.sheet import print_sheet, sheet_markdown
+from bench.measure.section import typed
+from bench.report.sheet import sheet_markdown
 from bench.run.experiment import Header
-from bench.topology.disk import SyncLatency
-from bench.topology.server import ServerBinary
+from tests.bench.report.screen import sheet_text
 
 OLD = Path(__file__).parents[3] / "histories" / "results" / "crash.json"
 AGREES = CrossCheck("agrees", None, (Compared("everysec", 900, 41, 41),))
-HEADER = Header(
-    id="7f3a", command=("lockbench", "crash"), seed=1, started_at="2026-11-21T01:02:03Z", duration_s=250.0,
-    interrupted=False, environment=Environment(packages={}),
-)  # fmt: skip
-FLEET = CrashFleet(
-    server=ServerBinary("redis-server", "redis", "7.0.15"), fdatasync_s=SyncLatency(100, 0.001, 0.002, 0.003)
-)
+STORED = typed(json.loads(OLD.read_text("utf-8")), CrashResult)
+HEADER = Header(**{name: getattr(STORED, name) for name in Header.__annotations__})  # type: ignore[typeddict-item]
 
 
 def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[CutFacts]:
@@ -49,9 +42,9 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
 
 
 def result(*groups: list[CutFacts], skipped: tuple[CrashSkipped, ...] = ()) -> CrashResult:
-    plan = CrashPlan(tuple(cuts[0].crash for cuts in groups), 20, 240, 14, seed=1, quick=True)
+    plan = CrashPlan(tuple(cuts[0].crash for cuts in groups), 20, 240, seed=1, quick=True, concurrent=14)
     of_all = [cut for cuts in groups for cut in cuts]
-    return concluded(HEADER, FLEET, conditions(plan, of_all), groups, skipped=skipped, checked=AGREES)
+    return concluded(HEADER, STORED.fleet, plan, of_all, skipped=skipped, checked=AGREES)
 
 
 def skipped(kind: CrashKind, reason: str) -> CrashSkipped:
@@ -70,9 +63,7 @@ FINE = result(
 
 
 def printed(found: CrashResult, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_sheet(sheet(found, "here"), console)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return sheet_text(sheet(found, "here"), width)
 
 
 def test_the_verdict_and_the_three_findings_come_first() -> None:

@@ -11,6 +11,8 @@ import pytest
 from bench.cli.commands import execute
 from bench.experiments.fsync.command import crash_of, fsync, fsync_plan_of
 
+STORED = Path(__file__).parents[3] / "histories" / "results"
+
 
 def values(*arguments: str) -> dict[str, Any]:
     return dict(fsync.make_context("fsync", list(arguments)).params)
@@ -33,11 +35,12 @@ def test_with_targets_all_of_them_take_part_and_nothing_is_injected() -> None:
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--policy", "sometimes"], "option --policy: 'sometimes' is unknown"),
-        (["--clients", "0"], "option --clients: '0' is not a number from 1"),
-        (["--instances", "99"], "option --instances: '99' is not a number from 1 to 15"),
+        (["--policy", "sometimes"], "'--policy': 'sometimes' is not one of 'none'"),
+        (["--clients", "0"], "'--clients': 0 is not in the range 1<="),
+        (["--instances", "99"], "'--instances': 99 is not in the range 1<=x<=15"),
         (["--clients", "60000", "--pipeline", "60000"], "more than 65,536 callers"),
-        (["--latency", "2"], "option --latency"),
+        (["--latency", "2"], "'--latency': '2' is not a duration"),
+        (["--target", "redis://127.0.0.1:1", "--instances", "3"], "3 is more than the 1 that --target names"),
         (["--latency", "5s"], "too slow for a disk"),
         (["--target", "redis://127.0.0.1:1", "--latency", "2ms"], "no fsync latency is added"),
         (["--target", "redis://127.0.0.1:1", "--rewrite", "on"], "no file rewritten"),
@@ -65,6 +68,15 @@ def test_the_planner_without_results_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     assert execute(["planner"]) == 3
     assert "there is no result of lockbench fsync" in capsys.readouterr().err
+
+
+def test_the_planner_writes_its_page(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    speed, losses = (str(STORED / f"{kind}.json") for kind in ("fsync", "crash"))
+    assert execute(["planner", "--fsync", speed, "--crash", losses, "--html", "page.html", "--quiet"]) == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "take everysec with delayed restart" in page
+    assert "planner-losses" in page
 
 
 def test_a_result_of_another_command_is_no_crash_result(

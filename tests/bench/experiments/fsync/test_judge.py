@@ -93,9 +93,9 @@ def test_events_of_all_repeats_are_put_together() -> None:
     assert row.latency_events == {"fork": SlowEvent(seconds=3, max_ms=9)}
 
 
-def test_a_busy_generator_makes_the_rate_a_lower_bound() -> None:
-    assert find_rows(rows_of([visit("none", cpu=0.95)]))[0].generator.bound
-    assert not find_rows(rows_of([visit("none", cpu=0.5)]))[0].generator.bound
+@pytest.mark.parametrize("cpu, bound", [(0.95, True), (0.5, False)])
+def test_a_busy_generator_makes_the_rate_a_lower_bound(cpu: float, bound: bool) -> None:
+    assert find_rows(rows_of([visit("none", cpu=cpu)]))[0].generator.bound is bound
 
 
 def test_callers_that_were_not_at_work_make_it_invalid() -> None:
@@ -119,19 +119,27 @@ def test_policies_that_behave_are_as_expected() -> None:
     assert judged(healthy()) == ("AS EXPECTED", 0)
 
 
-def test_always_that_is_not_slowest_turns_red() -> None:
+@pytest.mark.parametrize(
+    "place, planted, finding, verdict, word",
+    [
+        (2, visit("always", 5000), "always-slowest", NOT_SHOWN, "NOT AS EXPECTED"),
+        (4, visit("always", 6000, shape=MANY), "group-commit", NOT_SHOWN, "NOT AS EXPECTED"),  # a tenth, not as much
+        (0, visit("none", 4000), "order", NOT_KNOWN, "NOT KNOWN"),  # slower than everysec: that is the machine
+        (2, visit("always", 7000), "always-slowest", NOT_KNOWN, "NOT KNOWN"),  # noise refutes no cost either
+        (3, visit("everysec", 60_000, shape=MANY, cpu=0.99), "group-commit", "not judged", "AS EXPECTED"),
+    ],
+)
+def test_each_finding_turns_red_or_is_not_known(
+    place: int, planted: dict[str, Any], finding: str, verdict: str, word: str
+) -> None:
     visits = healthy()
-    visits[2] = visit("always", 5000)
-    assert verdicts(visits)["always-slowest"] == NOT_SHOWN
-    assert judged(visits) == ("NOT AS EXPECTED", 4)
+    visits[place] = planted
+    assert verdicts(visits)[finding] == verdict
+    assert judged(visits) == (word, 0 if word == "AS EXPECTED" else 4)
 
 
-def test_always_that_costs_the_same_everywhere_turns_red() -> None:
-    visits = healthy()
-    visits[4] = visit("always", 6000, shape=MANY)  # a tenth, as with one caller a twentieth
-    finding = next(f for f in findings_of(rows_of(visits)) if f.name == "group-commit")
-    assert finding.verdict == NOT_SHOWN
-    assert finding.figures["moved"] == pytest.approx(2.0)
+def test_an_order_within_what_pairs_of_the_same_code_differ_by_is_none() -> None:
+    assert judged([visit("none", 4900), *healthy()[1:]])[0] == "AS EXPECTED"
 
 
 def test_a_disk_that_syncs_for_nothing_is_not_judged() -> None:
@@ -177,23 +185,6 @@ def test_waitaof_counts_must_add_up() -> None:
 # -- what is not known -------------------------------------------------------------------------------------------------
 
 
-def test_an_order_that_cannot_be_is_not_known() -> None:
-    """No persistence slower than everysec: what was measured is the machine."""
-    visits = healthy()
-    visits[0] = visit("none", 4000)
-    assert verdicts(visits)["order"] == NOT_KNOWN
-    assert judged(visits) == ("NOT KNOWN", 4)
-    visits[0] = visit("none", 4900)  # no more than what interleaved pairs of the same code differ by
-    assert judged(visits)[0] == "AS EXPECTED"
-
-
-def test_what_a_policy_costs_is_not_refuted_by_noise_either() -> None:
-    visits = healthy()
-    visits[2] = visit("always", 7000)
-    assert verdicts(visits)["always-slowest"] == NOT_KNOWN
-    assert judged(visits) == ("NOT KNOWN", 4)
-
-
 def test_figures_most_of_which_are_bounds_or_of_a_queue_say_nothing() -> None:
     limited = [
         visit(one["cell"]["policy"], 250 if one["cell"]["policy"] == "always" else 5000) for one in healthy()[:3]
@@ -209,13 +200,3 @@ def test_a_quarter_of_the_visits_may_be_left_out_and_no_more() -> None:
     assert judged(healthy(), planned=6)[0] == "AS EXPECTED"
     assert judged(healthy(), planned=7) == ("NOT KNOWN", 4)
     assert judged(healthy(), interrupted=True) == ("INTERRUPTED", 130)
-
-
-def test_nothing_is_as_expected_without_a_row() -> None:
-    assert judged([]) == ("NOT KNOWN", 4)
-
-
-def test_a_cost_that_the_load_process_may_have_hidden_is_not_judged() -> None:
-    visits = healthy()
-    visits[3]["loads"]["max"]["cpu_ratio"] = 0.99
-    assert verdicts(visits)["group-commit"] == "not judged"

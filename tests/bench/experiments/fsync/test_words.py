@@ -13,11 +13,9 @@ from msgspec.structs import replace
 from bench.experiments.fsync.figures import figures
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.result import DiskFigures, FsyncResult, Option
-from bench.experiments.fsync.words import Scattered, disk_text, planner_sheet, scatter, sheet, suite
-from bench.measure.expectation import conclude_rows
+from bench.experiments.fsync.result import DiskFigures, FsyncResult
+from bench.experiments.fsync.words import disk_text, sheet, suite
 from bench.measure.section import builtins_of, schema_of, typed
-from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
 from tests.doubles.fsync_visits import crash_of, cut, load, rows_of, visit
 
@@ -87,11 +85,6 @@ def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:
     assert "≥4,000" in text_of(result(visit("always", 4000, cpu=0.99)))
 
 
-def test_what_was_cut_says_so_before_everything() -> None:
-    cut = conclude_rows([], interrupted="interrupted after 3 of 6 visits")
-    assert text_of(replace(result(), interrupted=True, verdict=cut)).startswith("INTERRUPTED")
-
-
 def test_fsyncs_nobody_could_count_are_a_dash() -> None:
     text = text_of(result(visit("always", 4321, fsyncs=None, latency_events=None)))
     row = next(line for line in text.splitlines() if "4,321" in line)
@@ -107,80 +100,14 @@ def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
     assert "this is memory, no disk" in disk_text(DiskFigures(p50=1e-6, p99=5e-6, max=1.0))
 
 
-def test_the_chart_shows_every_option_that_was_crashed_and_measured() -> None:
-    shown = result()
-    charts = planner_sheet(shown).charts
-    options = shown.planner.options
-    marks = [chr(ord("a") + index) for index, option in enumerate(options) if option.crash and option.p99_s]
-    assert len(marks) == 2
-    for chart in charts:
-        body = "".join(line[8:] for line in chart if "│" in line)
-        assert all(body.count(mark) == 1 for mark in marks)
-    assert len(charts) == 2
-    beside = next(line for line in text_of(shown, 100).splitlines() if line.startswith(charts[0][0]))
-    assert beside.rstrip().endswith(charts[1][0])
-    assert charts[1][0] in map(str.strip, text_of(shown, 80).splitlines()), "below each other where there is no room"
-
-
-def test_an_option_without_a_p99_is_not_left_out_of_the_chart_in_silence() -> None:
-    shown = result()
-
-    def blind(option: Option) -> Option:
-        return replace(option, p99_s=None) if (option.instances, option.policy) == (3, "always") else option
-
-    page = replace(shown.planner, options=tuple(map(blind, shown.planner.options)))
-    absent = [mark for mark, option in zip("abcdefgh", page.options, strict=False) if option.crash and not option.p99_s]
-    told = text_of(replace(shown, planner=page), 200)
-    assert absent
-    assert f"so not among the double grants that are drawn: {' '.join(absent)}" in told
-
-
-def test_without_a_crash_result_there_is_no_chart_and_no_column_of_losses() -> None:
+def test_without_a_crash_result_there_is_no_column_of_losses() -> None:
     shown = result(crash=False)
-    assert planner_sheet(shown).charts == ()
     text = text_of(shown)
     assert "lost per" not in text
     assert "run lockbench crash" in text
-
-
-def test_markdown_has_the_same_tables_and_whole_rows() -> None:
-    text = sheet_markdown(sheet(result()))
-    assert text.startswith("## AS EXPECTED")
-    tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(tables) > 20
-    assert "take everysec with delayed restart" in text
-    assert "```" in text
 
 
 def test_findings_are_cases() -> None:
     red = result(visit("everysec", 100), visit("always", 5000))
     statuses = {case.status for case in suite(red).cases}
     assert "inconclusive" in statuses
-
-
-# -- charts ------------------------------------------------------------------------------------------------------------
-
-
-def body(lines: list[str]) -> list[str]:
-    return [line.split("│", 1)[1] for line in lines if "│" in line]
-
-
-def test_zero_has_a_row_of_its_own_at_the_bottom() -> None:
-    rows = body(scatter([Scattered("a", 10, 0), Scattered("b", 10, 1), Scattered("c", 10, 100)], "x", "y"))
-    assert "a" in rows[-1]
-    assert "b" in rows[-2]
-    assert "c" in rows[0]
-
-
-def test_marks_on_one_place_stand_beside_each_other() -> None:
-    rows = body(scatter([Scattered(mark, 10, 0) for mark in "abc"], "x", "y"))
-    assert sorted(rows[-1].split()[0] if " " not in rows[-1].strip() else rows[-1].replace(" ", "")) == ["a", "b", "c"]
-
-
-def test_further_right_is_more() -> None:
-    row = body(scatter([Scattered("a", 10, 0), Scattered("b", 90, 0)], "x", "y"))[-1]
-    assert row.index("a") < row.index("b")
-
-
-def test_nothing_to_plot_is_an_empty_plot() -> None:
-    assert all(not row.strip() for row in body(scatter([], "x", "y")))
