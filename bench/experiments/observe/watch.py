@@ -181,17 +181,18 @@ def _await(guard: Guard, index: int, url: str, name: str, *, saying: bytes = b""
 
     Prometheus takes up its targets only some 5 s after it is ready, and a warm-up may be shorter: it is asked for them.
     """
-    deadline_s = time.monotonic() + READY_S
+    deadline_s, trouble = time.monotonic() + READY_S, f"is not ready after {READY_S:.0f} s"
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:  # noqa: S310 - on loopback
             if saying in answer.read():
                 return
         if guard.states()[index].exit_code is not None:
+            trouble = "did not start"
             break
         time.sleep(0.05)
     log = guard.folder / ("collector.log" if index == _COLLECTOR else "prometheus.log")
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:] if log.exists() else []
-    raise EnvironmentNotReadyError(f"{name} did not start: {' | '.join(last) or 'it said nothing'}")
+    raise EnvironmentNotReadyError(f"{name} {trouble}: {' | '.join(last) or 'it said nothing'}")
 
 
 @contextlib.contextmanager
