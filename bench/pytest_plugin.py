@@ -229,7 +229,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.stack.close()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show what was measured."""
     lines = config.stash[_SESSION].lines
     if lines:

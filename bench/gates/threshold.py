@@ -18,6 +18,7 @@ bound.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,15 +26,18 @@ from math import inf
 from operator import eq, ge, gt, le, lt, ne
 from typing import cast
 
+import numpy as np
+
 from bench.errors import UsageError
 from bench.gates.metric import OVER_ALL, Metric, find_metric
 from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
-from bench.measure.histogram import Histogram, bucket_of
+from bench.measure.histogram import HIGHEST_NS, Histogram, bucket_indices
 from bench.measure.latency import PERCENTILES
 from bench.measure.run_result import Figures, JudgedThreshold, Operator
-from bench.scenario.quantity import THRESHOLD, parse_threshold
+from bench.scenario.quantity import parse_threshold
 
 OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+_PARTS = re.compile(r"(?P<name>[a-z0-9_.]+)\s*(?P<operator>[<>=!]+)\s*(?P<number>[\d.]+)\s*(?P<unit>\S*)")
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure stored in this unit
     "s": _SECONDS,
@@ -136,13 +140,13 @@ def read_threshold(text: str) -> Threshold:
         expression = parse_threshold(text)
     except ValueError as error:
         raise UsageError(f"threshold: {error}") from None
-    parts = THRESHOLD.fullmatch(expression)
+    parts = _PARTS.fullmatch(expression)
     assert parts is not None  # parse_threshold takes nothing else
     try:
         metric = find_metric(parts["name"])
     except UsageError as error:
         raise UsageError(f"threshold {expression!r}: {error}") from None
-    scale = _SCALES[metric.unit].get(parts["unit"] or "")
+    scale = _SCALES[metric.unit].get(parts["unit"])
     if scale is None:
         wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
         wrong = f"{parts['unit']!r} is not a unit of {metric.name}" if parts["unit"] else "the limit needs a unit"
@@ -204,4 +208,5 @@ def _at(histogram: Histogram, percent: float) -> float:
 
 
 def _share_beyond(took: Histogram, failed: int, limit_ns: float) -> float:
-    return float(took.counts[bucket_of(limit_ns) + 1 :].sum() + failed) / (took.count + failed)
+    bucket = int(bucket_indices(np.array([min(round(limit_ns), HIGHEST_NS)], np.int64))[0])
+    return float(took.counts[bucket + 1 :].sum() + failed) / (took.count + failed)

@@ -146,11 +146,6 @@ def bucket_indices(values: Values) -> NDArray[np.int64]:
     return (bucket << _HALF_BITS) + (clipped >> bucket)
 
 
-def bucket_of(value_ns: float) -> int:
-    """The index at which one value (ns, ≥ 0) is counted."""
-    return int(bucket_indices(np.array([min(round(value_ns), HIGHEST_NS)], np.int64))[0])
-
-
 def lowest_of_bucket(index: int) -> int:
     """The smallest value (ns) that is counted at `index`."""
     bucket = max((index >> _HALF_BITS) - 1, 0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def block_of_all(acquired: Histogram, failed: int) -> AllAcquires:
     found = {name: acquired.percentile_with(failed, percent) for name, percent in PERCENTILES.items()}
     found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
     infinite = tuple(name for name, value in found.items() if value == inf)
-    figures = {name: None if value == inf else _scaled(value, 1e9) for name, value in found.items()}
+    figures: dict[str, Any] = {name: None if value == inf else _scaled(value, 1e9) for name, value in found.items()}
     return AllAcquires(
         count=acquired.count + failed, failed=failed, infinite=cast("tuple[Figure, ...]", infinite), **figures
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.measure import outcomes
 from bench.measure.facts import Facts, Window
-from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, bucket_of, highest_of_bucket
+from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, highest_of_bucket
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.section import Amount, Count, Section, says
@@ -28,7 +28,7 @@ from bench.measure.timeline import Integers
 MOST_SLICES = 60
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 _COARSE_BITS = 3  # 128 buckets per octave: 0.8 %
-_COARSE_BUCKETS = (bucket_of(HIGHEST_NS) >> _COARSE_BITS) + 1
+_COARSE_BUCKETS = int(bucket_indices(np.array([HIGHEST_NS]))[0] >> _COARSE_BITS) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ OUTCOMES = (
 )  # fmt: skip
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}  # Outcome.value -> code
 
-Records = NDArray[np.void]  # a one-dimensional structured array of RECORD_DTYPE
+Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
 _pack_into = struct.Struct(f"<{len(RECORD_FIELDS)}q").pack_into
 _pack_votes_into = struct.Struct("<q").pack_into

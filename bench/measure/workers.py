@@ -1,4 +1,4 @@
-"""What the load processes said of themselves: *`worker-*.json` → totals over all of them*.
+"""What the load processes say of themselves: *a note ↔ `worker-*.json`, whole at any moment → totals over all of them*.
 
 Rules: counts add up, histograms merge, a worker that never reported its end is named in a warning. Nothing here is
 measured; it is only put together.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,6 +59,14 @@ class WorkerNote(Section, frozen=True, kw_only=True):
     def name(self) -> str:
         """What sentences call it."""
         return f"worker {self.worker} (pid {self.pid})"
+
+
+def write_note(workdir: Path, note: WorkerNote) -> None:
+    """Put `note` in its place in one step; nowhere if `workdir` is gone, for then so is its reader. Raises OSError."""
+    draft = workdir / f"worker-{note.worker}-{note.pid}.tmp"
+    with suppress(FileNotFoundError):
+        draft.write_bytes(msgspec.json.encode(note))
+        draft.replace(draft.with_suffix(".json"))
 
 
 def read_workers(workdir: Path) -> list[WorkerNote]:

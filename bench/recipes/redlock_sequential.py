@@ -17,7 +17,8 @@ from random import Random
 
 from redis.exceptions import RedisError
 
-from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
+from bench.recipes.instance import DEFINITE, PlainInstance
+from bench.recipes.plain import PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome, Tally, Vote
 from lockcore.clock import monotonic_ns

@@ -71,7 +71,7 @@ def follow(
         if exit_code is not None:
             break
         if not asked_ns:
-            course.deaths = lost_workers(follower, faults) or _overdue(follower, now_ns, grace_s)
+            course.deaths = _why_to_end(load, lost_workers(follower, faults) or _overdue(follower, now_ns, grace_s))
             _require_start(load, follower, now_ns)
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
@@ -102,6 +102,12 @@ def _note_cut(course: Course, follower: Follower, *, user: bool) -> None:
     course.interrupted = user or short_ns > 0
     if short_ns > 0 and not (user or course.deaths):
         course.deaths = (f"the load ended {short_ns / NS:.1f} s before its time",)
+
+
+def _why_to_end(load: LocustProcess, seen: tuple[str, ...]) -> tuple[str, ...]:
+    """What was seen from outside, or better what the load has said of it."""
+    failure = load.failure() if seen else None
+    return (str(failure),) if failure else seen
 
 
 def _overdue(follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:

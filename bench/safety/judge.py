@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, OperationFacts, Records
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
-from bench.measure.section import typed
 from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
@@ -162,9 +162,10 @@ def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = N
 
 def describe(record: np.void) -> OperationFacts:
     """A record by field names, its outcomes in words."""
-    fields, code = {name: int(record[name]) for name in RECORD_FIELDS}, int(record["outcome"])
+    fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
+    code = fields["outcome"]
     words = {"outcome": OUTCOMES[code & 0xFF], "release_outcome": OUTCOMES[(code >> 8) & 0xFF]}
-    return typed({**fields, **words}, OperationFacts)
+    return OperationFacts(**{**fields, **words})
 
 
 def _asked(records: Records, lost: Integers) -> tuple[Integers, Integers]:

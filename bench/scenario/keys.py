@@ -136,7 +136,7 @@ def _truth(raw: object) -> bool:
 
 
 def _many(metavar: str, item: Parse, from_text: Callable[[str], object] = str) -> KeyKind:
-    def parse(raw: object) -> tuple[object, ...]:
+    def parse(raw: object) -> tuple[Any, ...]:
         if not isinstance(raw, list | tuple):
             raise ValueError(f"{raw!r} is not a list (write it in [ ])")
         return tuple(item(entry) for entry in raw)

@@ -22,18 +22,17 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import gevent
 from locust.env import Environment
+from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner, WorkerNode
 
 from bench.errors import BenchError
 from bench.measure.histogram import Histogram
 from bench.workloads.alarm import call_at
-from bench.workloads.launch import is_alive
+from bench.workloads.launch import error_of, is_alive, note_failure
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE
-from bench.workloads.note import note_failure
 from bench.workloads.plan import FLEET, RUN_ID, Plan, plan_of
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -66,7 +65,7 @@ class Conductor:
         self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
-        events: Any = environment.events
+        events = environment.events
         events.test_start.add_listener(self._start)
         events.spawning_complete.add_listener(self._begin)
         runner.register_message(HERE, self._note_here)
@@ -129,7 +128,7 @@ class Conductor:
         planned = self._plan is not None and self._plan.workdir is not None  # then all workers are on this host
         return client.state == STATE_MISSING or (planned and pid is not None and not is_alive(pid))
 
-    def _note_here(self, msg: Any, **_: object) -> None:
+    def _note_here(self, msg: Message, **_: object) -> None:
         self._pids[msg.node_id] = msg.data["pid"]
 
     def _quit(self, **_: object) -> None:
@@ -144,7 +143,7 @@ class Conductor:
     def _grace_s(self) -> float:
         return 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
 
-    def _note_finished(self, msg: Any, **_: object) -> None:
+    def _note_finished(self, msg: Message, **_: object) -> None:
         if msg.node_id in self._finished:
             return
         self._finished.add(msg.node_id)
@@ -163,14 +162,14 @@ class Conductor:
                 shown_ms = "  ".join(figures)
                 logger.info("%s in ms: %s of %d by %d worker(s)", name, shown_ms, merged.count, len(parts))
 
-    def _fail(self, msg: Any, **_: object) -> None:
+    def _fail(self, msg: Message, **_: object) -> None:
         """Somebody cannot go on: the run ends with one sentence."""
         if self._failed:
             return
         self._failed = True
-        environment, data = self._environment, msg.data
-        environment.process_exit_code = data["exit_code"]
-        logger.error(data["sentence"])
-        note_failure(data["sentence"], data["exit_code"])
+        environment, error = self._environment, error_of(msg.data)
+        environment.process_exit_code = error.exit_code
+        logger.error(str(error))
+        note_failure(error)
         options = environment.parsed_options
         gevent.spawn(self._runner.quit if options is not None and options.headless else self._runner.stop)

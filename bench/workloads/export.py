@@ -1,22 +1,26 @@
-"""Telemetry of a worker that nobody follows: *a plain `locust` worker's folder → an exporter in a process beside it*.
+"""Telemetry of a worker that nobody follows: *a plain `locust` worker's folder → OTLP, by a process beside it*.
 
-Rules: only where OTEL_* variables ask for it; the exporter hears of the worker's end, ordered or not, by the pipe
-between them; what it has to say stands in Locust's log. Under `lockbench run` that command's own process exports.
-Source: bench.workloads.export_process.
+Rules: imported only where OTEL_* variables ask for it; `finish` exports the rest, the worker's death ends the exporter
+at once; what it has to say stands in Locust's log. Under `lockbench run` that command's own process exports.
+Source: bench.topology.child.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.errors import BenchError
-from bench.telemetry.run import Run
-from bench.telemetry.settings import is_wanted
-from bench.topology.child import Child
+from bench.telemetry.exporter import Exporter, Sources
+from bench.telemetry.run import Run, address_of, policy_of
+from bench.telemetry.settings import TelemetrySettings, settings_of
+from bench.topology.child import Child, orders
+from bench.topology.probe import InfoWatch, inspect
 from bench.workloads.plan import Plan
 
 END_S = 10.0
@@ -34,31 +38,12 @@ class ExportOrder:
     run: Run
 
 
-class ExportBeside:
-    """The process. Made by `export_beside`; `finish` when the worker's files are complete."""
+def export_beside(plan: Plan, index: int, folder: Path) -> Callable[[], None]:
+    """Export what the worker `index` writes into `folder`.
 
-    def __init__(self, order: ExportOrder) -> None:
-        self._child = Child("the exporter", "bench.workloads.export_process")
-        self._tell(order)
-
-    def finish(self) -> None:
-        """The worker has ended: wait until the rest is exported, and log what there is to say."""
-        self._tell(FINISH)
-        self._child.finish(END_S)
-        for line in self._child.last_words():
-            logger.warning(line)
-        self._child.close()
-
-    def _tell(self, message: object) -> None:
-        with suppress(BenchError):  # it has ended, and says why when it is asked
-            self._child.tell(message)
-
-
-def export_beside(plan: Plan, index: int, folder: Path) -> ExportBeside | None:
-    """Export what the worker `index` writes into `folder`; None when nobody asks for it."""
-    if not is_wanted(os.environ):
-        return None
-    scenario = plan.scenario
+    Returns what is to be called when its files are complete: it waits for the rest, and logs what there is to say.
+    """
+    scenario, child = plan.scenario, Child("the exporter", "bench.workloads.export")
     run = Run(
         id=plan.run_id,
         recipe=scenario.recipe,
@@ -69,4 +54,63 @@ def export_beside(plan: Plan, index: int, folder: Path) -> ExportBeside | None:
         rate_per_s=scenario.rate_per_s,
         instance_timeout_ms=scenario.instance_timeout_ms,
     )
-    return ExportBeside(ExportOrder(folder, index, tuple(plan.targets), run))
+
+    def tell(message: object) -> None:
+        with suppress(BenchError):  # it has ended, and says why when it is asked
+            child.tell(message)
+
+    def finish() -> None:
+        tell(FINISH)
+        child.finish(END_S)
+        for line in child.last_words():
+            logger.warning(line)
+        child.close()
+
+    tell(ExportOrder(folder, index, tuple(plan.targets), run))
+    return finish
+
+
+# -- in the exporter's process -----------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Export until told to end. Returns an exit code."""
+    order, settings = next(orders(ExportOrder), None), settings_of(os.environ)
+    if order is None or settings is None:
+        return 0
+    try:
+        watch = InfoWatch(order.targets)
+        sources = Sources(infos=lambda: watch.infos)
+        exporter = Exporter(_own_port(settings, order.worker), _run(order), order.folder, sources)
+    except BenchError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    exporter.start()
+    if order.worker == 0:  # one of them is enough to ask the servers
+        watch.start()
+    if next(orders(str), None) == FINISH:
+        watch.stop()
+        sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
+    else:
+        exporter.abort()
+    return 0
+
+
+def _run(order: ExportOrder) -> Run:
+    facts = inspect(order.targets, allow_missing=True)
+    addresses = [address_of(fact.address) for fact in facts]
+    policy = policy_of(fact.fsync for fact in facts)
+    instance = f"{order.run.id}-{order.worker}-{os.getppid()}"
+    return replace(order.run, addresses=addresses, fsync=policy, instance=instance)
+
+
+def _own_port(settings: TelemetrySettings, worker: int) -> TelemetrySettings:
+    """Each worker of a host has a page of its own, on consecutive ports."""
+    if settings.page is None:
+        return settings
+    host, port = settings.page
+    return replace(settings, page=(host, port + worker if port else 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,18 +17,19 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
 from bench.topology.child import PARENT_VARIABLE
-from bench.workloads.plan import FAILURE_FILE, PLAN_VARIABLE, Plan
+from bench.topology.ports import KeptPort
+from bench.workloads.plan import PLAN_VARIABLE, Plan, planned
 
 
 def is_alive(pid: int) -> bool:
@@ -40,10 +41,11 @@ def is_alive(pid: int) -> bool:
 
 
 LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
+FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _LOG_LINES = 12
 _GROUP_ENDS_S = 3.0
-_ERRORS: tuple[type[BenchError], ...] = (UsageError, EnvironmentNotReadyError, InconclusiveError)
+_ERRORS = {kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)}
 
 
 def command_line(plan: Plan) -> list[str]:
@@ -55,10 +57,36 @@ def command_line(plan: Plan) -> list[str]:
     # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes after the clean-up
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     if processes > 1:
-        port = str(_free_port())
+        kept = KeptPort()
+        port = str(kept.number)
+        kept.release()
         words += ["--processes", str(processes), "--master-host", "127.0.0.1", "--master-port", port]
         words += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port]
     return words
+
+
+class FailureNote(TypedDict):
+    """What one process tells another of an error."""
+
+    sentence: str
+    exit_code: int
+
+
+def note_of(error: BenchError) -> FailureNote:
+    """What is told of `error`."""
+    return {"sentence": str(error), "exit_code": error.exit_code}
+
+
+def error_of(note: FailureNote) -> BenchError:
+    """The error that `note_of` told of."""
+    return _ERRORS.get(note["exit_code"], EnvironmentNotReadyError)(note["sentence"])
+
+
+def note_failure(error: BenchError) -> None:
+    """Tell `lockbench run`, if it started this Locust, why the run ends. The first fault stays."""
+    if (plan := planned(os.environ)) is not None:
+        with contextlib.suppress(OSError), plan.with_name(FAILURE_FILE).open("x", encoding="utf-8") as file:
+            json.dump(note_of(error), file)
 
 
 class LocustProcess:
@@ -129,9 +157,7 @@ class LocustProcess:
     def failure(self) -> BenchError | None:
         """Why the run failed, once Locust has ended: its own sentence, else the end of its log. None if it did not."""
         with contextlib.suppress(OSError, ValueError):
-            note = json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8"))
-            kinds = {kind.exit_code: kind for kind in _ERRORS}
-            return kinds.get(note["exit_code"], EnvironmentNotReadyError)(note["sentence"])
+            return error_of(json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8")))
         code = self.poll()
         if not code:
             return None
@@ -153,10 +179,3 @@ class LocustProcess:
         except ProcessLookupError:
             return False
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

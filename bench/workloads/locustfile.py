@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
-import locust
 from gevent import get_hub
-from locust.runners import STATE_INIT, MasterRunner, WorkerRunner
+from locust import events
+from locust.env import Environment
+from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
+from locust.web import WebUI
 
 if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that is not installed, from any folder
     sys.path.append(str(Path(__file__).parents[2]))
@@ -23,15 +25,16 @@ if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that i
 from bench.errors import BenchError
 from bench.topology.child import PARENT_VARIABLE, die_with_parent
 from bench.workloads.conductor import Conductor
+from bench.workloads.launch import note_failure
 from bench.workloads.member import Member, interrupt_main_only
-from bench.workloads.note import note_failure
 from bench.workloads.plan import add_options, plan_of, take_plan
 from bench.workloads.table import show_fractions
 from bench.workloads.user import LockUser
 
 __all__ = ["LockUser"]
 
-events: Any = locust.events
+AnyRunner = LocalRunner | MasterRunner | WorkerRunner
+
 _loader_pid = os.getpid()
 show_fractions()
 take_plan()
@@ -40,35 +43,31 @@ if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
 
 
-def _add_options(parser: Any) -> None:
-    add_options(parser)
-
-
-def _connect(environment: Any, runner: Any, web_ui: Any, **_: object) -> None:
+def _connect(environment: Environment, runner: AnyRunner, web_ui: WebUI | None, **_: object) -> None:
+    options = environment.parsed_options or Namespace()
     get_hub().loop.update_now()  # else Locust's run time counts from before all imports
     headless = web_ui is None and not isinstance(runner, WorkerRunner)
     interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
-        options = environment.parsed_options
         options.json = options.json_file = None  # the master's to write; a worker would put its rest over it
         Member(environment, runner)
         return
     if web_ui is None:
-        _check(environment)
+        _check(options)
     Conductor(environment, runner)
     if not isinstance(runner, MasterRunner):
         Member(environment, runner)
 
 
-def _check(environment: Any) -> None:
+def _check(options: Namespace) -> None:
     """A run that nobody can correct in a form ends here when its options are wrong."""
     try:
-        plan_of(environment.parsed_options)
+        plan_of(options)
     except BenchError as error:
         sys.stderr.write(f"lockbench: {error}\n")
-        note_failure(str(error), error.exit_code)
+        note_failure(error)
         sys.exit(error.exit_code)
 
 
-events.init_command_line_parser.add_listener(_add_options)
+events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(_connect)

@@ -18,16 +18,19 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from pathlib import Path
+from types import FrameType
 
 import gevent
 from gevent import get_hub
 from gevent.event import Event
 from locust.env import Environment
+from locust.rpc.protocol import Message
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
 
-from bench.errors import BenchError, UsageError
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.workloads.contention import ALONE, Seat
+from bench.workloads.launch import note_failure, note_of
 from bench.workloads.plan import FLEET, Plan, plan_of
 from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker
@@ -60,9 +63,45 @@ def end_within(seconds: float) -> None:
     signal.alarm(max(1, int(seconds)))
 
 
+def end_when_stuck(worker: Worker, leader: int | None) -> None:
+    """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks in vain this process
+    ends with a sentence, and the process `leader` is to end, too: a recipe that never yields would keep it for ever.
+
+    One look in vain is no proof: the process may have been stopped meanwhile.
+    """
+    seen_ns, in_vain = -1, 0
+
+    def look(_signal: int, frame: FrameType | None) -> None:
+        nonlocal seen_ns, in_vain
+        if worker.finished:
+            return
+        in_vain = in_vain + 1 if worker.probed_ns == seen_ns else 0
+        seen_ns = worker.probed_ns
+        if in_vain == 2:
+            _end_stuck(worker.plan.scenario.recipe, frame, leader)
+        signal.alarm(LOOK_S)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.alarm(LOOK_S)
+
+
+def _end_stuck(recipe: str, frame: FrameType | None, leader: int | None) -> None:
+    where = f"; now it is in {frame.f_code.co_qualname} of {Path(frame.f_code.co_filename).name}" if frame else ""
+    error = EnvironmentNotReadyError(
+        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s{where}; an acquire or a release must wait "
+        "for something by gevent"
+    )
+    os.write(2, f"lockbench: {error}\n".encode())  # whoever was interrupted may be in the middle of a print
+    note_failure(error)
+    if leader is not None:
+        os.kill(leader, signal.SIGTERM)
+    os._exit(error.exit_code)
+
+
 HERE, BEGIN, FINISH, FINISHED, FAILED = (
     f"lockbench-{word}" for word in ("here", "begin", "finish", "finished", "failed")
 )
+LOOK_S = 1  # two looks are over before a master misses the heartbeats
 _AFTER_GRACE_S = 15.0
 
 
@@ -76,7 +115,7 @@ class Member:
         self._finished = Event()
         self._finished.set()
         runner.register_message(BEGIN, self._begin)
-        events: Any = environment.events
+        events = environment.events
         events.test_start.add_listener(self._open)
         events.test_stop.add_listener(self._close)
         events.quitting.add_listener(self._quit)
@@ -100,6 +139,8 @@ class Member:
             worker.finish()
         else:
             self._worker = LockUser.worker = worker
+            forked = plan.workdir is not None and isinstance(self._runner, WorkerRunner)
+            end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
         """This worker's place in the fleet. Raises UsageError when it has none and needs one."""
@@ -113,9 +154,9 @@ class Member:
         return ALONE
 
     def _failed(self, error: BenchError) -> None:
-        self._runner.send_message(FAILED, {"sentence": str(error), "exit_code": error.exit_code})
+        self._runner.send_message(FAILED, note_of(error))
 
-    def _begin(self, msg: Any, **_: object) -> None:
+    def _begin(self, msg: Message, **_: object) -> None:
         if self._worker is not None:
             origin_ns = msg.data["origin_wall_ns"] - time.time_ns() + monotonic_ns()
             self._worker.begin(origin_ns, msg.data["part"], msg.data["parts"])

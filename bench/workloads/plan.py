@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
-from bench.measure.section import builtins_of, typed
+from bench.measure.reading import decoded
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Scenario, ScenarioKey, load
@@ -30,7 +31,6 @@ from lockcore.mask import is_secretive
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
 PLAN_FILE = "plan.json"
-FAILURE_FILE = "failure.json"  # beside the plan: why Locust ended the run, and the exit code
 TARGETS_VARIABLE = "LOCKBENCH_TARGETS"
 RUN_ID = "lockbench_run_id"  # the hidden option by which a master names a run to its workers
 FLEET = "lockbench_fleet"  # with it travels who takes part: the ids of the workers, each in its place
@@ -93,18 +93,11 @@ class Plan:
         """
         assert self.workdir is not None
         path = self.workdir / PLAN_FILE
-        document = {
-            "run_id": self.run_id,
-            "workdir": str(self.workdir),
-            "targets": self.targets,
-            "key_prefix": self.key_prefix,
-            "allow_missing": self.allow_missing,
-            "scenario": builtins_of(self.scenario.shown()),
-        }
+        document = msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)  # a Path
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(document, file)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(document)
         except OSError as error:
             raise EnvironmentNotReadyError(
                 f"{path} cannot be written: {error.strerror}; choose another folder"
@@ -139,23 +132,15 @@ def planned(environ: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path) -> Plan:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        for url in document["targets"]:
-            secrets().learn(url)
-        return Plan(
-            run_id=document["run_id"],
-            targets=tuple(document["targets"]),
-            key_prefix=document["key_prefix"],
-            scenario=typed(document["scenario"], Scenario),
-            workdir=Path(document["workdir"]),
-            timed=True,
-            allow_missing=document.get("allow_missing", True),
-        )
-    except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
+        plan = decoded(path.read_bytes(), Plan, lambda part, value: part(value))  # a Path
+    except (OSError, msgspec.DecodeError) as error:
         raise UsageError(
             f"{PLAN_VARIABLE} names {path}, which is no plan of this lockbench ({type(error).__name__}: {error}); "
             "unset it to use locust by itself"
         ) from error
+    for url in plan.targets:
+        secrets().learn(url)
+    return plan
 
 
 def _from_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Plan:

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
@@ -37,29 +37,26 @@ from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.begun import Begun
 from bench.measure.histogram import Histogram
 from bench.measure.record import Recorder
-from bench.measure.workers import Phase, WorkerNote
+from bench.measure.run_result import InstanceReport
+from bench.measure.workers import Phase, WorkerNote, write_note
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
-from bench.workloads.arrivals import offsets_ns
+from bench.workloads.arrivals import Pacer, offsets_ns
 from bench.workloads.contention import ALONE, CALLERS_PER_WORKER, Contention, Seat
-from bench.workloads.export import ExportBeside, export_beside
-from bench.workloads.note import instance_report, note_path, write_note
 from bench.workloads.operation import Gear, PackedVotes
-from bench.workloads.pacer import Pacer
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
-from lockcore import Lease
+from lockcore import InstanceStatus, Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 PROBE_NS = 10 * NS_PER_MS
 ENCODE_EVERY = 5  # seconds between encodings of the scheduler lag
 PATCH = 64  # votes patched at a time: about 80 µs
 PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
-
-
+_SEEN = tuple(field.name for field in fields(InstanceStatus))  # asdict would copy deeply, for 17 µs each
 Broke = Callable[[BenchError], None]
 
 
@@ -83,7 +80,6 @@ class Worker:
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
-        self._note_path = note_path(workdir, index)
         self._contention = _contention(scenario, seat)
         self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
@@ -104,8 +100,8 @@ class Worker:
         self._replies = tuple(Histogram() for _ in recipe.instances)
         self._ending = Event()
         self._prober, self._housekeeper = gevent.spawn(self._probe), gevent.spawn(self._housekeep)
-        self._finished = False
-        self.exporting: ExportBeside | None = None
+        self.finished, self.probed_ns = False, 0
+        self._end_export: Callable[[], None] | None = None
 
     @classmethod
     def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Worker:
@@ -122,8 +118,10 @@ class Worker:
             if not plan.allow_missing:
                 _require_all(recipe)
             worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat)
-            if plan.workdir is None:  # by itself: nobody follows the history and exports what it says
-                worker.exporting = export_beside(plan, index, workdir)
+            if plan.workdir is None and is_wanted(os.environ):  # nobody follows the history and exports what it says
+                from bench.workloads.export import export_beside
+
+                worker._end_export = export_beside(plan, index, workdir)
         except BaseException:
             if recipe is not None:
                 recipe.close()
@@ -211,17 +209,17 @@ class Worker:
         scenario = self.plan.scenario
         if self._arrivals and scenario.rate_per_s:
             schedule = offsets_ns(scenario.rate_per_s, scenario.arrivals, scenario.seed, part, parts)
-            self._pacer = Pacer(self._arrivals, schedule, origin_ns, *self.plan.window_ns)
+            self._pacer = Pacer(self._arrivals.wait_until, schedule, origin_ns, *self.plan.window_ns)
         self._origin_ns = origin_ns
         self._cpu_s = time.process_time()
         self._started.set()
-        write_note(self._note_path, self._note("running"))
+        write_note(self._workdir, self._note("running"))
 
     def finish(self) -> None:
         """All users have ended: settle votes, fold everything into Locust's table, leave the last note, close. Once."""
-        if self._finished:
+        if self.finished:
             return
-        self._finished = True
+        self.finished = True
         self._stopped_ns = monotonic_ns()
         self._origin_ns = self._origin_ns or self._stopped_ns
         cpu_s = time.process_time()
@@ -235,8 +233,7 @@ class Worker:
             pass
         for row in self.rows:
             row.report(self._stats)
-        last = self._note("stopped", cpu_s)  # before the lock closes: the instances as the last users saw them
-        write_note(self._note_path, last)
+        write_note(self._workdir, self._note("stopped", cpu_s))  # before the lock closes: as the last users saw it
         self.recipe.close()
         self._recorder.close()
         self._begun.close()
@@ -244,8 +241,8 @@ class Worker:
             if alarm is not None:
                 alarm.close()
         if self.plan.workdir is None:
-            if self.exporting is not None:
-                self.exporting.finish()
+            if self._end_export is not None:
+                self._end_export()
             shutil.rmtree(self._workdir, ignore_errors=True)
 
     def _settle_votes(self) -> None:
@@ -279,12 +276,13 @@ class Worker:
                     self._lag_text = self._lag.encode()
                     gevent.sleep(PAUSE_S)
                 note = self._note("running")
-                get_hub().threadpool.apply(write_note, (self._note_path, note))  # 0.3 ms of system calls
+                get_hub().threadpool.apply(write_note, (self._workdir, note))  # 0.3 ms of system calls
 
     def _probe(self) -> None:
         """How late greenlets run here: a nap until every tenth millisecond."""
         due_ns = monotonic_ns()
         while True:
+            self.probed_ns = due_ns
             due_ns += PROBE_NS
             lags_ns = lags_of(self._naps.wait_until(due_ns))
             self._lags_ns += lags_ns
@@ -354,6 +352,11 @@ def lags_of(lateness_ns: int) -> list[int]:
     """The lags of a tick that was `lateness_ns` late and of all ticks that were due while nobody looked: a stall counts
     as often as it was met."""
     return list(range(lateness_ns, -1, -PROBE_NS)) or [0]
+
+
+def instance_report(status: InstanceStatus) -> InstanceReport:
+    """One instance as this process sees it."""
+    return InstanceReport(**{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)})
 
 
 def _contention(scenario: Scenario, seat: Seat) -> Contention:

@@ -27,9 +27,3 @@ def record_of(
         "sequence": sequence,
     }
     return tuple(fields[name] for name in RECORD_DTYPE.names)
-
-
-def cycle(start, **changes):
-    """Granted after 1 ms, held for 10, released within 2."""
-    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
-    return times | changes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from redis import Redis
 
 from bench.topology.fleet import Fleet
+from bench.workloads.launch import is_alive
 
 CALM = ("--instance-timeout", "2500ms", "--think", "fixed:10ms")
 """For a load that is neither about time-outs nor about speed: nothing times out by itself on a busy machine, and two
@@ -31,13 +31,6 @@ def until(reached: Callable[[], bool], what: str, timeout_s: float = 30.0) -> No
     while not reached():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
         time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # gone before we looked, or while we did
-        return False
 
 
 def all_end(pids: Iterable[int]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -17,10 +18,10 @@ from bench.topology.faults.kinds import KINDS
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary
-from tests.doubles.owner import DEADLINE_S, ended, owner
 from tests.integration.servers import SERVERS, every_server, fault
 
 pytestmark = pytest.mark.integration
+DEADLINE_S = 30.0
 BUSY = "import time, sys; print('up', flush=True)\nwhile True: time.sleep(0.001)"
 
 
@@ -136,14 +137,21 @@ def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_pa
     kinds = [("stop", "instance:0"), ("stop", "worker:0")]
     kinds += [] if here["drop"] else [("drop", "instance:0")]
     kinds += [] if here["disk-full"] else [("disk-full", "instance:1")]
-    with owner(OWNER, json.dumps(kinds), TMPDIR=str(tmp_path)) as (process, line):
-        left = json.loads(line)
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, json.dumps(kinds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    ) as owner:
+        assert owner.stdout is not None
+        left = json.loads(owner.stdout.readline())
         assert state(left["worker"]) == "T"
         watched = [os.pidfd_open(pid) for pid in left["pids"]]
-        process.kill()
-        process.wait()
+        owner.kill()
+        owner.wait()
     try:
-        assert all(ended(pidfd) for pidfd in watched)
+        assert all(select.select([pidfd], [], [], DEADLINE_S)[0] for pidfd in watched)
         deadline_s = time.monotonic() + DEADLINE_S
         while state(left["worker"]) == "T" or Path(left["folder"]).exists() or str(left["port"]) in rules():
             assert time.monotonic() < deadline_s

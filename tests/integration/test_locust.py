@@ -145,20 +145,16 @@ def test_an_unreachable_target_is_one_sentence_and_exit_code_3(fleet: Fleet, tmp
     [
         pytest.param(["--skew", "zip:1"], "argument --skew: 'zip:1' is not a skew", marks=pytest.mark.slow),
         (["--rate", "10", "--think", "5ms"], "lockbench: option --think: think time belongs to the closed loop"),
+        (None, "lockbench: there is no instance to lock on; give --target"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_exit_code_2(
-    tmp_path: Path, fleet: Fleet, words: list[str], sentence: str
+    tmp_path: Path, fleet: Fleet, words: list[str] | None, sentence: str
 ) -> None:
-    code, rows, log = plain(tmp_path, "--headless", "-t", "5s", *targets(fleet), *words).end()
+    given = () if words is None else (*targets(fleet), *words)
+    code, rows, log = plain(tmp_path, "--headless", "-t", "5s", *given).end()
     assert (code, rows) == (2, [])
     assert sentence in log
-
-
-def test_no_target_at_all_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
-    code, _, log = plain(tmp_path, "--headless", "-t", "5s").end()
-    assert code == 2
-    assert "lockbench: there is no instance to lock on; give --target" in log
 
 
 @pytest.mark.parametrize("processes, number", [(2, signal.SIGINT), (1, signal.SIGTERM)])

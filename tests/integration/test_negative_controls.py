@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,16 @@ class Ended:
 
 
 @pytest.fixture
-def run(
-    lockbench: Callable[..., Typed], site: Path, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Ended]:
-    """`lockbench run` of a recipe, where the fakes are installed."""
+def served(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fakes are installed."""
     for place in (FAKES, site):
         monkeypatch.syspath_prepend(place)
     monkeypatch.setenv("PYTHONPATH", f"{site}:{FAKES}:{ROOT}")
+
+
+@pytest.fixture
+def run(lockbench: Callable[..., Typed], served: None, fleet: Fleet, tmp_path: Path) -> Callable[..., Ended]:
+    """`lockbench run` of a recipe."""
     load = ("--warmup", "0", "--users", "16", "--resources", "1", "--threshold", "safety.violations == 0")
 
     def once(recipe: str, *options: str) -> Ended:
@@ -128,6 +132,20 @@ def test_a_lock_that_only_seems_to_work_is_never_safe(run: Callable[..., Ended],
     ended = run(recipe, "--duration", "400ms", "--hold", "1ms")
     assert ended.safety["verdict"] == verdict, ended.said
     assert ended.code == (5 if verdict == "VIOLATED" else 4), ended.said
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_lock_that_never_yields_is_ended_with_a_sentence(
+    lockbench: Callable[..., Typed], served: None, fleet: Fleet, processes: str
+) -> None:
+    """`silent` asks nobody, so without a hold its caller would keep the process for itself, and the run, for ever."""
+    words = ("--recipe", "silent", "--target", fleet.urls[0], "--users", "4", "--processes", processes)
+    began = time.monotonic()
+    done = lockbench("run", *words, "--duration", "2s", "--out", "result")
+    assert done.returncode in (3, 4), done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "the recipe silent has let no other caller run for 2 s; now it is in " in said
+    assert time.monotonic() - began < 20
 
 
 def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:

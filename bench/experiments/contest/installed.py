@@ -10,11 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
-from bench.experiments.contest.result import Kind
+from bench.experiments.contest.result import Kind, Missing
 
 ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
@@ -64,50 +65,32 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A peer that cannot run here, and why."""
-
-    peer: Peer
-    reason: str
-
-
 class _NotInstalledError(Exception):
     """Why a peer's environment is not there."""
 
 
-def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> list[Contestant | Absent]:
-    """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or absent with a reason."""
+def install(cache: Path, wanted: Sequence[str], say: Callable[[str], None]) -> list[Contestant | Missing]:
+    """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or missing with a reason."""
     failures: dict[str, str] = {}
-    found: list[Contestant | Absent] = []
-    for peer in chosen(wanted):
+    found: list[Contestant | Missing] = []
+    for peer in PEERS:
+        if wanted and not any(word in peer.name for word in wanted):
+            continue
         if peer.home and peer.home not in failures:
             try:
                 _install(peer, cache / peer.home, say)
             except _NotInstalledError as error:
                 failures[peer.home] = str(error)
-        reason = failures.get(peer.home, "") or _missing_here(peer)
-        found.append(Absent(peer, reason) if reason else _contestant(peer, cache / peer.home))
+        reason = failures.get(peer.home, "")
+        if peer.name == "lockcore uvloop" and find_spec("uvloop") is None:
+            reason = "uvloop is not installed"
+        found.append(Missing(name=peer.name, reason=reason) if reason else _contestant(peer, cache / peer.home))
     return found
-
-
-def chosen(wanted: Sequence[str]) -> Iterator[Peer]:
-    """The peers whose name contains one of `wanted`; all, if none is named."""
-    return (peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted))
 
 
 def ours(name: str) -> Contestant:
     """A contestant of our own environment, by its driver's name."""
     return _contestant(Peer(name, "lockcore"), Path())
-
-
-def _missing_here(peer: Peer) -> str:
-    if peer.name == "lockcore uvloop":
-        try:
-            import uvloop  # noqa: F401
-        except ImportError:
-            return "uvloop is not installed"
-    return ""
 
 
 def _contestant(peer: Peer, home: Path) -> Contestant:
@@ -133,11 +116,8 @@ def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
 def _recipe(peer: Peer) -> str:
     """What `home` is made from: another text, and it is made anew."""
     sources = {"node": ["node/package.json"], "go": ["go/go.mod", "go/main.go"]}.get(peer.kind, [])
-    return "\n".join([sys.version, *peer.packages[: 0 if sources else None], *map(_text, sources)])
-
-
-def _text(source: str) -> str:
-    return (DRIVERS / source).read_text(encoding="utf-8")
+    made_from = [(DRIVERS / source).read_text(encoding="utf-8") for source in sources] or peer.packages
+    return "\n".join([sys.version, *made_from])
 
 
 def _install_python(peer: Peer, home: Path) -> None:

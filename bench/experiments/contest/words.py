@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
-from rich.console import Console
-from rich.table import Table
 
 from bench.experiments.contest.result import (
     PeerBar,
@@ -19,14 +17,13 @@ from bench.experiments.contest.result import (
     SpeedResult,
     SpeedRow,
     StopRow,
-    TelemetryCost,
     TurnRow,
 )
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.generated import put_between_marks
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, part_markdown, sheet_of
+from bench.report.sheet import Part, Sentence, Sheet, part_markdown, sheet_of
 
 IN_README = 5  # instances; the other tables stand in the result
 _CYCLES = (
@@ -186,46 +183,38 @@ def _count(value: float | None, digits: int = 0) -> str:
 # -- make bench ------------------------------------------------------------------------------------------------------
 
 _SIDES = {frozenset({True}): "reached", frozenset({False}): "missed", frozenset({True, False}): "not known"}
-_COLUMNS = 112  # what the table needs: a narrower screen, or none, wraps it rather than losing figures
 
 
-def print_speed(result: SpeedResult, verdict: Verdict, path: str, console: Console | None = None) -> None:
-    """Print the rows of `make bench`, its conditions, its verdict, and where the JSON is."""
-    console = console or Console(highlight=False)
-    console.width = max(console.width, _COLUMNS)
-    conditions = result.conditions
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column(f"N={conditions.instances}, acquire + release", no_wrap=True)
-    for name in ("cycles/s", "client", "server", "p50 µs", "CPU ratio", "range", "bar", "wall"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in result.rows:
-        table.add_row(*_cells(row))
-    servers = " · ".join(f"{kind}: {server}" for kind, server in conditions.servers.items())
-    console.print(table)
-    console.print(
-        f"\n200 callers where nothing else is said; {conditions.rounds} rounds of {conditions.seconds:g} s, "
-        f"medians; {conditions.cores} cores shared\nwith the servers; in memory, no AOF; {servers}\n"
-        "client, server: CPU µs per cycle; p50: of acquire; wall: cycles/s ÷ those of the replay\n"
-        "CPU ratio: (client + server of the replay) ÷ (of the row)\n"
-        f"{_telemetry(result.telemetry_us)}"
-        f"{path}\n\n"
-        f"[bold {word_of('bench', verdict).colour}]{verdict.word}[/]  {'; '.join(verdict.reasons) or 'in all rounds'}"
+def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
+    """Return the summary of `make bench`, whose JSON is at `place`."""
+    about, word, added = result.conditions, word_of("bench", verdict), result.telemetry_us
+    servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
+    head = (
+        *(f"N={about.instances}, acquire + release", "cycles/s", "client\nµs", "server\nµs", "p50\nµs", "CPU\nratio"),
+        *("range", "bar", "wall\nratio"),
     )
+    lines = [
+        *(Sentence("because", reason) for reason in verdict.reasons),
+        Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire"),
+        Sentence("CPU ratio", "client + server of the replay ÷ those of the row; wall: cycles/s ÷ those of the replay"),
+    ]
+    if added is not None:
+        side = _SIDES[frozenset(not above for above in added.sides_of(added.bar))]
+        median, low, high = (f"{one:+.2f}" for one in (added.median, added.low, added.high))
+        text = f"adds {median} µs to the client ({low} … {high}); at most {added.bar:g}: {side}"
+        lines.append(Sentence("telemetry", text))
+    lines.append(Sentence("result", place))
+    return Sheet(
+        word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
+        f"{about.cores} cores shared with the servers · in memory, no AOF · {servers}",
+        (Part("", "", head, tuple(map(_cells, result.rows))),), tuple(lines),
+        tables_first=True,
+    )  # fmt: skip
 
 
-def _telemetry(added: TelemetryCost | None) -> str:
-    if added is None:
-        return ""
-    verdict = _SIDES[frozenset(not above for above in added.sides_of(added.bar))]
-    return (
-        f"telemetry adds {added.median:+.2f} µs to the client ({added.low:+.2f} … {added.high:+.2f} over the "
-        f"rounds); at most {added.bar:g}: {verdict}\n"
-    )
-
-
-def _cells(row: SpeedRow) -> list[str]:
+def _cells(row: SpeedRow) -> tuple[str, ...]:
     ratio, bar = row.ratio, row.bar
-    return [
+    return (
         row.label,
         decimals(row.cycles_per_s, 0),
         decimals(row.client_us),
@@ -235,4 +224,4 @@ def _cells(row: SpeedRow) -> list[str]:
         f"{ratio.low:.2f}–{ratio.high:.2f}",
         "" if bar is None else f"{bar:.2f} {_SIDES[frozenset(ratio.sides_of(bar))]}",
         f"{row.wall_ratio.median:.2f}",
-    ]
+    )

@@ -24,7 +24,7 @@ from msgspec.structs import asdict, replace
 from bench.experiments.split_votes.contenders import STOP, StartingGate
 from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, Enrolment, resource_of
 from bench.experiments.split_votes.trial import Attempt, CastVote
-from bench.recipes.plain import DEFINITE, PlainInstance
+from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say

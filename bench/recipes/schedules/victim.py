@@ -1,7 +1,8 @@
 """A client that is a process of its own, to be killed: *an order → it stands at a pause point until its end*.
 
-Rules: it acquires; where its gate is closed it says `standing` and waits for its death. What goes wrong is said,
-too, as its parent waits for a word. It ends with its parent, so none outlives a schedule. Source: bench.topology.child.
+Rules: it acquires; where its gate is closed it says `standing` and waits for its death. What goes wrong ends it, so its
+parent, which waits for a word, hears why. It ends with its parent, so none outlives a schedule.
+Source: bench.topology.child.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bench.recipes.schedules.stage import Client, Gate
 from bench.topology.child import Child, orders, say
 
 STANDING = "standing"
+STANDS_S = 60.0  # a process is started and a lock is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Victim(Child):
         super().__init__(f"a client of {recipe}", "bench.recipes.schedules.victim")
         try:
             self.tell(VictimOrder(recipe, urls, settings.key_prefix, settings.folder, ttl_ms, point))
-            if (said := self.hear(str)) != STANDING:
+            if (said := self.hear(str, STANDS_S)) != STANDING:
                 raise EnvironmentNotReadyError(f"{self.name} did not come to {point}: {said}")
         except BaseException:
             self.close()
@@ -62,19 +64,16 @@ def _stand(order: VictimOrder) -> None:
             threading.Event().wait()
 
     told = RecipeSettings(key_prefix=order.key_prefix, folder=order.folder, gate=gate)
-    try:
-        recipe = find_recipe(order.recipe).connect(order.urls, told)
-        result = Client(recipe, Gate()).acquire(order.ttl_ms)
-        say(f"it got past: {result!r}")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent waits for a word
-        say(" ".join(f"{type(error).__name__}: {error}".split()))
+    result = Client(find_recipe(order.recipe).connect(order.urls, told), Gate()).acquire(order.ttl_ms)
+    say(f"it got past: {result!r}")
 
 
 def main() -> None:
     """Obey the order, and end when stdin does."""
-    for order in orders(VictimOrder):
-        threading.Thread(target=_stand, args=(order,), daemon=True).start()
-    os._exit(0)
+    told = orders(VictimOrder)
+    order = next(told)
+    threading.Thread(target=lambda: (list(told), os._exit(0)), daemon=True).start()
+    _stand(order)  # in the main thread: an error there ends the process, whose last words its parent reads
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from bench.measure.fold import Fold, fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
 from bench.measure.section import builtins_of
+from bench.measure.workers import WorkerNote
 from bench.scenario import Delay
-from tests.doubles.records import cycle
 
 MS = 1_000_000
 WINDOW = Window(1_000 * MS, 2_000 * MS)
@@ -19,6 +19,12 @@ CLOSED = Facts(instances=5, users=2)
 
 def values_of(records, facts=CLOSED, reports=(), **more):
     return builtins_of(fold(records, WINDOW, facts, reports, **more).values)
+
+
+def cycle(start, **changes):
+    """Granted after 1 ms, held for 10, released within 2."""
+    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
+    return times | changes
 
 
 def test_an_operation_belongs_to_the_window_by_its_intended_start(records):
@@ -327,3 +333,11 @@ def test_more_than_one_percent_of_failures_is_a_warning(records, failed, warned)
     assert bool(said) == warned
     if warned:
         assert said[0].startswith(f"{failed / 2_000:.1%} of acquires failed (unreachable {failed / 2_000:.1%})")
+
+
+def test_a_note_replaces_the_one_before_and_leaves_no_draft(tmp_path):
+    for phase in ("running", "stopped"):
+        workers.write_note(tmp_path, WorkerNote(worker=3, pid=77, phase=phase))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["worker-3-77.json"]
+    assert [note.phase for note in workers.read_workers(tmp_path)] == ["stopped"]
+    workers.write_note(tmp_path / "gone", WorkerNote(worker=3, pid=77))  # and so is who would read it

@@ -1,7 +1,9 @@
 """A process that obeys, and ends with whoever started it; a change that is undone then."""
 
 import os
+import select
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,9 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.child import Child, Leash
-from tests.doubles.owner import DEADLINE_S, ended, owner
 
 HOLD = 'touch "$1"; echo here; read -r _; rm "$1"'
+DEADLINE_S = 30.0
 
 
 def test_the_change_lasts_until_it_is_released(tmp_path: Path) -> None:
@@ -54,11 +56,15 @@ sys.stdin.read()
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    with owner(OWNER, "sh", "-c", HOLD, "sh", str(mark)) as (process, pid):
-        held = os.pidfd_open(int(pid))
+    command = [sys.executable, "-c", OWNER, "sh", "-c", HOLD, "sh", str(mark)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as owner:
+        assert owner.stdout is not None
+        held = os.pidfd_open(int(owner.stdout.readline()))
         assert mark.exists()
-        os.killpg(process.pid, number)
-        assert ended(held)
+        os.killpg(owner.pid, number)
+        assert select.select([held], [], [], DEADLINE_S)[0]
     assert not mark.exists()
 
 
@@ -135,7 +141,8 @@ sys.stdin.read()
 
 
 def test_a_busy_one_ends_with_an_owner_that_was_killed() -> None:
-    with owner(BUSY_OWNER) as (process, pid):
-        busy = os.pidfd_open(int(pid))
-        process.kill()
-        assert ended(busy)
+    with subprocess.Popen([sys.executable, "-c", BUSY_OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        busy = os.pidfd_open(int(owner.stdout.readline()))
+        owner.kill()
+        assert select.select([busy], [], [], DEADLINE_S)[0]

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,9 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.guard import Guard
 from bench.topology.guard_process import _state
-from tests.doubles.owner import ended, owner
 
 SLEEP = ["sleep", "600"]
+DEADLINE_S = 30.0
 
 ENDING = (("exit",), ("raise",))  # how the parent ends by itself: it may be over before anybody watches
 
@@ -56,12 +57,22 @@ sys.stdin.read()
 @contextmanager
 def parent(tmp_path: Path, *how: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any], list[int]]]:
     """A process that owns a guard with one server; yields it, what it said and pidfds of server and guard."""
-    with owner(PARENT, str(tmp_path), *how) as (process, line):
-        said = json.loads(line)
+    command = [sys.executable, "-c", PARENT, str(tmp_path), *how]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+        said = json.loads(process.stdout.readline())
         watched = [os.pidfd_open(said[name]) for name in ("server", "guard")] if how not in ENDING else []
-        yield process, said, watched
-        for descriptor in watched:
-            os.close(descriptor)
+        try:
+            yield process, said, watched
+        finally:
+            process.kill()
+            for descriptor in watched:
+                os.close(descriptor)
+
+
+def ended(pidfd: int) -> bool:
+    """Whether the process ends within the deadline."""
+    return bool(select.select([pidfd], [], [], DEADLINE_S)[0])
 
 
 @pytest.fixture

@@ -1,31 +1,39 @@
-"""Checks that need Locust's classes: test_table.py runs them in a child, as `import locust` patches its process."""
+"""Checks that need Locust's classes, run by test_beside_locust.py in a child: `import locust` patches its process."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
+from locust.dispatch import UsersDispatcher
+from locust.env import Environment
 from locust.event import EventHook, Events
 from locust.runners import STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 from locust.stats import RequestStats, StatsEntry
-from locust.user.task import LOCUST_STATE_RUNNING
+from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.section import builtins_of
+from bench.workloads import member
 from bench.workloads.alarm import CANCELLED
-from bench.workloads.conductor import Conductor
+from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, releases_of, show_fractions
 from bench.workloads.user import LockUser
-from bench.workloads.worker import Worker, lags_of
+from bench.workloads.worker import Worker, instance_report, lags_of
+from lockcore import InstanceStatus
 
 CHECKS: list[Callable[[], None]] = []
 
@@ -180,6 +188,13 @@ def a_worker_whose_process_is_gone_is_not_waited_for() -> None:
 
 
 @check
+def every_field_of_a_status_is_told() -> None:
+    status = InstanceStatus(1, "127.0.0.1:7001", "down", "no answer", errors={"TIMEOUT": 3})
+    told = builtins_of(instance_report(status))
+    assert told.items() >= {**asdict(replace(status, errors={})), "errors": {"TIMEOUT": 3}}.items()
+
+
+@check
 def a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
     ms = 1_000_000
     assert lags_of(0) == [0]
@@ -227,6 +242,42 @@ def a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() 
     for _ in range(3):
         Worker._rest(worker, 0)  # type: ignore[arg-type]
     assert (worker._rests_late_ns, worker._kept_ns) == ([70, 50], 120)
+
+
+@check
+def workers_take_their_places_in_the_order_in_which_locust_deals_out_users() -> None:
+    """Else the extra users of the first would have resources beyond those of a full row."""
+    ids = ["beta_2_x", "alpha_9", "beta_1", "alpha_3", "gamma_1", "beta_0"]
+    for users in range(1, 14):
+        dealt = UsersDispatcher([WorkerNode(worker) for worker in ids], [LockUser])
+        dealt.new_dispatch(users, users)
+        counts = {worker: sum(classes.values()) for worker, classes in list(dealt)[-1].items()}
+        row = [counts[worker] for worker in in_order_of_users(ids)]
+        assert sum(row) == users
+        assert row == sorted(row, reverse=True), row
+        assert max(row) - min(row) <= 1, row
+
+
+@check
+def a_user_may_be_told_to_stop_twice() -> None:
+    """Ctrl-C reaches a worker by itself and through its master: Locust takes the second for a fault."""
+    user = LockUser(Environment(user_classes=[LockUser]))
+    user._state = LOCUST_STATE_RUNNING
+    assert (user.stop(), user.stop(), user._state) == (False, False, LOCUST_STATE_STOPPING)
+
+
+@check
+def a_process_in_which_nobody_runs_ends_at_the_second_look_and_one_that_was_stopped_does_not() -> None:
+    ended: list[object] = []
+    worker = SimpleNamespace(finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x")))
+    with mock.patch.object(member, "_end_stuck", lambda *told: ended.append(told)):
+        member.end_when_stuck(worker, None)  # type: ignore[arg-type]
+        look = signal.getsignal(signal.SIGALRM)
+        for probed_ns, ends in ((5, 0), (5, 0), (6, 0), (6, 0), (6, 1)):
+            worker.probed_ns = probed_ns
+            look(signal.SIGALRM, None)  # type: ignore[operator,misc]
+            assert len(ended) == ends
+    signal.alarm(0)
 
 
 def ended_process() -> int:

@@ -130,43 +130,31 @@ def test_closing_cancels_whoever_still_waits() -> None:
     assert waiter.get(timeout=30) == CANCELLED
 
 
-def test_a_busy_process_is_not_called_a_late_timer() -> None:
+@pytest.fixture
+def precise() -> Iterator[PreciseAlarm]:
+    made = PreciseAlarm()
+    gevent.sleep(0.001)  # its watchers take part from the hub's next turn on
+    yield made
+    made.close()
+
+
+def test_a_busy_process_is_not_called_a_late_timer(precise: PreciseAlarm) -> None:
     """Whoever is due while callers run starts late, but the timer says 0: that is load."""
-    alarm = PreciseAlarm()
-    try:
-        gevent.sleep(0.001)  # its watchers take part from the hub's next turn on
-        due_ns = monotonic_ns() + 3 * MS
-        waiter = gevent.spawn(alarm.wait_until, due_ns)
-        gevent.sleep(0)
-        while monotonic_ns() < due_ns + 5 * MS:
-            pass  # a caller that computes
-        assert waiter.get(timeout=30) == 0
-    finally:
-        alarm.close()
+    due_ns = monotonic_ns() + 3 * MS
+    waiter = gevent.spawn(precise.wait_until, due_ns)
+    gevent.sleep(0)
+    while monotonic_ns() < due_ns + 5 * MS:
+        pass  # a caller that computes
+    assert waiter.get(timeout=30) == 0
 
 
-def test_a_wait_in_idleness_reports_what_the_timer_added() -> None:
-    alarm = PreciseAlarm()
-    try:
-        reported = []
-        for _ in range(20):
-            due_ns = monotonic_ns() + MS
-            lateness_ns = alarm.wait_until(due_ns)
-            reported.append(lateness_ns <= monotonic_ns() - due_ns)
-        assert all(reported)
-    finally:
-        alarm.close()
-
-
-def test_the_margin_follows_the_wake_up_time_within_its_bounds() -> None:
-    alarm = PreciseAlarm()
-    try:
-        for _ in range(30):
-            alarm.wait_until(monotonic_ns() + MS)
-        assert _LEAST_NS <= alarm.margin_ns <= _MOST_NS
-        assert alarm.margin_ns != _MARGIN_NS
-    finally:
-        alarm.close()
+def test_a_wait_in_idleness_reports_what_the_timer_added_and_moves_the_margin(precise: PreciseAlarm) -> None:
+    for _ in range(30):
+        due_ns = monotonic_ns() + MS
+        lateness_ns = precise.wait_until(due_ns)
+        assert lateness_ns <= monotonic_ns() - due_ns
+    assert _LEAST_NS <= precise.margin_ns <= _MOST_NS
+    assert precise.margin_ns != _MARGIN_NS
 
 
 def test_a_call_is_never_early_however_long_the_turn_has_lasted() -> None:

@@ -24,16 +24,12 @@ def shares(skew: Skew, resources: int) -> np.ndarray:
     return np.bincount(drawn, minlength=resources) / MANY
 
 
-def test_uniform_wants_every_resource_alike_and_no_other() -> None:
-    found = shares(Skew(), 10)
-    assert len(found) == 10
-    assert found == pytest.approx(np.full(10, 0.1), abs=0.01)
-
-
-@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.1, 2.0])
-def test_zipf_shares_follow_its_law(exponent: float) -> None:
-    weights = np.arange(1, 51) ** -exponent
-    assert shares(Skew("zipf", exponent), 50) == pytest.approx(weights / weights.sum(), abs=0.01)
+@pytest.mark.parametrize(
+    ("skew", "exponent"), [(Skew(), 0), *((Skew("zipf", exponent), exponent) for exponent in (0.5, 1.0, 1.1, 2.0))]
+)
+def test_shares_follow_zipfs_law_and_are_all_alike_when_uniform(skew: Skew, exponent: float) -> None:
+    weights = np.arange(1, 51) ** -float(exponent)
+    assert shares(skew, 50) == pytest.approx(weights / weights.sum(), abs=0.01)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
@@ -44,15 +40,11 @@ def test_the_hot_resource_gets_its_share_and_the_others_the_rest(share: float) -
 
 
 @pytest.mark.parametrize("skew", [Skew(), Skew("zipf", 1.1), Skew("hot", 0.9)])
-def test_a_single_resource_is_always_the_one(skew: Skew) -> None:
-    assert list(islice(contention(skew, 1).resources(3), 5)) == [0] * 5
-
-
-@pytest.mark.parametrize("skew", [Skew(), Skew("zipf", 1.1), Skew("hot", 0.9)])
 def test_draws_are_plain_integers_within_the_resources(skew: Skew) -> None:
     drawn = list(islice(contention(skew, 7).resources(0), 5000))
     assert {type(index) for index in drawn} == {int}
     assert set(drawn) <= set(range(7))
+    assert list(islice(contention(skew, 1).resources(3), 5)) == [0] * 5
 
 
 def test_a_caller_repeats_its_choices_and_no_two_callers_share_them() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import load
 from bench.workloads import launch
-from bench.workloads.launch import LocustProcess, command_line
+from bench.workloads.launch import LocustProcess, command_line, note_failure
 from bench.workloads.plan import Plan
+from tests.integration.locust_runs import all_end, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,25 +33,8 @@ def play(monkeypatch: pytest.MonkeyPatch, workdir: Path, script: str) -> LocustP
 
 
 def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 30
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.005)
+    until(lambda: path.exists() and bool(path.read_text()), path.name)
     return path.read_text()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # gone before we looked, or while we did
-        return False
-
-
-def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"{pid} still lives"
-        time.sleep(0.005)
 
 
 def test_the_command_line_is_headless_quiet_and_without_secrets(tmp_path: Path) -> None:
@@ -111,7 +94,7 @@ def test_who_does_not_listen_is_killed_with_its_workers(tmp_path: Path, monkeypa
     worker = int(wait_for(tmp_path / "worker"))
     process.stop(0.05)
     assert process.poll() == -signal.SIGKILL
-    wait_for_end(worker)
+    all_end([worker])
 
 
 def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +103,7 @@ def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch
     process = play(monkeypatch, tmp_path, script)
     assert process.wait(30) == 0
     process.close()
-    wait_for_end(int((tmp_path / "worker").read_text()))
+    all_end([int((tmp_path / "worker").read_text())])
 
 
 def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +114,18 @@ def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch
     failure = process.failure()
     assert isinstance(failure, UsageError)
     assert str(failure) == "no room"
+
+
+def test_the_first_fault_stays_and_without_a_plan_nobody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    note_failure(UsageError("nobody hears"))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("LOCKBENCH_PLAN", str(tmp_path / "plan.json"))
+    note_failure(EnvironmentNotReadyError("the first"))
+    note_failure(UsageError("the second"))
+    assert json.loads((tmp_path / "failure.json").read_text()) == {"sentence": "the first", "exit_code": 3}
 
 
 def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

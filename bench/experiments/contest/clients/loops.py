@@ -1,48 +1,121 @@
 """Callers that lock and release until the time is over: *a lock and an order → an answer*, by threads, gevent, asyncio.
 
-Rules: the loop of a caller is the same every time; it notes times and counts nothing, so that it costs what a user's
-would. A failure is noted and the next cycle begins at once, after a moment if it failed at once (else a broken library
-would only burn the CPU). Source: order.py.
+Rules: the loop of a caller is the same every time; it notes times, which are counted when the load is over, so that it
+costs what a user's would. A failure is noted and the next cycle begins at once, after a moment if it failed at once
+(else a broken library would only burn the CPU). Source: order.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from bench.experiments.contest.clients.order import ClientOrder, ClientTurn, DriverAnswer
+from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, bucket_of, meter
 
 REST_S = 0.001  # after a failure
+NEVER = math.inf
 
 
 class NotReleasedError(Exception):
     """A release that did not do what it should, of a library that says so by its answer."""
 
 
-class Lock(Protocol):
-    """A library's lock: `acquire` returns what `release` needs. Those for asyncio return coroutines of the same."""
+class Lock(NamedTuple):
+    """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries, returns what `release`
+    takes, or a `refused` when it gave up; a release that did what it should returns `released`. Both may be coroutines.
+    """
 
-    @property
-    def refused(self) -> type:
-        """What an acquire that gave up returns."""
-
-    @property
-    def released(self) -> object:
-        """What a release that did what it should returns."""
-
-    def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Any:
-        """Take it, with the library's own retries."""
-
-    def release(self, held: Any, /) -> Any:
-        """Give it back."""
+    acquire: Callable[[str, int, int], Any]
+    release: Callable[[Any], Any]
+    refused: type = type(None)
+    released: object = None
 
 
-def _call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any]) -> None:
+@dataclass
+class Calls:
+    """What one caller did, cycle after cycle: when (s) its acquire was granted, or NEVER; when it had completed it, or
+    lost it (negative), which is when it began the next."""
+
+    first_s: float = NEVER
+    granted: list[float] = field(default_factory=list)  # an array would box and unbox, for 40 ns each
+    ended: list[float] = field(default_factory=list)
+    gave_up: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def lose(self, error: BaseException | None) -> float:
+        """The cycle is lost: by an error, or (None) because the acquire gave up. Returns now."""
+        if error is None:
+            self.gave_up += 1
+        else:
+            self.errors[type(error).__name__] += 1
+        if len(self.granted) == len(self.ended):
+            self.granted.append(NEVER)
+        now_s = time.perf_counter()
+        self.ended.append(-now_s)
+        return now_s
+
+    def cycles(self, end_s: float) -> Iterator[tuple[float, float, float]]:
+        """Yield when each was begun, granted and completed, or NEVER; one that has not returned yet never will."""
+        begun_s = self.first_s
+        for granted_s, ended_s in zip(self.granted, self.ended, strict=False):
+            yield begun_s, granted_s, ended_s if ended_s > 0 else NEVER
+            begun_s = abs(ended_s)
+        if begun_s < end_s:
+            yield begun_s, self.granted[-1] if len(self.granted) > len(self.ended) else NEVER, NEVER
+
+
+class ClientTurn:
+    """A load from its making on. `calls`: of every caller."""
+
+    def __init__(self, order: ClientOrder) -> None:
+        sys.stderr.write("begin\n")  # whoever stops a server in the middle goes by this
+        self.order, self.calls = order, [Calls() for _ in range(order.callers)]
+        self.begin_s = time.perf_counter()
+        self.measure_s = self.begin_s + order.warmup_s
+        self.end_s = self.measure_s + order.seconds
+        self._cpu_us = (0.0, 0.0)
+
+    def rests(self) -> Iterator[float]:
+        """Yield how long (s) to sleep, to the end of the load; between two rests its measured time begins, which may be
+        later than it should, and without a warm-up is all of the time."""
+        yield self.order.warmup_s
+        used_us = meter(self.order.pids)
+        if self.order.warmup_s:
+            self.measure_s = time.perf_counter()
+        yield max(self.end_s - time.perf_counter(), 0)
+        self._cpu_us = used_us()
+
+    def answer(self) -> DriverAnswer:
+        """Count what all callers have noted, once they have ended."""
+        acquires, bins, leases, asked = Counter[int](), Counter[int](), [0] * len(self.calls), 0
+        errors: Counter[str] = Counter()
+        for caller, calls in enumerate(self.calls):
+            errors += calls.errors
+            for began_s, granted_s, ended_s in calls.cycles(self.end_s):
+                if measured := self.measure_s <= began_s < self.end_s:
+                    asked += 1
+                if measured and granted_s < NEVER:
+                    acquires[bucket_of(granted_s - began_s)] += 1
+                if ended_s < NEVER:
+                    bins[int((ended_s - self.begin_s) / BIN_S)] += 1
+                    leases[caller] += measured and ended_s <= self.end_s
+        return DriverAnswer(
+            self.end_s - self.measure_s, sum(leases), *self._cpu_us, acquires, asked - acquires.total(), leases, bins,
+            sum(calls.gave_up for calls in self.calls), bins.total(), errors,
+        )  # fmt: skip
+
+
+def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any] = time.sleep) -> None:
+    """Run one caller to the end of the load."""
     order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
-    acquire, release, refused, released = lock.acquire, lock.release, lock.refused, lock.released
+    acquire, release, refused, released = lock
     ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
     now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
     calls.first_s = began_s = now()
@@ -65,9 +138,10 @@ def _call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], An
             end(began_s)
 
 
-async def _call_async(lock: Lock, turn: ClientTurn, caller: int) -> None:
+async def call_async(lock: Lock, turn: ClientTurn, caller: int) -> None:
+    """Run one caller to the end of the load."""
     order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
-    acquire, release, refused, released = lock.acquire, lock.release, lock.refused, lock.released
+    acquire, release, refused, released = lock
     ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
     now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
     calls.first_s = began_s = now()
@@ -90,80 +164,42 @@ async def _call_async(lock: Lock, turn: ClientTurn, caller: int) -> None:
             end(began_s)
 
 
-def _span(turn: ClientTurn, sleep: Callable[[float], Any]) -> DriverAnswer:
-    sleep(turn.order.warmup_s)
-    turn.enter()
-    sleep(max(turn.end_s - time.perf_counter(), 0))
-    return turn.leave()
-
-
-def run_threads(order: ClientOrder, lock: Lock) -> DriverAnswer:
+def run_threads(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
     """One thread per caller."""
-    turn = ClientTurn(order)
-    threads = [
-        threading.Thread(target=_call, args=(lock, turn, caller, time.sleep), daemon=True)
-        for caller in range(order.callers)
-    ]
-    for thread in threads:
-        thread.start()
-    answer = _span(turn, time.sleep)
-    for thread in threads:
-        thread.join(order.wait_ms / 1000 + 10)
-    return turn.count(answer)
+    lock, turn = connect(order), ClientTurn(order)
+    callers = [threading.Thread(target=call, args=(lock, turn, n), daemon=True) for n in range(order.callers)]
+    for caller in callers:
+        caller.start()
+    for rest_s in turn.rests():
+        time.sleep(rest_s)
+    for caller in callers:
+        caller.join(order.wait_ms / 1000 + 10)
+    return turn.answer()
 
 
-def run_greenlets(order: ClientOrder, lock: Lock) -> DriverAnswer:
+def run_greenlets(connect: Callable[[ClientOrder], Lock], order: ClientOrder) -> DriverAnswer:
     """One greenlet per caller, and one for each who waits besides."""
     import gevent
 
-    patience_ms = int(3000 * order.seconds)
+    lock, patience_ms = connect(order), int(3000 * order.seconds)
     besides = [gevent.spawn(lock.acquire, "held", order.ttl_ms, patience_ms) for _ in range(order.waiting)]
     if besides:  # what is asked for after them is answered when all of them stand in line
         gevent.sleep(0)
         lock.release(lock.acquire("last", order.ttl_ms, patience_ms))
     turn = ClientTurn(order)
-    callers = [gevent.spawn(_call, lock, turn, caller, gevent.sleep) for caller in range(order.callers)]
-    answer = _span(turn, gevent.sleep)
+    callers = [gevent.spawn(call, lock, turn, caller, gevent.sleep) for caller in range(order.callers)]
+    for rest_s in turn.rests():
+        gevent.sleep(rest_s)
     gevent.joinall(callers, timeout=order.wait_ms / 1000 + 10)
     gevent.killall(besides)
-    return turn.count(answer)
+    return turn.answer()
 
 
-async def run_tasks(order: ClientOrder, lock: Lock) -> DriverAnswer:
+async def run_tasks(connect: Callable[[ClientOrder], Awaitable[Lock]], order: ClientOrder) -> DriverAnswer:
     """One asyncio task per caller."""
-    turn = ClientTurn(order)
-    callers = [asyncio.create_task(_call_async(lock, turn, caller)) for caller in range(order.callers)]
-    await asyncio.sleep(order.warmup_s)
-    turn.enter()
-    await asyncio.sleep(max(turn.end_s - time.perf_counter(), 0))
-    answer = turn.leave()
+    lock, turn = await connect(order), ClientTurn(order)
+    callers = [asyncio.create_task(call_async(lock, turn, caller)) for caller in range(order.callers)]
+    for rest_s in turn.rests():
+        await asyncio.sleep(rest_s)
     await asyncio.wait(callers, timeout=order.wait_ms / 1000 + 10)
-    return turn.count(answer)
-
-
-Run = Callable[[ClientOrder], DriverAnswer]
-
-
-def by_threads(connect: Callable[[ClientOrder], Lock]) -> Run:
-    """A driver: connect, then threads."""
-    return lambda order: run_threads(order, connect(order))
-
-
-def by_greenlets(connect: Callable[[ClientOrder], Lock]) -> Run:
-    """A driver: connect, then greenlets."""
-    return lambda order: run_greenlets(order, connect(order))
-
-
-def by_tasks(connect: Callable[[ClientOrder], Coroutine[Any, Any, Lock]], *, uvloop: bool = False) -> Run:
-    """A driver: an event loop of asyncio's own, or uvloop's, in which it connects and runs."""
-
-    async def run(order: ClientOrder) -> DriverAnswer:
-        return await run_tasks(order, await connect(order))
-
-    def on_uvloop(order: ClientOrder) -> DriverAnswer:
-        import uvloop
-
-        answer: DriverAnswer = uvloop.run(run(order))
-        return answer
-
-    return on_uvloop if uvloop else lambda order: asyncio.run(run(order))
+    return turn.answer()

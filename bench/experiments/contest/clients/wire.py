@@ -2,7 +2,7 @@
 
 replay   each connection sends its next batch, built beforehand, once it has counted the bytes of all replies to the
          last one: a client that decides nothing
-Raw      one caller: send to all, then read all, over blocking sockets
+raw      one caller: send to all, then read all, over blocking sockets
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, Meter
-from lockcore import Redlock
-from lockcore.commands import FIRST_NUMBER, Dialect, claim_stem, set_nx_px
+from bench.experiments.contest.clients.loops import Lock
+from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, meter
 
 KEY_PREFIX = "lockbench:"
 
@@ -29,6 +28,9 @@ def _sockets(order: ClientOrder) -> list[socket.socket]:
 
 def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
+    from lockcore import Redlock  # peers' environments have none
+    from lockcore.commands import FIRST_NUMBER, Dialect, claim_stem, set_nx_px
+
     with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
         encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
     head, tail = set_nx_px(order.ttl_ms)
@@ -69,30 +71,23 @@ def replay(order: ClientOrder) -> DriverAnswer:
         return cycles / len(sockets)
 
     load(order.warmup_s)
-    begin_s, meter = time.perf_counter(), Meter(order.pids)
+    begin_s, used_us = time.perf_counter(), meter(order.pids)
     cycles = load(order.seconds)
-    answer = DriverAnswer(time.perf_counter() - begin_s, cycles, all_cycles=cycles)
-    meter.read(answer)
-    return answer
+    return DriverAnswer(time.perf_counter() - begin_s, cycles, *used_us(), all_cycles=cycles)
 
 
-class Raw:
-    """See Lock: what a single acquire costs without any client. One caller only."""
+def raw(order: ClientOrder) -> Lock:
+    """What a single acquire costs without any client. One caller only."""
+    (claim, release), sockets = _batches(order), _sockets(order)
 
-    refused, released = type(None), None
-
-    def __init__(self, order: ClientOrder) -> None:
-        self._batches, self._all = _batches(order), _sockets(order)
-
-    def acquire(self, _resource: str, _ttl_ms: int, _wait_ms: int) -> bytes:
-        """See Lock."""
-        return self._exchange(self._batches[0])
-
-    def release(self, _held: bytes) -> None:
-        """See Lock."""
-        self._exchange(self._batches[1])
-
-    def _exchange(self, data: bytes) -> bytes:
-        for sock in self._all:
+    def exchange(data: bytes) -> None:
+        for sock in sockets:
             sock.send(data)
-        return b"".join([sock.recv(64) for sock in self._all])
+        for sock in sockets:
+            sock.recv(64)
+
+    def acquire(_resource: str, _ttl_ms: int, _wait_ms: int) -> str:
+        exchange(claim)
+        return "held"
+
+    return Lock(acquire, lambda _held: exchange(release))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,20 @@ from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import installed as peers_installed
-from bench.experiments.contest.ceiling import Entry, rows_of
+from bench.experiments.contest.ceiling import rows_of
 from bench.experiments.contest.clients.driver import DRIVERS
-from bench.experiments.contest.clients.loops import NotReleasedError, run_threads
-from bench.experiments.contest.clients.order import Calls, ClientOrder, ClientTurn, DriverAnswer, bucket_of
-from bench.experiments.contest.installed import PEERS, Absent, Contestant, Peer, install
+from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
+from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, bucket_of
+from bench.experiments.contest.installed import PEERS, Contestant, Peer, install
 from bench.experiments.contest.judge import bars, judge_peers
-from bench.experiments.contest.peers import Cell, _row
+from bench.experiments.contest.peers import Cell, row_of
 from bench.experiments.contest.result import (
     Missing,
     PeerBar,
     PeersResult,
     Speed,
+    SpeedEntry,
     StopFigures,
-    StopRow,
     TurnFigures,
     TurnRow,
 )
@@ -51,7 +53,8 @@ def row(name: str, load: TurnLoad, *rounds: dict[str, Any], **figures: Any) -> T
     """A contestant that showed these figures in two rounds, or each in one."""
     peer = next(one for one in PEERS if one.name == name)
     shown = [replace(NOTHING, **one) for one in rounds or (figures, figures)]
-    return _row(Cell(Contestant(peer, ()), load, shown), TurnRow)
+    made: TurnRow = row_of(Cell(Contestant(peer, ()), load, shown))
+    return made
 
 
 def named(found: tuple[PeerBar, ...], word: str) -> PeerBar:
@@ -69,19 +72,13 @@ def rates(ours: float) -> list[TurnRow]:
     ]
 
 
-def test_the_fastest_of_each_side_are_compared() -> None:
-    found = bars(rates(50_000.0), [], [])
+@pytest.mark.parametrize(("rate", "reached"), [(50_000.0, True), (35_000.0, False)])
+def test_the_fastest_of_each_side_are_compared(rate: float, reached: bool) -> None:
+    found = bars(rates(rate), [], [])
     python, other = named(found, "Python peer"), named(found, "other peer")
-    assert (python.value, python.ours, python.theirs) == (25.0, "lockcore gevent", "aioredlock")
-    assert (other.value, other.theirs) == (pytest.approx(3.333, rel=1e-3), "node-redlock 4")
-    assert python.reached
-    assert other.reached
-
-
-def test_a_slower_lockcore_misses_its_bars() -> None:
-    found = bars(rates(35_000.0), [], [])
-    assert not named(found, "Python peer").reached
-    assert not named(found, "other peer").reached
+    assert (python.value, python.ours, python.theirs) == (rate / 2_000, "lockcore gevent", "aioredlock")
+    assert (other.value, other.theirs) == (pytest.approx(rate / 15_000), "node-redlock 4")
+    assert (python.reached, other.reached) == (reached, reached)
 
 
 def test_the_lowest_latency_of_a_peer_must_be_undercut() -> None:
@@ -108,7 +105,7 @@ def test_a_stopped_instance_may_cost_a_tenth(kept: float, reached: bool) -> None
     figures = StopFigures(
         before_per_s=1, stopped_per_s=1, after_per_s=1, kept_ratio=kept, keys_left=0, cycles=1, gave_up=0, errors={}
     )
-    stopped = _row(Cell(Contestant(PEERS[0], ()), TurnLoad(3, 64, own=True), [figures]), StopRow)
+    stopped = row_of(Cell(Contestant(PEERS[0], ()), TurnLoad(3, 64, own=True), [figures]))
     assert named(bars([], [], [stopped]), "stopped").reached is reached
 
 
@@ -164,48 +161,80 @@ def test_a_ceilings_ratio_is_taken_inside_a_round() -> None:
     def speed(client_us: float, cycles_per_s: float = 100.0) -> Speed:
         return Speed(cycles_per_s=cycles_per_s, client_us=client_us, server_us=10.0, p50_us=None)
 
-    entries = [Entry("top", "replay", "plain", "top"), Entry("x", "lockcore gevent", "plain", "top")]
+    entries = [SpeedEntry("top", "replay", "plain", "top"), SpeedEntry("x", "lockcore gevent", "plain", "top")]
     top, found = rows_of([{"top": speed(0.0, 200.0), "x": speed(10.0)}, {"top": speed(6.0), "x": speed(6.0)}], entries)
     assert (top.ratio.low, top.ratio.high) == (1.0, 1.0)
     assert (found.ratio.median, found.ratio.low, found.ratio.high) == (0.75, 0.5, 1.0)
     assert (found.wall_ratio.low, found.client_us, found.p50_us) == (0.5, 8.0, None)
 
 
-class Fake:
-    """A lock of two calls by script: what an acquire gives (an exception is raised), and whether its release works."""
-
-    refused, released = type(None), None
-
-    def __init__(self, *held: object, release: Exception | None = None) -> None:
-        self._held, self._release = list(held), release
-
-    def acquire(self, _resource: str, _ttl_ms: int, _wait_ms: int) -> object:
-        held = self._held.pop(0) if self._held else "held"
-        if isinstance(held, Exception):
-            raise held
-        return held
-
-    def release(self, _held: object) -> None:
-        if self._release is not None:
-            raise self._release
+class OverError(BaseException):
+    """Ends a caller in the middle of its cycle, wherever the clock stands."""
 
 
-def test_every_acquire_counts_and_a_release_that_fails_is_no_cycle() -> None:
-    answer = run_threads(order(), Fake(None, None, OSError(), None))
-    assert (answer.failed, answer.gave_up, answer.errors) == (4, 3, {"OSError": 1})
-    assert sum(answer.acquires.values()) >= answer.cycles > 0
-    answer = run_threads(order(), Fake(release=NotReleasedError()))
-    assert (answer.cycles, answer.all_cycles, answer.failed) == (0, 0, 0)
-    assert answer.errors["NotReleasedError"] == sum(answer.acquires.values()) > 0
+def scripted(*steps: object, said: object = None) -> Lock:
+    """A lock whose acquire gives or raises one step after the other, and whose release says or raises `said`."""
+    held = iter((*steps, OverError()))
+
+    def acquire(_resource: str, _ttl_ms: int, _wait_ms: int) -> object:
+        if isinstance(step := next(held), BaseException):
+            raise step
+        return step
+
+    def release(_held: object) -> object:
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    return Lock(acquire, release, released=None if isinstance(said, Exception) else Outcome.RELEASED)
 
 
-@pytest.mark.parametrize("said", [Outcome.GONE, Outcome.UNREACHABLE])
-def test_a_release_that_says_it_did_not_release_is_an_error(said: Outcome) -> None:
-    lock = Fake()
-    lock.released, lock.release = Outcome.RELEASED, lambda _held: said  # type: ignore[method-assign,assignment]
-    answer = run_threads(order(), lock)
-    assert answer.all_cycles == 0
-    assert set(answer.errors) == {"NotReleasedError"}
+def called(lock: Lock) -> DriverAnswer:
+    turn = ClientTurn(order(60))
+    with pytest.raises(OverError):
+        call(lock, turn, 0)
+    return turn.answer()
+
+
+def called_async(lock: Lock) -> DriverAnswer:
+    async def acquire(*asked: Any) -> object:
+        return lock.acquire(*asked)
+
+    async def release(held: object) -> object:
+        return lock.release(held)
+
+    async def run() -> None:
+        await call_async(lock._replace(acquire=acquire, release=release), turn, 0)
+
+    turn = ClientTurn(order(60))
+    with pytest.raises(OverError):
+        asyncio.run(run())
+    return turn.answer()
+
+
+@pytest.mark.parametrize("calls", [called, called_async])
+def test_every_acquire_counts_whatever_came_of_it(calls: Callable[[Lock], DriverAnswer]) -> None:
+    """The last one, which does not return, never was granted either."""
+    answer = calls(scripted(None, "held", OSError(), None, "held", "held", said=Outcome.RELEASED))
+    assert (answer.failed, answer.gave_up, answer.errors) == (4, 2, {"OSError": 1})
+    assert (sum(answer.acquires.values()), answer.cycles, answer.all_cycles) == (3, 3, 3)
+    assert list(answer.leases_by_caller) == [3]
+
+
+@pytest.mark.parametrize("calls", [called, called_async])
+@pytest.mark.parametrize("said", [Outcome.GONE, Outcome.UNREACHABLE, OSError()])
+def test_a_release_that_did_not_release_is_an_error_and_no_cycle(
+    calls: Callable[[Lock], DriverAnswer], said: object
+) -> None:
+    answer = calls(scripted("held", "held", said=said))
+    assert (answer.cycles, answer.all_cycles, answer.failed, sum(answer.acquires.values())) == (0, 0, 1, 2)
+    assert answer.errors == {"OSError" if isinstance(said, OSError) else "NotReleasedError": 2}
+
+
+def test_a_load_ends_with_its_time() -> None:
+    answer = run_threads(lambda _order: Lock(lambda *_: "held", lambda _held: None), order(callers=2))
+    assert answer.seconds == pytest.approx(0.05)
+    assert answer.cycles <= answer.all_cycles <= answer.cycles + 2
 
 
 def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles() -> None:
@@ -215,7 +244,7 @@ def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles
     calls.granted.append(turn.begin_s + 3.0)
     calls.ended.append(turn.begin_s + 4.0)
     turn.calls.append(Calls(first_s=turn.begin_s + 0.5))  # one that has not returned
-    answer = turn.count(DriverAnswer(1.0))
+    answer = turn.answer()
     assert (answer.cycles, answer.all_cycles, sum(answer.acquires.values()), answer.failed) == (0, 1, 1, 1)
 
 
@@ -224,13 +253,15 @@ def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeyp
     monkeypatch.setattr(peers_installed, "PEERS", (nowhere, PEERS[0]))
     monkeypatch.setenv("PATH", str(tmp_path))
     absent, there = install(tmp_path / "cache", (), lambda _text: None)
-    assert isinstance(absent, Absent)
-    assert absent.reason == "node is not installed"
+    assert absent == Missing(name="nowhere", reason="node is not installed")
     assert isinstance(there, Contestant)
 
 
+OF_BENCH = {"redis-py by hand", "raw", "replay"}
+
+
 def test_every_python_contestant_has_a_driver() -> None:
-    assert {peer.name for peer in PEERS if peer.kind in ("python", "lockcore")} == set(DRIVERS) - {"redis-py by hand"}
+    assert {peer.name for peer in PEERS if peer.kind in ("python", "lockcore")} == set(DRIVERS) - OF_BENCH
 
 
 def test_a_driver_needs_nothing_but_the_standard_library() -> None:
@@ -254,8 +285,12 @@ def test_one_that_was_stored_before_results_had_a_type_is_told_and_written_as_it
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 
 
-def test_the_readmes_table_is_renewed_between_its_markers(tmp_path: Path) -> None:
+def test_the_readmes_table_is_renewed_between_its_markers_or_refused(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
+    readme.write_text("no place", encoding="utf-8")
+    with pytest.raises(EnvironmentNotReadyError, match="has no place for the table"):
+        write_readme(readme, RESULT)
+    assert readme.read_text(encoding="utf-8") == "no place"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
     for _ in range(2):
         write_readme(readme, replace(RESULT, absent=(Missing(name="redsync", reason="go is not installed"),)))
@@ -264,14 +299,6 @@ def test_the_readmes_table_is_renewed_between_its_markers(tmp_path: Path) -> Non
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
     assert text.count("Not there: redsync (go is not installed)") == 1
-
-
-def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing", encoding="utf-8")
-    with pytest.raises(EnvironmentNotReadyError, match="has no place for the table"):
-        write_readme(readme, RESULT)
-    assert readme.read_text(encoding="utf-8") == "nothing"
 
 
 def bar(low: float, high: float) -> PeerBar:

@@ -113,6 +113,9 @@ def test_a_victim_that_cannot_come_to_its_point_says_so(stage: Stage) -> None:
         Victim("set-nx-lua", stage.urls, replace(stage.settings), SHORT_MS, "after-grant")
 
 
-def test_a_victim_whose_servers_are_gone_says_so_instead_of_nothing() -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="did not come to after-grant: .*refused"):
-        Victim("set-nx-lua", ["redis://127.0.0.1:1"], RecipeSettings(), SHORT_MS, "after-grant")
+def test_a_victim_that_fails_on_its_way_ends_and_says_why() -> None:
+    """Its parent would wait for its word for ever."""
+    with pytest.raises(
+        EnvironmentNotReadyError, match=r"ended early \(it said: .*locks on 1 instance, and 2 were given"
+    ):
+        Victim("set-nx-lua", ["redis://127.0.0.1:1", "redis://127.0.0.1:2"], RecipeSettings(), SHORT_MS, "after-grant")

@@ -87,5 +87,5 @@ writeSync(1, JSON.stringify({
   bins, gave_up: gaveUp, all_cycles: allCycles, errors,
   client_us: used.user + used.system,
   server_us: (serverAfter - serverBefore) / 1e3,
-}));
+}) + "\n");
 process.exit(0);

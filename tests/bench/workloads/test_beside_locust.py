@@ -1,4 +1,4 @@
-"""Our rows in Locust's table. The checks live in beside_locust.py and run in one child process."""
+"""What needs Locust's classes: the checks live in beside_locust.py and run in one child process."""
 
 from __future__ import annotations
 
