@@ -62,4 +62,4 @@ def _protect(environment: Environment, **_: object) -> None:
     app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])
 
 
-locust.events.init.add_listener(_protect)  # type: ignore[no-untyped-call]  # so Locust has it
+locust.events.init.add_listener(_protect)  # so Locust has it

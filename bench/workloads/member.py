@@ -154,7 +154,7 @@ class Member:
         return ALONE
 
     def _failed(self, error: BenchError) -> None:
-        self._runner.send_message(FAILED, note_of(error))
+        self._runner.send_message(FAILED, dict(note_of(error)))
 
     def _begin(self, msg: Message, **_: object) -> None:
         if self._worker is not None:
