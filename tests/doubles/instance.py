@@ -255,8 +255,43 @@ class Instances(Sequence[Instance]):
         """Every key held on any of them."""
         return [key for instance in self._instances for key in instance.keys]
 
+    def pause(self) -> None:
+        """All stand still."""
+        for instance in self:
+            instance.pause()
+
+    def resume(self) -> None:
+        """All go on."""
+        for instance in self:
+            instance.resume()
+
+    def say(self, kind: str, answer: Answer) -> None:
+        """All answer that to this kind of command."""
+        for instance in self:
+            instance.says[kind] = answer
+
+    def be_honest(self) -> None:
+        """All answer as it is."""
+        for instance in self:
+            instance.says.clear()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Somebody else takes `key` on all of them."""
+        for instance in self:
+            instance.keyspace.put(key, value)
+
+    def drop(self, key: bytes) -> None:
+        """Somebody else removes `key` from all of them."""
+        for instance in self:
+            instance.keyspace.drop(key)
+
+    def were_told(self, kinds: Sequence[str]) -> bool:
+        """Whether each executed commands of just these kinds, in this order."""
+        return all(instance.kinds() == kinds for instance in self)
+
     def __getitem__(self, index: Any) -> Any:
-        return self._instances[index]
+        found = self._instances[index]
+        return Instances(*found) if isinstance(index, slice) else found
 
     def __len__(self) -> int:
         return len(self._instances)

@@ -6,9 +6,9 @@ test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 
 Command = list[bytes]
@@ -22,12 +22,12 @@ def error(text: str) -> bytes:
 
 
 class Keyspace:
-    """Keys with their values and ends, and the scripts it was taught."""
+    """Keys with their values and ends, and the scripts it was taught; `rate`: how fast its clock runs."""
 
-    def __init__(self, dialect: str) -> None:
-        self.dialect = dialect
+    def __init__(self, dialect: str, now_ns: Callable[[], int] = monotonic_ns, rate: float = 1.0) -> None:
+        self.dialect, self.now_ns, self.rate = dialect, now_ns, rate
         self.scripts: set[bytes] = set()
-        self._entries: dict[bytes, tuple[bytes, float]] = {}
+        self._entries: dict[bytes, tuple[bytes, int]] = {}
         self._commands: dict[bytes, Callable[[Command], bytes]] = {
             b"SET": self._set,
             b"EVAL": self._eval,
@@ -42,16 +42,24 @@ class Keyspace:
     @property
     def keys(self) -> dict[bytes, bytes]:
         """What is held now."""
-        now = time.monotonic()
-        return {key: value for key, (value, end) in list(self._entries.items()) if now < end}
+        now_ns = self.now_ns()
+        return {key: value for key, (value, end_ns) in list(self._entries.items()) if now_ns < end_ns}
+
+    def get(self, key: bytes) -> bytes | None:
+        """What is held under `key`; for whoever executes commands, as what has expired is forgotten."""
+        value, end_ns = self._entries.get(key, (None, 0))
+        if value is not None and end_ns <= self.now_ns():
+            self.drop(key)
+            return None
+        return value
 
     def ttl_ms(self, key: bytes) -> float:
         """What is left of a key that is held."""
-        return (self._entries[key][1] - time.monotonic()) * 1000
+        return (self._entries[key][1] - self.now_ns()) / NS_PER_MS
 
     def put(self, key: bytes, value: bytes, ttl_ms: int = 60_000) -> None:
         """Somebody else takes `key`."""
-        self._entries[key] = (value, time.monotonic() + ttl_ms / 1000)
+        self._entries[key] = (value, self.now_ns() + int(ttl_ms * NS_PER_MS / self.rate))
 
     def drop(self, key: bytes) -> None:
         """Somebody else removes `key`."""
@@ -72,7 +80,7 @@ class Keyspace:
     def _set(self, command: Command) -> bytes:
         _, key, value, *options = command
         ttl_ms = int(options[options.index(b"PX") + 1])
-        held = self.keys.get(key)
+        held = self.get(key)
         if b"IFEQ" in options:
             if self.dialect == "evalsha":
                 return error("ERR syntax error")
@@ -84,13 +92,13 @@ class Keyspace:
         return OK
 
     def _delete(self, key: bytes, value: bytes) -> bytes:
-        if self.keys.get(key) != value:
+        if self.get(key) != value:
             return ZERO
         self.drop(key)
         return ONE
 
     def _extend(self, key: bytes, value: bytes, ttl_ms: int) -> bytes:
-        if self.keys.get(key) != value:
+        if self.get(key) != value:
             return ZERO
         self.put(key, value, ttl_ms)
         return ONE

@@ -201,10 +201,15 @@ class ScriptedFleet:
 
     def release(self, lease: Lease) -> ReleaseRound:
         """A release, sent."""
-        round_ = self.engine.release_round(lease, self.now_ns)
-        self.engine.submit_release(round_)
+        return self.release_together([lease])[0]
+
+    def release_together(self, leases: Iterable[Lease]) -> list[ReleaseRound]:
+        """Many releases in one turn, sent."""
+        rounds = [self.engine.release_round(lease, self.now_ns) for lease in leases]
+        for round_ in rounds:
+            self.engine.submit_release(round_)
         self.flush()
-        return round_
+        return rounds
 
     def extend(self, lease: Lease, ttl_ms: int = TTL_MS) -> ExtendRound:
         """An extension, sent."""
@@ -219,10 +224,14 @@ class ScriptedFleet:
         """The kinds of the commands an instance got, in order."""
         return [kind_of(command) for command in self.sent[index]]
 
+    def order(self, index: int) -> list[tuple[str, bytes]]:
+        """(kind, owner token) of every command an instance got, in order."""
+        return [(kind_of(command), token) for command in self.sent[index] for _, token in claims_of(command)]
+
     def about(self, index: int, round_: SetRound) -> list[str]:
         """The kinds of the commands about one attempt's owner token that an instance got, in order."""
         token = token_of(round_)
-        return [kind_of(command) for command in self.sent[index] for _, other in claims_of(command) if other == token]
+        return [kind for kind, other in self.order(index) if other == token]
 
     def is_empty(self) -> bool:
         """Nothing is awaited and nothing remembered: whatever was asked has been answered or given up."""

@@ -338,7 +338,7 @@ class Storm:
         elif fault == "pause":
             client.paused_ns = self.world.now_ns + int(random.expovariate(0.02) * NS_PER_MS)
         elif fault == "flush scripts":
-            server.scripts.clear()
+            server.data.scripts.clear()
         elif fault == "full":
             server.full = True
             self.world.later(random.random() * 30, lambda: setattr(server, "full", False))
@@ -365,7 +365,7 @@ class Storm:
     def check_nothing_is_left(self) -> None:
         """No key of ours on any server, no round in any engine."""
         self.world.run(self.world.now_ns + 60 * NS_PER_MS)
-        assert [server.held() for server in self.servers] == [[]] * self.plan.instances, "keys are left"
+        assert [server.data.keys for server in self.servers] == [{}] * self.plan.instances, "keys are left"
         for client in self.clients:
             client.wake()
             assert client.engine.is_idle

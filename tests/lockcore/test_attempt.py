@@ -91,13 +91,6 @@ def test_every_attempt_has_its_own_start_and_owner_token() -> None:
     assert lease.owner_token == token_of(run.rounds[2])
 
 
-def test_attempts_are_bounded() -> None:
-    run = acquiring(fleet_of(retry=RetryPolicy(attempts=3)), wait_ms=1_000)
-    for _ in range(3):
-        run.answer(NIL, NIL, NIL)
-    assert (run.result.outcome, run.result.attempts) == (Outcome.CONTENDED, 3)
-
-
 def test_no_attempt_starts_after_the_wait_is_over() -> None:
     run = acquiring(fleet_of(), wait_ms=10)
     while run.result is None:
@@ -114,13 +107,6 @@ def test_the_denial_is_that_of_the_last_attempt() -> None:
     assert run.result.tally == (0, 3, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("retried", [False, True])
-def test_unreachable_is_tried_again_only_if_asked(retried: bool) -> None:
-    run = acquiring(fleet_of(retry=RetryPolicy(retry_unreachable=retried)), wait_ms=100)
-    run.answer(OK, MISCONF, MISCONF)
-    assert (run.result is None) is retried
-
-
 def test_too_late_is_cleaned_up_and_tried_again() -> None:
     run = acquiring(fleet_of(), wait_ms=100_000)
     run.answer(OK, OK, OK, after_ms=TTL_MS)
@@ -128,17 +114,6 @@ def test_too_late_is_cleaned_up_and_tried_again() -> None:
     assert isinstance(run.result, Lease)
     assert run.result.attempts == 2
     assert run.fleet.about(0, run.rounds[0]) == ["set", "release"]
-
-
-def test_with_too_few_instances_it_fails_at_once_and_sends_nothing() -> None:
-    fleet = fleet_of()
-    fleet.detach(0)
-    fleet.detach(1)
-    run = acquiring(fleet)
-    run.answer()
-    assert run.result.outcome is Outcome.UNREACHABLE
-    assert run.result.tally == (0, 0, 0, 0, 3, 0)
-    assert not any(fleet.sent)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, TimeoutError])
@@ -184,28 +159,6 @@ def test_a_release_says_what_became_of_it(replies: tuple[bytes, ...], outcome: O
     run = Run(fleet, release_steps(fleet.engine, lease, fleet.now_ns)).answer(*replies)
     assert run.result.outcome is outcome
     assert run.result.resource == "stock"
-
-
-def test_a_lease_of_another_redlock_is_refused() -> None:
-    lease = fleet_of().won()
-    fleet = fleet_of()
-    with pytest.raises(ValueError, match="the lease on 'stock' was not made by this Redlock"):
-        next(release_steps(fleet.engine, lease, fleet.now_ns))
-
-
-@pytest.mark.parametrize("resource", ["", None, 7, b"stock"])
-def test_a_resource_that_is_no_text_is_refused(resource: Any) -> None:
-    fleet = fleet_of()
-    with pytest.raises(ValueError, match="resource must be a text that is not empty"):
-        fleet.engine.set_round(resource, fleet.engine.terms(TTL_MS), fleet.now_ns)
-
-
-def test_a_ttl_the_fleet_does_not_grant_is_refused_before_anything_is_sent() -> None:
-    fleet = fleet_of()
-    with pytest.raises(ValueError, match="above the fleet's max_ttl_ms"):
-        fleet.engine.terms(TTL_MS + 1)
-    with pytest.raises(TypeError, match="whole number"):
-        fleet.engine.terms(10.5)  # type: ignore[arg-type]
 
 
 # -- negative control -------------------------------------------------------------------------------------------------

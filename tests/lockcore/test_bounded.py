@@ -44,9 +44,8 @@ def test_the_voter_sets_kept_are_bounded() -> None:
 # -- time -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_short_ttl_changes_no_other_rounds_grace() -> None:
+def test_one_short_ttl_changes_no_other_rounds_grace(fleet: ScriptedFleet) -> None:
     """Held up for 60 ms before it leaves, a round still gets a tenth of its own timeout on the wire."""
-    fleet = ScriptedFleet(3)
     fleet.ask("brief", ttl_ms=3)
     fleet.tick(60)
     fleet.drain()
@@ -70,16 +69,6 @@ def test_one_short_ttl_makes_no_later_tick_come_sooner() -> None:
     fleet.ask()
     assert fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + 50 * NS_PER_MS
     assert fleet.engine.deadlines.due_ns == fleet.now_ns + 50 * NS_PER_MS
-
-
-def test_a_short_round_behind_a_long_one_is_not_held_up_by_it() -> None:
-    fleet = ScriptedFleet(3)
-    fleet.ask("long")
-    fleet.after(1)
-    short = fleet.ask("short", ttl_ms=20)
-    assert fleet.engine.deadlines.due_ns == short.started_ns + 5 * NS_PER_MS
-    fleet.tick(5)
-    assert name_of(short) == "unreachable"
 
 
 def test_a_grace_shared_by_all_rounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

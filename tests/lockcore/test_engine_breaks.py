@@ -13,8 +13,6 @@ from tests.lockcore.scripted import (
     OK,
     ONE,
     ScriptedFleet,
-    claims_of,
-    kind_of,
     name_of,
     rounds_kept,
     settings_of,
@@ -22,19 +20,11 @@ from tests.lockcore.scripted import (
 )
 
 
-def order_at(fleet: ScriptedFleet, index: int) -> list[tuple[str, bytes]]:
-    """(kind, owner token) of every command an instance got, in order."""
-    return [(kind_of(command), token) for command in fleet.sent[index] for _, token in claims_of(command)]
-
-
 def test_a_script_sent_again_that_is_never_answered_still_times_out() -> None:
     """Its batch has long been answered by its last command, and forgotten."""
     fleet = ScriptedFleet(3, dialect=EVALSHA)
     leases = [fleet.won("a"), fleet.won("b")]
-    rounds = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
-    for round_ in rounds:
-        fleet.engine.submit_release(round_)
-    fleet.flush()
+    rounds = fleet.release_together(leases)
     fleet.reply_all(NOSCRIPT, ONE)
     fleet.ask("next")
     assert [name_of(round_) for round_ in rounds] == [None, "released"]
@@ -86,7 +76,7 @@ def test_a_connection_that_breaks_while_owed_releases_are_sent_keeps_owing_them(
     assert not fleet.engine.pipes[0].is_open
     assert fleet.engine.status()[0].owed_releases == owed
     check_all_is_well(fleet, [])
-    assert [kind for kind, _ in order_at(fleet, 0)] == ["set"] * owed + ["release"] * owed + ["set"]
+    assert [kind for kind, _ in fleet.order(0)] == ["set"] * owed + ["release"] * owed + ["set"]
 
 
 def test_a_connection_that_breaks_while_its_replies_are_read_forgets_the_rest() -> None:
@@ -121,8 +111,8 @@ def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
     assert rounds_kept(fleet.engine) == []
     kept = {token_of(one) for one in rounds if isinstance(one, SetRound) and name_of(one) == "acquired"}
     for index in range(len(fleet.sent)):
-        left = {token for kind, token in order_at(fleet, index) if kind == "set"}
-        left -= {token for kind, token in order_at(fleet, index) if kind == "release"}
+        left = {token for kind, token in fleet.order(index) if kind == "set"}
+        left -= {token for kind, token in fleet.order(index) if kind == "release"}
         assert left <= kept, f"instance {index} was never told to release"
     assert fleet.won("afterwards").tally.granted == len(fleet.sent)
 

@@ -32,21 +32,8 @@ def owed(fleet: ScriptedFleet) -> list[int]:
 # -- votes ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_connected_instances_vote_and_the_quorum_stays_that_of_the_configured_ones() -> None:
-    fleet = ScriptedFleet(5, connect=False)
-    for index in (0, 2, 4):
-        fleet.attach(index)
-    round_ = fleet.ask()
-    assert [len(commands) for commands in fleet.sent] == [1, 0, 1, 0, 1]
-    fleet.reply_all(OK, of=[0, 2])
-    assert name_of(round_) is None
-    fleet.reply(4, OK)
-    assert round_.tally == (3, 0, 0, 0, 2, 0)
-
-
-def test_the_voters_are_one_object_as_long_as_they_are_the_same() -> None:
+def test_the_voters_are_one_object_as_long_as_they_are_the_same(fleet: ScriptedFleet) -> None:
     """What is compared by identity on every release."""
-    fleet = ScriptedFleet(3)
     voters = fleet.engine.voters
     fleet.detach(1)
     assert fleet.engine.voters is not voters
@@ -65,15 +52,6 @@ def test_a_batch_goes_to_those_who_voted_when_it_was_made() -> None:
     fleet.flush()
     assert [fleet.about(index, early) for index in range(3)] == [["set"], ["set"], []]
     assert [fleet.about(index, late) for index in range(3)] == [["set"]] * 3
-
-
-def test_a_vote_is_silent_as_soon_as_its_connection_breaks() -> None:
-    fleet = ScriptedFleet(3)
-    round_ = fleet.ask()
-    fleet.detach(0)
-    fleet.detach(1)
-    assert name_of(round_) == "unreachable"
-    assert round_.tally == (0, 0, 0, 2, 0, 1)
 
 
 # -- abstention -----------------------------------------------------------------------------------------------------
@@ -123,39 +101,17 @@ def test_an_abstaining_instance_gets_no_set_but_extensions_and_releases_and_its_
     assert name_of(release) == "released"
 
 
-def test_an_abstention_goes_on_over_a_broken_connection() -> None:
+@pytest.mark.parametrize("again, more_ms", [("restarted", 0), ("restarted again", WHOLE_MS / 2)])
+def test_an_abstention_goes_on_over_a_broken_connection_and_starts_anew_with_another_restart(
+    again: str, more_ms: float
+) -> None:
     fleet = ScriptedFleet(3, settings=settings_of(rejoin="trust-first"))
-    fleet.detach(0)
-    fleet.attach(0, "restarted")
-    fleet.after(WHOLE_MS / 2)
-    fleet.detach(0)
-    fleet.attach(0, "restarted")
-    assert states(fleet)[0] == "abstaining"
-    fleet.tick(WHOLE_MS / 2)
-    assert states(fleet)[0] == "voting"
-
-
-def test_a_second_restart_starts_the_abstention_anew() -> None:
-    fleet = ScriptedFleet(3, settings=settings_of(rejoin="trust-first"))
-    fleet.detach(0)
-    fleet.attach(0, "restarted")
-    fleet.after(WHOLE_MS / 2)
-    fleet.detach(0)
-    fleet.attach(0, "restarted again")
-    fleet.tick(WHOLE_MS / 2)
-    assert states(fleet)[0] == "abstaining"
-    fleet.tick(WHOLE_MS / 2)
-    assert states(fleet)[0] == "voting"
-
-
-def test_a_first_contact_abstains_for_what_its_uptime_does_not_cover() -> None:
-    fleet = ScriptedFleet(2, settings=settings_of(rejoin="delay"), connect=False)
-    fleet.attach(0, uptime_s=4)
-    fleet.attach(1, uptime_s=60)
-    assert states(fleet) == ["abstaining", "voting"]
-    fleet.after(WHOLE_MS - 3_000)
+    for run_id in ("restarted", again):
+        fleet.detach(0)
+        fleet.attach(0, run_id)
+        fleet.after(WHOLE_MS / 2)
     fleet.now_ns -= 1
-    fleet.tick()
+    fleet.tick(more_ms)
     assert states(fleet)[0] == "abstaining"
     fleet.now_ns += 1
     fleet.tick()
@@ -165,32 +121,7 @@ def test_a_first_contact_abstains_for_what_its_uptime_does_not_cover() -> None:
 # -- what is owed ---------------------------------------------------------------------------------------------------
 
 
-def test_a_release_is_owed_to_an_instance_that_is_down_and_sent_when_it_is_back() -> None:
-    fleet = ScriptedFleet(3)
-    lease = fleet.won()
-    fleet.detach(0)
-    release = fleet.release(lease)
-    assert owed(fleet) == [1, 0, 0]
-    fleet.reply_all(ONE, of=[1, 2])
-    assert name_of(release) == "released"
-    fleet.attach(0)
-    fleet.flush()
-    assert fleet.about(0, release.won) == ["set", "release"]
-    assert owed(fleet) == [0, 0, 0]
-
-
-def test_a_release_whose_reply_is_lost_is_sent_again() -> None:
-    fleet = ScriptedFleet(3)
-    release = fleet.release(fleet.won())
-    fleet.detach(0)
-    assert owed(fleet) == [1, 0, 0]
-    fleet.attach(0)
-    fleet.flush()
-    assert fleet.about(0, release.won) == ["set", "release", "release"]
-
-
-def test_an_owed_release_is_sent_in_the_dialect_of_the_new_connection() -> None:
-    fleet = ScriptedFleet(3)
+def test_an_owed_release_is_sent_in_the_dialect_of_the_new_connection(fleet: ScriptedFleet) -> None:
     lease = fleet.won()
     fleet.detach(0)
     fleet.release(lease)
@@ -217,8 +148,7 @@ def test_an_owed_release_is_kept_as_long_as_any_lease_may_last(extended: bool) -
         assert fleet.kinds(0).count("release") == expected
 
 
-def test_what_is_owed_to_an_instance_that_stays_down_is_dropped_when_it_has_expired() -> None:
-    fleet = ScriptedFleet(3)
+def test_what_is_owed_to_an_instance_that_stays_down_is_dropped_when_it_has_expired(fleet: ScriptedFleet) -> None:
     lease = fleet.won()
     fleet.detach(0)
     fleet.release(lease)
@@ -241,18 +171,6 @@ def test_an_answer_to_a_release_sent_again_does_not_count_for_another_instance()
     fleet.reply(1, b":0\r\n")
     assert name_of(release) is None
     assert release.tally == (0, 1, 0, 1, 0, 1)
-
-
-def test_a_lost_extension_is_not_sent_again() -> None:
-    fleet = ScriptedFleet(3)
-    lease = fleet.won()
-    fleet.after(1)
-    extension = fleet.extend(lease)
-    fleet.detach(0)
-    fleet.attach(0)
-    fleet.flush()
-    assert fleet.about(0, extension.won) == ["set", "extend"]
-    assert extension.tally == (0, 0, 0, 1, 0, 2)
 
 
 def test_the_old_connection_is_killed_before_anything_else_goes_over_the_new_one() -> None:
@@ -286,8 +204,7 @@ def test_no_connection_is_killed_where_the_old_one_cannot_be_there(why: str) -> 
 # -- trying again ---------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds(fleet: ScriptedFleet) -> None:
     pauses = []
     for _ in range(9):
         fleet.detach(0, "connection refused")
@@ -312,8 +229,7 @@ def test_an_instance_that_never_came_up_is_tried_at_once() -> None:
     assert fleet.engine.status()[0].reason == "not connected yet"
 
 
-def test_a_refused_instance_says_why_and_is_tried_again() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_refused_instance_says_why_and_is_tried_again(fleet: ScriptedFleet) -> None:
     fleet.detach(1)
     fleet.engine.detach(1, "it is a replica", fleet.now_ns, refused=True)
     status = fleet.engine.status()[1]
@@ -322,8 +238,7 @@ def test_a_refused_instance_says_why_and_is_tried_again() -> None:
     assert fleet.engine.due_connects(fleet.now_ns) == [1]
 
 
-def test_the_same_server_twice_is_found_by_its_run_id() -> None:
-    fleet = ScriptedFleet(3)
+def test_the_same_server_twice_is_found_by_its_run_id(fleet: ScriptedFleet) -> None:
     members, twin = fleet.engine.members, Hello("run-2", 10, "scripted 1", 1)
     assert twin_of(members, 0, twin) == 2
     assert twin_of(members, 2, twin) is None

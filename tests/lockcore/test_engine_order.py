@@ -13,20 +13,12 @@ from tests.lockcore.scripted import (
     EVALSHA,
     OK,
     ScriptedFleet,
-    claims_of,
-    kind_of,
     settings_of,
     token_of,
 )
 
 
-def order_at(fleet: ScriptedFleet, index: int) -> list[tuple[str, bytes]]:
-    """(kind, owner token) of every command an instance got, in order."""
-    return [(kind_of(command), token) for command in fleet.sent[index] for _, token in claims_of(command)]
-
-
-def test_a_batch_leaves_in_one_write_per_instance() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_batch_leaves_in_one_write_per_instance(fleet: ScriptedFleet) -> None:
     for number in range(10):
         fleet.begin(f"r{number}")
     fleet.flush()
@@ -36,8 +28,7 @@ def test_a_batch_leaves_in_one_write_per_instance() -> None:
     assert [status.bytes_sent for status in fleet.engine.status()] == [len(fleet.writes[0][0])] * 3
 
 
-def test_a_flush_is_wanted_once_per_batch() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_flush_is_wanted_once_per_batch(fleet: ScriptedFleet) -> None:
     for number in range(5):
         fleet.begin(f"r{number}")
     assert fleet.wanted == 1
@@ -79,7 +70,7 @@ def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: 
     for index, dialect in enumerate(dialects):
         fleet.attach(index, dialect=dialect)
     leases: list[Lease] = []
-    expected: list[list[tuple[str, bytes]]] = [order_at(fleet, index) for index in range(instances)]
+    expected: list[list[tuple[str, bytes]]] = [fleet.order(index) for index in range(instances)]
     for number in range(60):
         what = random.choice(["set", "set", "release", "extend", "flush", "won", "down", "up"])
         index = random.randrange(instances)
@@ -87,7 +78,7 @@ def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: 
         if what == "won" and sum(is_open) > instances // 2:
             fleet.drain()
             leases.append(fleet.won(f"w{number}"))
-            expected = [order_at(fleet, one) for one in range(instances)]
+            expected = [fleet.order(one) for one in range(instances)]
         elif what == "set" and sum(is_open) > instances // 2:
             round_ = fleet.begin(f"s{number}")
             for pipe in round_.voters:
@@ -99,15 +90,15 @@ def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: 
             fleet.drain()
             fleet.detach(index)
             fleet.drain()
-            expected = [order_at(fleet, one) for one in range(instances)]
+            expected = [fleet.order(one) for one in range(instances)]
         elif what == "up" and not is_open[index]:
             fleet.attach(index, dialect=dialects[index])
             fleet.drain()
-            expected = [order_at(fleet, one) for one in range(instances)]
+            expected = [fleet.order(one) for one in range(instances)]
         elif what == "flush":
             fleet.flush()
     fleet.flush()
-    assert [order_at(fleet, index) for index in range(instances)] == expected
+    assert [fleet.order(index) for index in range(instances)] == expected
     assert [status.commands for status in fleet.engine.status()] == [len(commands) for commands in fleet.sent]
 
 

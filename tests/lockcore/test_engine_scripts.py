@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from lockcore.rounds import ReleaseRound
 from tests.lockcore.scripted import (
@@ -21,23 +19,13 @@ from tests.lockcore.scripted import (
 )
 
 
-def order_at(fleet: ScriptedFleet, index: int) -> list[tuple[str, bytes]]:
-    """(kind, owner token) of every command an instance got, in order."""
-    return [(kind_of(command), token) for command in fleet.sent[index] for _, token in claims_of(command)]
-
-
 def merging(instances: int = 3) -> ScriptedFleet:
     return ScriptedFleet(instances, dialect=EVALSHA, settings=settings_of(merge_releases=True))
 
 
 def merged(fleet: ScriptedFleet, releases: int) -> list[ReleaseRound]:
     """So many releases in one turn, sent."""
-    leases = [fleet.won(f"r{number}") for number in range(releases)]
-    rounds = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
-    for round_ in rounds:
-        fleet.engine.submit_release(round_)
-    fleet.flush()
-    return rounds
+    return fleet.release_together([fleet.won(f"r{number}") for number in range(releases)])
 
 
 def test_releases_of_one_turn_are_merged_into_one_script() -> None:
@@ -50,20 +38,6 @@ def test_releases_of_one_turn_are_merged_into_one_script() -> None:
         fleet.reply(index, b"*5\r\n:1\r\n:0\r\n:1\r\n:0\r\n:1\r\n")
     assert [name_of(round_) for round_ in rounds] == ["released", "gone"] * 2 + ["released"]
     assert [status.commands for status in fleet.engine.status()] == [6, 6, 6]
-
-
-@pytest.mark.parametrize("releases", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("cut", [0, 1, 2, 5, 9, 13])
-def test_a_merged_reply_may_come_in_any_pieces(releases: int, cut: int) -> None:
-    fleet = merging()
-    rounds = merged(fleet, releases)
-    data = ONE if releases == 1 else b"*%d\r\n" % releases + ONE * releases
-    for index in range(3):
-        fleet.engine.received(index, data[:cut], fleet.now_ns)
-        fleet.engine.received(index, data[cut:], fleet.now_ns)
-    assert {name_of(round_) for round_ in rounds} == {"released"}
-    assert [round_.tally.granted for round_ in rounds] == [3] * releases
-    assert [status.pending for status in fleet.engine.status()] == [0, 0, 0]
 
 
 def test_a_single_release_is_not_merged() -> None:
@@ -80,7 +54,7 @@ def test_a_set_on_a_key_flushes_its_pending_release_first() -> None:
         fleet.engine.submit_release(fleet.engine.release_round(lease, fleet.now_ns))
     free, taken = fleet.begin("r9"), fleet.begin("r1")
     fleet.flush()
-    tokens = [token for _, token in order_at(fleet, 0)][3:]
+    tokens = [token for _, token in fleet.order(0)][3:]
     assert tokens.index(leases[1].owner_token) < tokens.index(token_of(taken))
     assert set(tokens) == {lease.owner_token for lease in leases} | {token_of(free), token_of(taken)}
 
@@ -91,9 +65,7 @@ def test_releases_are_merged_only_where_all_voters_take_scripts_and_only_if_aske
         mixed.attach(index, dialect=dialect)
     switched_off = ScriptedFleet(3, dialect=EVALSHA)
     for fleet in (mixed, switched_off):
-        for lease in [fleet.won("a"), fleet.won("b")]:
-            fleet.engine.submit_release(fleet.engine.release_round(lease, fleet.now_ns))
-        fleet.flush()
+        fleet.release_together([fleet.won("a"), fleet.won("b")])
         assert [kind_of(command) for command in fleet.unanswered[0]] == ["release", "release"]
 
 

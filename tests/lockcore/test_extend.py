@@ -11,7 +11,7 @@ from lockcore.engine import Engine
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import ExtendRound
 from tests.lockcore.by_hand import Run
-from tests.lockcore.scripted import MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet, settings_of
+from tests.lockcore.scripted import MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet
 
 USABLE_NS = (TTL_MS - 102) * NS_PER_MS
 
@@ -132,20 +132,6 @@ def test_an_old_lease_cannot_shorten_what_it_has_been_extended_to() -> None:
     assert fleet.kinds(0) == ["set", "extend"]
     fleet.now_ns = newest.valid_until_ns - NS_PER_MS  # long after the end of the first
     assert isinstance(extending(fleet, first).answer(OK, OK, OK, after_ms=0.5).result, Lease)
-
-
-def test_an_extension_by_more_than_the_fleet_grants_is_refused() -> None:
-    fleet, lease = leased()
-    with pytest.raises(ValueError, match="above the fleet's max_ttl_ms"):
-        extending(fleet, lease, TTL_MS + 1)
-
-
-def test_a_lease_of_another_redlock_cannot_be_extended() -> None:
-    _, lease = leased()
-    stranger = ScriptedFleet(3, settings=settings_of())
-    stranger.after(1)
-    with pytest.raises(ValueError, match="was not made by this Redlock"):
-        extending(stranger, lease)
 
 
 def test_a_cancelled_caller_is_not_woken_by_its_extension_later() -> None:

@@ -83,9 +83,8 @@ def test_after_its_own_end_nothing_is_sent() -> None:
     assert kept.sent() == len(kept.run.rounds)
 
 
-def test_a_keeper_that_was_held_up_beyond_the_end_sends_nothing() -> None:
+def test_a_keeper_that_was_held_up_beyond_the_end_sends_nothing(fleet: ScriptedFleet) -> None:
     """The process was stopped: when it runs again the lease is over."""
-    fleet = ScriptedFleet(3)
     lease = fleet.won()
     steps = keep_alive_steps(fleet.engine, lease, TTL_MS, EVERY_MS, 10, lambda _: None)
     assert next(steps) == lease.started_ns + EVERY_MS * NS_PER_MS
@@ -102,9 +101,8 @@ def test_a_period_beyond_the_validity_ends_with_it() -> None:
     assert kept.sent() == 0
 
 
-def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened() -> None:
+def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened(fleet: ScriptedFleet) -> None:
     """A lease of 1 s, kept alive, is extended to 10 s by its holder: the keeper goes on where that ends."""
-    fleet = ScriptedFleet(3)
     lease = fleet.won(ttl_ms=1_000)
     steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
     assert next(steps) == lease.started_ns + 300 * NS_PER_MS
@@ -119,9 +117,8 @@ def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened() -> None:
     assert round_.started_ns + round_.terms.usable_ns > by_hand.valid_until_ns
 
 
-def test_an_extension_on_its_way_that_ends_later_is_waited_for() -> None:
+def test_an_extension_on_its_way_that_ends_later_is_waited_for(fleet: ScriptedFleet) -> None:
     """The holder's extension to 10 s has not been answered when the keeper's turn comes: it sends nothing shorter."""
-    fleet = ScriptedFleet(3)
     lease = fleet.won(ttl_ms=1_000)
     steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
     due_ns = next(steps)
@@ -172,8 +169,7 @@ def test_a_stopped_handle_tells_nobody_anything() -> None:
     assert (cancelled, keeper.gone, told) == ([True], None, [])
 
 
-def test_a_holder_may_stop_the_keeper_that_is_telling_him() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_holder_may_stop_the_keeper_that_is_telling_him(fleet: ScriptedFleet) -> None:
     keeper = KeepAlive(fleet.won(), None, 10, lambda _: keeper.stop())
     keeper.cancel = lambda: pytest.fail("the keeper was cancelled while it told its holder")
     keeper.ended(Denied("stock", Outcome.GONE, (0, 3, 0, 0, 0, 0), 1, 0, 1, 2))  # type: ignore[arg-type]
@@ -205,9 +201,8 @@ def test_a_cancelled_keeper_tells_its_holder_and_stays_cancelled() -> None:
 
 
 @pytest.mark.parametrize("early_ns", [1, 400_000, 999_999])
-def test_a_timer_that_comes_early_is_waited_for_again(early_ns: int) -> None:
+def test_a_timer_that_comes_early_is_waited_for_again(fleet: ScriptedFleet, early_ns: int) -> None:
     """After an extension by hand, the keeper's own would end before it if it were sent a moment early."""
-    fleet = ScriptedFleet(3)
     lease = fleet.won(ttl_ms=1_000)
     steps = keep_alive_steps(fleet.engine, lease, 1_000, 300, 10, lambda _: None)
     assert next(steps) == lease.started_ns + 300 * NS_PER_MS
@@ -219,16 +214,6 @@ def test_a_timer_that_comes_early_is_waited_for_again(early_ns: int) -> None:
     assert steps.send(fleet.now_ns) == due_ns
     fleet.now_ns = due_ns
     assert isinstance(steps.send(due_ns), ExtendRound)
-
-
-def test_a_lease_of_another_redlock_is_refused_at_once() -> None:
-    _, keeper, _ = handle()
-    with pytest.raises(ValueError, match="was not made by this Redlock"):
-        keeper_steps(keeper, ScriptedFleet(3).engine)
-
-
-def test_the_shortest_period_is_a_millisecond() -> None:
-    assert handle(every_ms=1)[1].every_ms == 1
 
 
 @pytest.mark.parametrize(

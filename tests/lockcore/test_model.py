@@ -35,8 +35,7 @@ def test_a_lease_is_true_and_a_denial_is_false() -> None:
     assert lease.outcome is Outcome.ACQUIRED
 
 
-def test_the_tally_of_a_lease_is_live() -> None:
-    fleet = ScriptedFleet(3)
+def test_the_tally_of_a_lease_is_live(fleet: ScriptedFleet) -> None:
     round_ = fleet.ask()
     fleet.reply_all(OK, of=[0, 1])
     lease = Lease("stock", b"token", 10_000, 1, 2, 3, round_)
@@ -46,8 +45,7 @@ def test_the_tally_of_a_lease_is_live() -> None:
 
 
 @pytest.mark.parametrize("company", [0, 5])
-def test_a_lease_is_open_until_its_last_vote_is_in(company: int) -> None:
-    fleet = ScriptedFleet(3)
+def test_a_lease_is_open_until_its_last_vote_is_in(fleet: ScriptedFleet, company: int) -> None:
     rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
     fleet.flush()
     seen = []

@@ -119,9 +119,8 @@ def test_votes_by_equality_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_cannot_be_read_ends_the_connection_of_its_instance_and_nothing_else(
-    data: bytes, named: str, how: str
+    fleet: ScriptedFleet, data: bytes, named: str, how: str
 ) -> None:
-    fleet = ScriptedFleet(3)
     round_ = fleet.ask()
     with pytest.raises(ProtocolError, match=named):
         feed(fleet, data, 997 if how == "byte by byte" else len(data))
@@ -133,8 +132,9 @@ def test_what_cannot_be_read_ends_the_connection_of_its_instance_and_nothing_els
     assert fleet.won("next").tally.granted == 3
 
 
-def test_an_error_while_an_answer_is_handled_is_that_instances_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = ScriptedFleet(3)
+def test_an_error_while_an_answer_is_handled_is_that_instances_too(
+    fleet: ScriptedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     round_ = fleet.release(fleet.won())
     with monkeypatch.context() as struck:
         struck.setattr(ReleaseRound, "judge", lambda self: next(iter(())))
@@ -173,11 +173,7 @@ def test_the_first_word_of_an_error_is_a_kind_only_if_it_looks_like_one(reply: b
 def merged(releases: int) -> tuple[ScriptedFleet, list[ReleaseRound]]:
     """So many releases in one script call, sent."""
     fleet = ScriptedFleet(3, dialect=EVALSHA, settings=settings_of(merge_releases=True))
-    leases = [fleet.won(f"r{number}") for number in range(releases)]
-    rounds = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
-    for round_ in rounds:
-        fleet.engine.submit_release(round_)
-    fleet.flush()
+    rounds = fleet.release_together([fleet.won(f"r{number}") for number in range(releases)])
     assert [len(commands) for commands in fleet.unanswered] == [1, 1, 1]
     return fleet, rounds
 
@@ -271,8 +267,7 @@ def test_a_script_that_is_unknown_with_its_source_too_is_an_error_and_not_sent_a
 # -- silence --------------------------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_answers_nothing_is_given_up_after_two_seconds_and_not_before() -> None:
-    fleet = ScriptedFleet(3)
+def test_an_instance_that_answers_nothing_is_given_up_after_two_seconds_and_not_before(fleet: ScriptedFleet) -> None:
     fleet.ask()
     fleet.reply_all(OK, of=[1, 2])
     silent_ms = 0
@@ -284,8 +279,7 @@ def test_an_instance_that_answers_nothing_is_given_up_after_two_seconds_and_not_
     assert silent_ms == 2_000
 
 
-def test_a_shell_that_ticks_when_told_to_gives_it_up_soon_after() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_shell_that_ticks_when_told_to_gives_it_up_soon_after(fleet: ScriptedFleet) -> None:
     fleet.ask()
     fleet.reply_all(OK, of=[1, 2])
     started_ns = fleet.now_ns

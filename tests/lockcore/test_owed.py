@@ -35,10 +35,7 @@ def fleet_of(leases: int, dialect: object = DELIFEQ, *, merge: bool = False) -> 
 
 def released(fleet: ScriptedFleet, leases: list[Lease], reply: bytes) -> list[rounds.ReleaseRound]:
     """All given back in one turn; the instance that is unwell answers `reply` to each."""
-    given = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
-    for round_ in given:
-        fleet.engine.submit_release(round_)
-    fleet.flush()
+    given = fleet.release_together(leases)
     count = len(leases)
     merged = len(fleet.unanswered[0]) < count
     fleet.reply_all(*[b"*%d\r\n" % count + ONE * count] if merged else [ONE] * count, of=[0, 1])
@@ -147,9 +144,8 @@ def test_a_whole_merged_release_that_is_not_taken_is_owed_part_by_part(merge: bo
     assert fleet.is_empty()
 
 
-def test_what_was_never_set_is_not_owed() -> None:
+def test_what_was_never_set_is_not_owed(fleet: ScriptedFleet) -> None:
     """An instance that answers every SET with an error holds nothing of ours, however long that lasts."""
-    fleet = ScriptedFleet(3)
     for number in range(50):
         fleet.ask(f"r{number}")
         fleet.reply_all(b"-MISCONF\r\n")
@@ -158,8 +154,7 @@ def test_what_was_never_set_is_not_owed() -> None:
     assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 0]
 
 
-def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost() -> None:
-    fleet = ScriptedFleet(3)
+def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost(fleet: ScriptedFleet) -> None:
     fleet.ask()
     fleet.reply(ILL, OK)
     fleet.reply_all(b"-MISCONF\r\n", of=[0, 1])

@@ -125,30 +125,7 @@ def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int, answers:
     assert outcomes[0] == outcomes[1]
 
 
-def test_a_refusal_leaves_the_others_of_its_batch_in_flight() -> None:
-    fleet = ScriptedFleet(3)
-    rounds = [fleet.begin(f"r{number}") for number in range(6)]
-    fleet.flush()
-    fleet.reply(0, OK, OK, NIL, OK)
-    assert [round_.flight is None for round_ in rounds] == [number == 2 for number in range(6)]
-    assert rounds[2].tally == (0, 1, 0, 0, 0, 2)
-    fleet.reply(1, OK, OK, NIL)
-    assert [name_of(round_) for round_ in rounds] == ["acquired"] * 2 + ["contended"] + [None] * 3
-    assert [round_.flight is None for round_ in rounds] == [number == 2 for number in range(6)]
-
-
-def test_every_round_of_a_batch_gets_its_own_votes() -> None:
-    fleet = ScriptedFleet(3)
-    rounds = [fleet.begin(f"r{number}") for number in range(8)]
-    fleet.flush()
-    for index in range(3):
-        fleet.reply(index, *[NIL if number == 2 * index + 1 else OK for number in range(8)])
-    assert [round_.tally.refused for round_ in rounds] == [0, 1, 0, 1, 0, 1, 0, 0]
-    assert {name_of(round_) for round_ in rounds} == {"acquired"}
-
-
-def test_a_batch_in_flight_shows_the_votes_it_has_so_far() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_batch_in_flight_shows_the_votes_it_has_so_far(fleet: ScriptedFleet) -> None:
     rounds = [fleet.begin(f"r{number}") for number in range(6)]
     fleet.flush()
     fleet.reply(0, *[OK] * 6)
@@ -169,8 +146,7 @@ def test_a_settled_round_is_reported_once() -> None:
     assert fleet.engine.take_ready() == []
 
 
-def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are_not() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are_not(fleet: ScriptedFleet) -> None:
     rounds = [fleet.begin(f"r{number}") for number in range(6)]
     fleet.flush()
     fleet.reply(0, *[OK] * 4)
@@ -185,8 +161,7 @@ def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are
     assert rounds_kept(fleet.engine) == []
 
 
-def test_a_caller_gone_before_its_batch_has_left_is_cleaned_up_too() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_caller_gone_before_its_batch_has_left_is_cleaned_up_too(fleet: ScriptedFleet) -> None:
     rounds = [fleet.begin(f"r{number}") for number in range(6)]
     rounds[0].abandon()
     fleet.flush()

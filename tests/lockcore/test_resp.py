@@ -9,7 +9,7 @@ import pytest
 from redis.connection import Connection
 
 from lockcore.errors import ProtocolError
-from lockcore.resp import ReplyError, ReplyReader, bulk, error_kind, request
+from lockcore.resp import ReplyError, ReplyReader, error_kind, request
 
 REPLIES: list[tuple[bytes, Any]] = [
     (b"+OK\r\n", b"OK"),
@@ -89,7 +89,3 @@ def test_a_request_is_what_redis_py_would_send(seed: int) -> None:
     random = Random(seed)
     arguments = [random.randbytes(random.choice([0, 1, 9, 10, 99, 100, 5000])) for _ in range(random.randrange(12))]
     assert request(b"SET", *arguments) == packed(b"SET", *arguments)
-
-
-def test_a_bulk_string_says_its_length_in_bytes() -> None:
-    assert bulk("é".encode()) == b"$2\r\n\xc3\xa9\r\n"

@@ -169,8 +169,7 @@ def test_of_five_instances_too_a_round_alone_and_in_company() -> None:
         play(fates, order, company=2)
 
 
-def test_a_late_reply_is_read_counted_and_changes_nothing() -> None:
-    fleet = ScriptedFleet(3)
+def test_a_late_reply_is_read_counted_and_changes_nothing(fleet: ScriptedFleet) -> None:
     round_ = fleet.ask()
     fleet.reply(0, NIL)
     fleet.reply(1, NIL)
@@ -182,18 +181,7 @@ def test_a_late_reply_is_read_counted_and_changes_nothing() -> None:
     assert fleet.about(2, round_) == ["set", "release"]
 
 
-def test_a_lease_counts_the_votes_that_come_after_it_was_granted() -> None:
-    fleet = ScriptedFleet(5)
-    round_ = fleet.ask()
-    fleet.reply_all(OK, of=[0, 1, 2])
-    assert round_.tally == (3, 0, 0, 0, 0, 2)
-    fleet.reply(3, OK)
-    fleet.reply(4, NIL)
-    assert round_.tally == (4, 1, 0, 0, 0, 0)
-
-
-def test_errors_are_counted_by_kind_on_their_instance() -> None:
-    fleet = ScriptedFleet(3)
+def test_errors_are_counted_by_kind_on_their_instance(fleet: ScriptedFleet) -> None:
     fleet.ask()
     fleet.reply(0, MISCONF)
     fleet.reply(1, b"+QUEUED\r\n")

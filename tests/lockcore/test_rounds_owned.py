@@ -9,15 +9,12 @@ from random import Random
 import pytest
 
 from lockcore import rounds
-from lockcore.commands import Dialect
 from lockcore.model import Lease, Outcome
 from lockcore.quorum import owned_outcome_of
 from lockcore.rounds import ExtendRound, ReleaseRound
 from tests.lockcore import reading
 from tests.lockcore.reading import ERRORED, NOT_OURS, OURS
 from tests.lockcore.scripted import (
-    DELEX,
-    DELIFEQ,
     EVALSHA,
     NIL,
     ONE,
@@ -118,10 +115,7 @@ class Play:
 class Release(Play):
     def start(self, leases: list[Lease]) -> ReleaseRound:
         fleet = self.fleet
-        all_rounds = [fleet.engine.release_round(lease, fleet.now_ns) for lease in leases]
-        for round_ in all_rounds:
-            fleet.engine.submit_release(round_)
-        fleet.flush()
+        all_rounds = fleet.release_together(leases)
         return all_rounds[self.company]
 
     def known_at_once(self, fate: str) -> str | None:
@@ -224,20 +218,6 @@ def test_an_extension_counts_an_instance_that_never_had_the_key_once() -> None:
     assert name_of(round_) is None
     fleet.reply_all(b"+OK\r\n", of=[0, 1, 2])
     assert name_of(round_) == "released"
-
-
-@pytest.mark.parametrize("dialect", [DELIFEQ, DELEX, EVALSHA], ids=lambda dialect: str(dialect.release_command))
-def test_every_dialect_gives_the_same_outcome_to_the_same_answers(dialect: Dialect) -> None:
-    ours, gone = (b"+OK\r\n", NIL) if dialect.native_extend else (ONE, ZERO)
-    fleet = ScriptedFleet(3, dialect=dialect)
-    lease = fleet.won()
-    fleet.after(1)
-    extended, lost = fleet.extend(lease), fleet.extend(lease)
-    fleet.reply_all(ours, gone)
-    released, again = fleet.release(lease), fleet.release(lease)
-    fleet.reply_all(ONE, ZERO)
-    outcomes = [name_of(round_) for round_ in (extended, lost, released, again)]
-    assert outcomes == ["released", "gone", "released", "gone"]
 
 
 # -- negative controls ----------------------------------------------------------------------------------------------

@@ -235,11 +235,6 @@ def test_one_attempt_in_so_many_is_observed(every: int, expected: int) -> None:
     assert abs(sum(isinstance(round_, WatchedSetRound) for round_ in rounds) - expected) <= 1
 
 
-def test_without_an_observer_nothing_is_watched() -> None:
-    fleet = ScriptedFleet(3)
-    assert type(fleet.ask()) is SetRound
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_an_observer_changes_no_outcome(seed: int) -> None:
     names = []

@@ -19,12 +19,11 @@ from hiredis import Reader
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.membership import Hello
-from tests.lockcore.scripted import MISCONF, NIL, NOSCRIPT, OK, ONE, ZERO, Command, claims_of, kind_of
+from tests.doubles.keyspace import Keyspace
+from tests.lockcore.scripted import MISCONF, OK, ONE, ZERO, Command, claims_of, kind_of
 
 START_NS = 3_000_000 * NS_PER_MS
-SCRIPTS = {script.sha: script for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND)}
-SOURCES = {script.source: script for script in SCRIPTS.values()}
-
+SCRIPTS = (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND)
 
 Answer = tuple[str, bytes, bytes]  # the kind of the command, its owner token, the bytes
 
@@ -57,83 +56,35 @@ class World:
 
 
 class Server:
-    """One instance. `rate`: how fast its clock runs; `down`, `stopped`, `full`: what is wrong with it."""
+    """One instance. `down`, `stopped`, `full`: what is wrong with it."""
 
     def __init__(self, world: World, index: int, dialect: Dialect, rate: float) -> None:
-        self.world, self.index, self.dialect, self.rate = world, index, dialect, rate
-        self.data: dict[bytes, tuple[bytes, int]] = {}
-        self.scripts: set[bytes] = set(SCRIPTS)
+        self.world, self.index, self.dialect = world, index, dialect
+        self.data = Keyspace(dialect.release_command, lambda: world.now_ns, rate)
+        self.data.scripts.update(script.source for script in SCRIPTS)
         self.run_number = 0
         self.links: dict[int, Link] = {}
         self.down = self.stopped = self.full = False
-        self.foreign_deletes = 0
 
     def hello(self, client_id: int) -> Hello:
         """What it says of itself."""
         return Hello(f"server-{self.index}-{self.run_number}", 1_000_000, "model 1", client_id)
 
-    def get(self, key: bytes) -> bytes | None:
-        """The owner token under `key`, if it has not expired."""
-        held = self.data.get(key)
-        if held is not None and held[1] <= self.world.now_ns:
-            del self.data[key]
-            return None
-        return held and held[0]
-
     def execute(self, command: Command) -> bytes:
         """One command and its reply."""
         name = command[0]
-        if name == b"SET":
-            return self._set(command)
-        if name in {b"EVALSHA", b"EVAL"}:
-            return self._script(command)
+        if name == b"SET" and self.full:
+            return MISCONF
         if name == b"CLIENT":
             killed = self.links.pop(int(command[3]), None)
             if killed is not None:
                 killed.to_server.clear()
             return OK if killed else b"-ERR No such client\r\n"
-        if name == b"SCRIPT":
-            self.scripts.add(SOURCES[command[2]].sha)
-            return b"$1\r\nx\r\n"
         if name == b"DEL":  # only a planted fault sends it
-            return self._delete(command[1], self.get(command[1]) or b"", command[2])
-        ((key, token),) = claims_of(command)
-        return self._delete(key, token, token)
-
-    def _delete(self, key: bytes, token: bytes, sender: bytes) -> bytes:
-        if self.get(key) is None or self.get(key) != token:
-            return ZERO
-        self.foreign_deletes += token != sender
-        del self.data[key]
-        return ONE
-
-    def _set(self, command: Command) -> bytes:
-        ((key, token),) = claims_of(command)
-        if self.full:
-            return MISCONF
-        wanted = token if b"IFEQ" in command else None
-        if self.get(key) != wanted:
-            return NIL
-        self._keep(key, token, int(command[-1]))
-        return OK
-
-    def _keep(self, key: bytes, token: bytes, ttl_ms: int) -> None:
-        self.data[key] = (token, self.world.now_ns + int(ttl_ms * NS_PER_MS / self.rate))
-
-    def _script(self, command: Command) -> bytes:
-        if command[0] == b"EVALSHA" and command[1] not in self.scripts:
-            return NOSCRIPT
-        script = SCRIPTS.get(command[1]) or SOURCES[command[1]]
-        self.scripts.add(script.sha)
-        claims = claims_of([b"EVALSHA", script.sha, *command[2:]])
-        if script is COMPARE_AND_EXTEND:
-            ((key, token),) = claims_of(command)
-            if self.get(key) != token:
-                return ZERO
-            self._keep(key, token, int(command[-1]))
-            return ONE
-        replies = [self._delete(key, token, token) for key, token in claims]
-        return replies[0] if script is COMPARE_AND_DELETE else b"*%d\r\n" % len(replies) + b"".join(replies)
+            held = self.data.get(command[1])
+            self.data.drop(command[1])
+            return ONE if held else ZERO
+        return self.data.run(command)
 
     def restart(self, for_ms: float) -> None:
         """It dies with all it knew, and is back later."""
@@ -147,7 +98,6 @@ class Server:
 
     def _return(self) -> None:
         self.down, self.run_number = False, self.run_number + 1
-        self.scripts.clear()
 
     def stop(self, for_ms: float) -> None:
         """It executes nothing for a while; what comes in waits."""
@@ -158,10 +108,6 @@ class Server:
         self.stopped = False
         for link in self.world.random.sample(list(self.links.values()), len(self.links)):
             link.serve()
-
-    def held(self) -> list[bytes]:
-        """The keys it holds now."""
-        return [key for key in list(self.data) if self.get(key) is not None]
 
 
 class Link:

@@ -17,7 +17,6 @@ from tests.integration.lockcore.keys import client
 from tests.integration.lockcore.shell import SHELLS, Shell
 
 SERVERS = {server.name: server for server in found_servers() if isinstance(server, ServerBinary)}
-DIALECTS = ("evalsha", "delifeq", "delex")
 
 
 @pytest.fixture(params=SHELLS, ids=lambda shell: shell.name)
@@ -42,6 +41,18 @@ def scripted() -> Iterator[Callable[..., Instances]]:
         yield lambda number=3, dialect="evalsha", **options: stack.enter_context(
             Instances.of(number, dialect, **options)
         )
+
+
+@pytest.fixture
+def instances(scripted: Callable[..., Instances]) -> Instances:
+    """Three of them."""
+    return scripted(3)
+
+
+@pytest.fixture
+def lock(connect: Callable[..., Any], instances: Instances) -> Any:
+    """A lock on those three."""
+    return connect(instances.urls)
 
 
 def server_of(name: str) -> ServerBinary:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,6 +19,10 @@ import pytest
 import uvloop
 
 from lockcore import AsyncRedlock, KeepAlive, LagCap, Lease, Redlock
+from tests.doubles.instance import Instances
+
+Connect = Callable[..., Any]
+Scripted = Callable[..., Instances]
 
 TTL_MS = 10_000
 DEADLINE_S = 30.0
@@ -57,6 +62,14 @@ class Shell:
         """Run it beside the test."""
         raise NotImplementedError
 
+    def begin(self, work: Callable[..., Coroutine[Any, Any, Any]], lock: Any, *arguments: Any) -> Job:
+        """Run `work(lock, pause, *arguments)` beside the test: one coroutine for every way of waiting."""
+
+        async def pause(seconds: float) -> None:
+            self.sleep(seconds)
+
+        return self.start(first_step, work(Blocking(lock), pause, *arguments))
+
     def cancel(self, job: Any) -> None:
         """End a job as this way of waiting ends one."""
         raise NotImplementedError
@@ -75,10 +88,40 @@ class Shell:
             assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
             self.sleep(0.002)
 
+    def won(self, lock: Any, resource: str = "stock", ttl_ms: float = TTL_MS) -> Lease:
+        """A lease whose last vote is in."""
+        lease: Lease = lock.acquire(resource, ttl_ms)
+        self.until(lambda: not lease.tally.undecided, "every vote")
+        return lease
+
     def together(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Many calls at once; their values in order."""
         jobs = [self.start(function, *each) for each in arguments]
         return [job.result() for job in jobs]
+
+
+class Blocking:
+    """A blocking lock as a coroutine sees it: awaited, and done at once."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any) -> Any:
+            return getattr(self._lock, name)(*arguments)
+
+        return call
+
+
+def first_step(coroutine: Any) -> Any:
+    """The value of a coroutine that needs no loop, or of what is none."""
+    if not hasattr(coroutine, "send"):
+        return coroutine
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
 
 
 class GeventJob:
@@ -88,14 +131,12 @@ class GeventJob:
         self.greenlet = greenlet
 
     def result(self) -> Any:
-        """See Job."""
         self.greenlet.join(DEADLINE_S)
         if not self.greenlet.ready():
             raise TimeoutError
         return self.greenlet.get()
 
     def is_done(self) -> bool:
-        """See Job."""
         return bool(self.greenlet.ready())
 
 
@@ -105,47 +146,34 @@ class GeventShell(Shell):
     name = "gevent"
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> GeventJob:
-        """See Shell."""
         greenlet = gevent.Greenlet(function, *arguments)
         greenlet.start()
         return GeventJob(greenlet)
 
     def cancel(self, job: GeventJob) -> None:
-        """See Shell."""
         job.greenlet.kill()
 
     def sleep(self, seconds: float) -> None:
-        """See Shell."""
         gevent.sleep(seconds)
 
 
-class ThreadJob:
+class ThreadJob(Future[Any]):
     """A thread."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._outcome: list[Any] = []
-        self._error: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, args=(function, arguments), daemon=True)
-        self._thread.start()
+        super().__init__()
+        threading.Thread(target=self._run, args=(function, arguments), daemon=True).start()
 
     def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
-            self._outcome.append(function(*arguments))
+            self.set_result(function(*arguments))
         except BaseException as error:  # noqa: BLE001 - it is the test's
-            self._error.append(error)
+            self.set_exception(error)
 
-    def result(self) -> Any:
-        """See Job."""
-        self._thread.join(DEADLINE_S)
-        if self._thread.is_alive():
-            raise TimeoutError
-        for error in self._error:
-            raise error
-        return self._outcome[0]
+    def result(self, timeout: float | None = DEADLINE_S) -> Any:
+        return super().result(timeout)
 
-    def is_done(self) -> bool:
-        """See Job."""
-        return not self._thread.is_alive()
+    is_done = Future.done
 
 
 class ThreadShell(Shell):
@@ -154,11 +182,9 @@ class ThreadShell(Shell):
     name = "threads"
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> ThreadJob:
-        """See Shell."""
         return ThreadJob(function, arguments)
 
     def sleep(self, seconds: float) -> None:
-        """See Shell."""
         time.sleep(seconds)
 
 
@@ -211,14 +237,12 @@ class TaskJob:
         self._run = run
 
     def result(self) -> Any:
-        """See Job."""
         self._run(asyncio.wait([self.task], timeout=DEADLINE_S))
         if not self.task.done():
             raise TimeoutError
         return self.task.result()
 
     def is_done(self) -> bool:
-        """See Job."""
         return self.task.done()
 
 
@@ -232,7 +256,6 @@ class AsyncioShell(Shell):
         self.loop = self.new_loop()
 
     def connect(self, urls: Sequence[str], **settings: Any) -> Awaited:
-        """See Shell."""
         lock = self.run(AsyncRedlock.connect(urls, **(PATIENT | settings)))
         return Awaited(lock, self.run)
 
@@ -245,24 +268,23 @@ class AsyncioShell(Shell):
         return self.loop.run_until_complete(wait())
 
     def raw(self, lock: Awaited) -> AsyncRedlock:
-        """See Shell."""
         return lock.raw
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> TaskJob:
-        """See Shell: a task whose first step has been taken, as a thread's or a greenlet's would have."""
+        """A task whose first step has been taken, as a thread's or a greenlet's would have."""
         return TaskJob(self.loop.create_task(function(*arguments)), self.run)
 
+    def begin(self, work: Callable[..., Coroutine[Any, Any, Any]], lock: Any, *arguments: Any) -> TaskJob:
+        return self.start(work, lock.raw, asyncio.sleep, *arguments)
+
     def cancel(self, job: TaskJob) -> None:
-        """See Shell."""
         job.task.cancel()
         self.run(asyncio.wait([job.task]))
 
     def sleep(self, seconds: float) -> None:
-        """See Shell."""
         self.run(asyncio.sleep(seconds))
 
     def close(self) -> None:
-        """See Shell."""
         self.run(self.loop.shutdown_default_executor())
         self.loop.close()
 

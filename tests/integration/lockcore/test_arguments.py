@@ -9,11 +9,9 @@ import pytest
 
 from lockcore import LagCap, RetryPolicy, Settings
 from tests.doubles.instance import Instances
-from tests.integration.lockcore.shell import TTL_MS, Shell
+from tests.integration.lockcore.shell import TTL_MS, Connect, Shell
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 INF, NAN = float("inf"), float("nan")
 NO_NUMBER = (None, "1", True, False, [], b"1", 1j)
 NO_WAIT = (*NO_NUMBER, INF, -INF, NAN, -1, -0.001, 1e300, 86_400_001)
@@ -29,8 +27,7 @@ def refused(use: Callable[[], Any], *names: str) -> None:
     assert any(name in str(raised.value) for name in names), raised.value
 
 
-def test_arguments_of_every_operation(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
+def test_arguments_of_every_operation(shell: Shell, connect: Connect, instances: Instances) -> None:
     lock = connect(instances.urls, instance_timeout_ms=2_500)
     lease = lock.acquire("stock", TTL_MS)
     cases: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [

@@ -25,6 +25,7 @@ from tests.integration.lockcore.shell import (
     TASKS,
     TTL_MS,
     AsyncioShell,
+    Connect,
     GeventShell,
     Shell,
     ThreadShell,
@@ -32,19 +33,20 @@ from tests.integration.lockcore.shell import (
 )
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 ASKED = ["set", "release"]
 
 
-def pause(instances: Instances) -> None:
-    for instance in instances:
-        instance.pause()
+def hold_up(instances: Instances, what: str) -> None:
+    """Let an operation wait for its answers, or (a retry) for its next attempt."""
+    if what == "retry":
+        instances[1:].say("set", REFUSE)
+    else:
+        instances.pause()
 
 
-def resume(instances: Instances) -> None:
-    for instance in instances:
-        instance.resume()
+def is_waiting(lock: Any, instances: Instances, what: str) -> bool:
+    """Whether it does."""
+    return instances.were_told(ASKED) if what == "retry" else is_sent(lock)
 
 
 def is_sent(lock: Any) -> bool:
@@ -54,21 +56,19 @@ def is_sent(lock: Any) -> bool:
 
 def expect_clean(shell: Shell, instances: Instances) -> None:
     """Every instance executed the SET, then a release, and holds nothing."""
-    shell.until(lambda: all(instance.kinds() == ASKED for instance in instances), "a release behind every SET")
+    shell.until(lambda: instances.were_told(ASKED), "a release behind every SET")
     assert instances.keys == []
 
 
 def test_a_timed_out_attempt_is_cleaned_up_everywhere_and_its_late_replies_are_counted(
-    shell: Shell, connect: Connect, scripted: Scripted
+    shell: Shell, connect: Connect, instances: Instances
 ) -> None:
-    instances = scripted(3)
     lock = connect(instances.urls, instance_timeout_ms=50)
-    for instance in instances[1:]:
-        instance.pause()
+    instances[1:].pause()
     denied = lock.try_acquire("stock", TTL_MS)
     assert (denied.outcome, denied.tally.silent) == (Outcome.UNREACHABLE, 2)
     shell.until(lambda: instances[0].kinds() == ASKED, "clean-up where it was granted")
-    resume(instances)
+    instances.resume()
     expect_clean(shell, instances)
     shell.until(lambda: [status.pending for status in lock.instances] == [0] * 3, "every late reply")
     assert lock.instances[0].late_replies == 0
@@ -76,42 +76,17 @@ def test_a_timed_out_attempt_is_cleaned_up_everywhere_and_its_late_replies_are_c
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
 
 
-def test_a_late_set_never_outlives_its_release(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    instances[2].pause()
-    lease = lock.acquire("stock", TTL_MS)
-    assert lock.try_release(lease) is Outcome.RELEASED
-    again = lock.acquire("stock", TTL_MS)
-    instances[2].resume()
-    shell.until(lambda: instances[2].kinds() == ["set", "release", "set"], "everything in order")
-    assert instances[2].keys == {b"stock": again.owner_token}
-
-
 @only(GeventShell, *TASKS)
-def test_a_cancelled_caller_leaves_no_key(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    pause(instances)
-    job = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS, 60_000)
-    shell.until(lambda: is_sent(lock), "the SETs")
-    shell.cancel(job)
-    assert job.is_done()
-    resume(instances)
-    expect_clean(shell, instances)
-
-
-@only(GeventShell, *TASKS)
-def test_a_caller_cancelled_between_attempts_holds_nothing(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    for instance in instances[1:]:
-        instance.says["set"] = REFUSE
+@pytest.mark.parametrize("what", ["attempt", "retry"])
+def test_a_cancelled_caller_leaves_no_key(shell: Shell, connect: Connect, instances: Instances, what: str) -> None:
     lock = connect(instances.urls, retry=RetryPolicy("fixed", 60_000))
+    hold_up(instances, what)
     job = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS, 600_000)
-    expect_clean(shell, instances)
+    shell.until(lambda: is_waiting(lock, instances, what), "the wait")
     assert not job.is_done()
     shell.cancel(job)
     assert job.is_done()
+    instances.resume()
     expect_clean(shell, instances)
 
 
@@ -135,27 +110,6 @@ def was_cancelled(job: Any) -> bool:
     return isinstance(job.greenlet.value, gevent.GreenletExit)
 
 
-@only(GeventShell, *TASKS)
-def test_a_time_limit_around_acquire_leaves_no_key(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    pause(instances)
-    if isinstance(shell, GeventShell):
-        with pytest.raises(gevent.Timeout), gevent.Timeout(0.05):
-            lock.try_acquire("stock", TTL_MS)
-    else:
-        assert isinstance(shell, AsyncioShell)
-        with pytest.raises(TimeoutError):
-            shell.run(asked_within(0.05, shell.raw(lock)))
-    resume(instances)
-    expect_clean(shell, instances)
-
-
-async def asked_within(seconds: float, lock: Any) -> None:
-    async with asyncio.timeout(seconds):
-        await lock.try_acquire("stock", TTL_MS)
-
-
 @contextmanager
 def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
     """Ctrl-C for the main thread as soon as something has happened."""
@@ -174,79 +128,30 @@ def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
 
 
 @only(GeventShell, ThreadShell)
-def test_ctrl_c_while_waiting_leaves_no_key(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    pause(instances)
-    with interrupt_when(lambda: is_sent(lock)):
-        lock.try_acquire("stock", TTL_MS)
-    resume(instances)
+@pytest.mark.parametrize("what", ["attempt", "retry", "release"])
+def test_ctrl_c_while_waiting_leaves_no_key(shell: Shell, connect: Connect, instances: Instances, what: str) -> None:
+    lock, lease = connect(instances.urls, retry=RetryPolicy("fixed", 60_000)), None
+    if what == "release":
+        lease = shell.won(lock)
+    hold_up(instances, what)
+    with interrupt_when(lambda: is_waiting(lock, instances, what)):
+        lock.release(lease) if lease else lock.try_acquire("stock", TTL_MS, 600_000)
+    instances.resume()
     # It may strike between two sockets: then who was not sent the SET is sent a release all the same.
     shell.until(lambda: all(instance.kinds()[-1:] == ["release"] for instance in instances), "a release everywhere")
     assert instances.keys == []
+    instances.be_honest()
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED  # and the thread can go on
 
 
-@only(ThreadShell)
-def test_ctrl_c_in_the_moment_of_the_grant_gives_it_back_and_spoils_no_later_call(
-    shell: Shell, connect: Connect, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    post = lock._driver._post
-
-    def interrupted(job: Callable[[], Any]) -> None:  # the answer is there, the caller has not looked yet
-        monkeypatch.undo()
-        post(job)
-        shell.until(lambda: instances[0].kinds() and all(call.over for call in lock._driver.calls), "the grant")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(lock._driver, "_post", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        lock.try_acquire("stock", TTL_MS)
-    for instance in instances:
-        instance.pause()
-    resumed = threading.Timer(0.05, resume, [instances])
-    resumed.start()
-    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
-    resumed.join()
-    shell.until(lambda: all(instance.kinds() == [*ASKED, "set"] for instance in instances), "the release in between")
-
-
-@only(GeventShell, ThreadShell)
-def test_ctrl_c_between_attempts_ends_the_wait(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    for instance in instances[1:]:
-        instance.says["set"] = REFUSE
-    lock = connect(instances.urls, retry=RetryPolicy("fixed", 60_000))
-    with interrupt_when(lambda: all(instance.kinds() == ASKED for instance in instances)):
-        lock.try_acquire("stock", TTL_MS, 600_000)
-    expect_clean(shell, instances)
-
-
-@only(GeventShell, ThreadShell)
-def test_ctrl_c_while_releasing_still_releases(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    lease = lock.acquire("stock", TTL_MS)
-    shell.until(lambda: not lease.tally.undecided, "every vote")
-    pause(instances)
-    with interrupt_when(lambda: is_sent(lock)):
-        lock.release(lease)
-    resume(instances)
-    shell.until(lambda: instances.keys == [], "the release")
-    assert all(set(instance.kinds()[1:]) == {"release"} for instance in instances)
-
-
 @only(*TASKS)
-def test_ctrl_c_under_asyncio_run_leaves_no_key(shell: AsyncioShell, scripted: Scripted) -> None:
-    instances = scripted(3)
+def test_ctrl_c_under_asyncio_run_leaves_no_key(shell: AsyncioShell, instances: Instances) -> None:
 
     async def main() -> None:
         async with await AsyncRedlock.connect(instances.urls, **PATIENT) as lock:  # type: ignore[arg-type]
-            pause(instances)
+            instances.pause()
             asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGINT)
-            threading.Timer(0.1, resume, [instances]).start()
+            threading.Timer(0.1, instances.resume).start()
             await lock.acquire("stock", TTL_MS)
 
     with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=shell.new_loop) as runner:
@@ -255,34 +160,18 @@ def test_ctrl_c_under_asyncio_run_leaves_no_key(shell: AsyncioShell, scripted: S
 
 
 @only(*TASKS)
-def test_a_task_cancelled_after_its_grant_gives_it_back(
-    shell: AsyncioShell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    pause(instances)
-    job: Any = shell.start(lock.raw.try_acquire, "stock", TTL_MS)
-    shell.until(lambda: is_sent(lock), "the SETs")
-    resume(instances)
-    settle_without_the_loop(lock)
-    job.task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        job.result()
-    expect_clean(shell, instances)
-
-
-@only(*TASKS)
-def test_a_round_settled_after_its_task_was_cancelled_wakes_nobody(
-    shell: AsyncioShell, connect: Connect, scripted: Scripted
+@pytest.mark.parametrize("settled_first", [True, False])
+def test_a_task_cancelled_as_its_grant_comes_gives_it_back_and_is_woken_no_more(
+    shell: AsyncioShell, lock: Any, instances: Instances, settled_first: bool
 ) -> None:
     problems: list[Any] = []
     shell.loop.set_exception_handler(lambda _, context: problems.append(context))
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    pause(instances)
+    instances.pause()
     job: Any = shell.start(lock.raw.try_acquire, "stock", TTL_MS)
     shell.until(lambda: is_sent(lock), "the SETs")
-    resume(instances)
+    instances.resume()
+    if settled_first:
+        settle_without_the_loop(lock)
     job.task.cancel()  # its future is cancelled at once, its task hears of it in the loop's next turn
     settle_without_the_loop(lock)
     with pytest.raises(asyncio.CancelledError):
@@ -301,22 +190,17 @@ def settle_without_the_loop(lock: Any) -> None:
             driver.readable(index)
 
 
-def test_a_body_that_raises_gives_the_lock_back(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
+def test_a_body_that_raises_gives_the_lock_back(shell: Shell, lock: Any, instances: Instances) -> None:
     with pytest.raises(ZeroDivisionError), lock.hold("stock", TTL_MS):
         raise ZeroDivisionError
     expect_clean(shell, instances)
 
 
-def test_a_body_that_outlives_its_lease_is_told(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
+def test_a_body_that_outlives_its_lease_is_told(shell: Shell, lock: Any, instances: Instances) -> None:
 
     def lose_it() -> None:
         shell.until(lambda: len(instances.keys) == 3, "every SET")
-        for instance in instances:
-            instance.keyspace.drop(b"stock")
+        instances.drop(b"stock")
 
     with pytest.raises(LeaseGoneError, match="'stock': the lease is no longer ours"), lock.hold("stock", TTL_MS):
         lose_it()

@@ -1,4 +1,7 @@
-"""Who may take part: what connect refuses, in one sentence and without secrets, and what it accepts."""
+"""Who may take part: what connect refuses, in one sentence and without secrets, and what it accepts.
+
+The handshake is one for all ways of waiting, so most of this is shown on one of them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import ssl
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +26,9 @@ from tests.doubles.keyspace import error
 from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, values_on
-from tests.integration.lockcore.shell import TTL_MS, Shell
+from tests.integration.lockcore.shell import TTL_MS, Connect, Scripted, Shell, ThreadShell, only
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 SECRET = "s3cret"
 LEAST = "~stock:* -@all +info +set +client|id +client|kill"  # as lockcore/README.md says
 NATIVE = f"{LEAST} +delifeq"
@@ -60,6 +61,7 @@ def with_user(fleet: Fleet, rules: str) -> list[str]:
     return [url.replace("//", f"//keeper:{SECRET}@") for url in fleet.urls]
 
 
+@only(ThreadShell)
 def test_a_cluster_node_is_refused(connect: Connect) -> None:
     with (
         start_fleet(1, "none", server=server_of("redis"), config=["--cluster-enabled", "yes"]) as fleet,
@@ -68,6 +70,7 @@ def test_a_cluster_node_is_refused(connect: Connect) -> None:
         connect(fleet.urls)
 
 
+@only(ThreadShell)
 def test_a_replica_is_refused(connect: Connect) -> None:
     with start_fleet(2, "none", server=server_of("redis")) as fleet:
         client(fleet.urls[1]).replicaof(HOST, str(fleet.instances[0].port))
@@ -75,6 +78,7 @@ def test_a_replica_is_refused(connect: Connect) -> None:
             connect(fleet.urls)
 
 
+@only(ThreadShell)
 @pytest.mark.parametrize("twice", ["{}", "{}/3"], ids=["the same URL", "another database"])
 def test_the_same_server_twice_is_refused(connect: Connect, redis_fleet: Fleet, twice: str) -> None:
     first, second = redis_fleet.urls[:2]
@@ -82,6 +86,7 @@ def test_the_same_server_twice_is_refused(connect: Connect, redis_fleet: Fleet, 
         connect([first, second, twice.format(first)])
 
 
+@only(ThreadShell)
 def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
     with start_fleet(1, "none", server=server_of("redis")) as fleet:
         url = fleet.urls[0]
@@ -94,6 +99,7 @@ def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
             connect([url])
 
 
+@only(ThreadShell)
 @pytest.mark.parametrize("rules", ["~* +@all -@scripting", "~* +@all -eval", "~* +@all -evalsha"])
 def test_neither_native_compare_nor_scripts_is_refused(connect: Connect, rules: str) -> None:
     with (
@@ -103,6 +109,7 @@ def test_neither_native_compare_nor_scripts_is_refused(connect: Connect, rules: 
         connect(with_user(fleet, rules))
 
 
+@only(ThreadShell)
 def test_an_acl_without_set_is_refused(connect: Connect) -> None:
     with (
         start_fleet(1, "none", server=server_of("redis")) as fleet,
@@ -111,6 +118,7 @@ def test_an_acl_without_set_is_refused(connect: Connect) -> None:
         connect(with_user(fleet, "~* +@all -set"))
 
 
+@only(ThreadShell)
 @pytest.mark.parametrize(
     ("name", "rules", "database"),
     [
@@ -133,6 +141,7 @@ def test_the_least_acl_is_enough(shell: Shell, connect: Connect, name: str, rule
         works(lock)
 
 
+@only(ThreadShell)
 def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(shell: Shell, connect: Connect) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         lock = connect(with_user(fleet, "~* +@all"))
@@ -145,6 +154,7 @@ def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(shell: Shell
         shell.until(lambda: lock.instances[0].state == "voting", "the old password to be good again")
 
 
+@only(ThreadShell)
 def test_unreachable_instances_are_named_when_a_quorum_is_missing(connect: Connect, scripted: Scripted) -> None:
     closed = [KeptPort() for _ in range(2)]
     urls = [f"redis://:{SECRET}@{HOST}:{port.number}" for port in closed]
@@ -156,9 +166,8 @@ def test_unreachable_instances_are_named_when_a_quorum_is_missing(connect: Conne
 
 
 def test_an_instance_that_does_not_answer_is_given_up_after_the_connect_timeout(
-    shell: Shell, connect: Connect, scripted: Scripted
+    shell: Shell, connect: Connect, instances: Instances
 ) -> None:
-    instances = scripted(3)
     instances[0].pause()
     started = time.monotonic()
     lock = connect(instances.urls, connect_timeout_s=0.2)
@@ -196,6 +205,7 @@ def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
         works(lock)
 
 
+@only(ThreadShell)
 def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect, scripted: Scripted) -> None:
     instances = scripted(3, "delifeq")
     instances[0].says["other"] = error("LOADING Redis is loading the dataset in memory")
@@ -207,6 +217,7 @@ def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect,
     assert lock.instances[0].release_command == "delifeq"
 
 
+@only(ThreadShell)
 def test_a_peer_that_is_no_redis_is_not_taken_for_one(connect: Connect, scripted: Scripted) -> None:
     instances = scripted(1)
     instances[0].says["other"] = b"HTTP/1.1 400 Bad Request\r\n"
@@ -214,6 +225,7 @@ def test_a_peer_that_is_no_redis_is_not_taken_for_one(connect: Connect, scripted
         connect(instances.urls)
 
 
+@only(ThreadShell)
 def test_databases_are_kept_apart(connect: Connect) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         third = [f"{url}/3" for url in fleet.urls]
@@ -223,6 +235,7 @@ def test_databases_are_kept_apart(connect: Connect) -> None:
         assert values_on(third, "stock") == [lease.owner_token] * 3
 
 
+@only(ThreadShell)
 def test_unix_sockets(shell: Shell, connect: Connect, tmp_path: Path) -> None:
     with start_fleet(
         1, "none", server=server_of("redis"), config=["--unixsocket", str(tmp_path / "a b.sock")]
@@ -253,16 +266,19 @@ def test_tls(shell: Shell, connect: Connect, tls_fleet: list[str], certificates:
     assert all(status.errors == {} for status in lock.instances)
 
 
+@only(ThreadShell)
 def test_a_certificate_that_nobody_vouches_for_is_refused(connect: Connect, tls_fleet: list[str]) -> None:
     with refused(InstanceRefusedError, "the TLS handshake failed"):
         connect([url.replace("//", f"//:{SECRET}@") for url in tls_fleet])
 
 
+@only(ThreadShell)
 def test_tls_to_a_server_without_it_is_refused(connect: Connect, redis_fleet: Fleet) -> None:
     with refused(InstanceClosedError, "does this port speak TLS"):
         connect([url.replace("redis://", "rediss://") for url in redis_fleet.urls], connect_timeout_s=0.3)
 
 
+@only(ThreadShell)
 def test_no_tls_to_a_server_with_it_says_so(connect: Connect, tls_fleet: list[str]) -> None:
     with refused(InstanceClosedError, "does it want TLS"):
         connect([url.replace("rediss://", "redis://") for url in tls_fleet])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -13,39 +12,17 @@ from lockcore import Lease, Outcome
 from tests.doubles.instance import Instance
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client
-from tests.integration.lockcore.shell import TTL_MS, GeventShell, Shell, only
+from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Shell, only
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
 FOREIGN = b"somebody else"
 
 
-class Place(Protocol):
-    """One instance whose keys the test can see and change."""
-
-    url: str
-
-    def get(self, key: str) -> bytes | None:
-        """The value held."""
-
-    def put(self, key: str, value: bytes) -> None:
-        """Somebody else takes it."""
-
-    def drop(self, key: str) -> None:
-        """Somebody else removes it."""
-
-    def ttl_ms(self, key: str) -> float:
-        """What is left of it."""
-
-    def forget_scripts(self) -> None:
-        """SCRIPT FLUSH."""
-
-
 class RealPlace:
-    """A server."""
+    """A server whose keys the test can see and change."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, command: str) -> None:
+        self.url, self.command = url, command
         self._client = client(url)
         self._client.flushall()
         self.get = self._client.get
@@ -56,11 +33,11 @@ class RealPlace:
 
 
 class ScriptedPlace:
-    """A double."""
+    """A double, seen alike."""
 
     def __init__(self, instance: Instance) -> None:
-        self.url = instance.url
         keyspace = instance.keyspace
+        self.url, self.command = instance.url, keyspace.dialect
         self.get = lambda key: keyspace.keys.get(key.encode())
         self.put = lambda key, value: keyspace.put(key.encode(), value)
         self.drop = lambda key: keyspace.drop(key.encode())
@@ -87,24 +64,17 @@ def fleets() -> Iterator[Callable[[str], Fleet]]:
         fleet.close()
 
 
-@contextmanager
-def place_of(name: str, fleets: Callable[[str], Fleet]) -> Iterator[Any]:
-    if name in COMMANDS:
-        yield RealPlace(fleets(name).urls[0])
-    else:
-        with Instance(name.removeprefix("scripted ")) as instance:
-            yield ScriptedPlace(instance)
-
-
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, fleets: Callable[[str], Fleet]) -> Iterator[Any]:
     """One empty instance of each kind."""
-    with place_of(request.param, fleets) as made:
-        made.command = COMMANDS.get(request.param) or request.param.removeprefix("scripted ")
-        yield made
+    if request.param in COMMANDS:
+        yield RealPlace(fleets(request.param).urls[0], COMMANDS[request.param])
+    else:
+        with Instance(request.param.removeprefix("scripted ")) as instance:
+            yield ScriptedPlace(instance)
 
 
-def held(connect: Connect, place: Place, state: str, **settings: Any) -> tuple[Any, Lease]:
+def held(connect: Connect, place: Any, state: str, **settings: Any) -> tuple[Any, Lease]:
     """A lease whose key is then ours, somebody else's or missing."""
     lock = connect([place.url], **settings)
     lease = lock.acquire("stock", TTL_MS)
@@ -115,31 +85,26 @@ def held(connect: Connect, place: Place, state: str, **settings: Any) -> tuple[A
     return lock, lease
 
 
-@pytest.mark.parametrize("known", ["known", "forgotten"])
+@only(GeventShell)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "forgotten"])
 @pytest.mark.parametrize("state", ["ours", "foreign", "missing"])
-def test_a_release_deletes_what_is_ours_and_nothing_else(connect: Connect, place: Any, state: str, known: str) -> None:
-    lock, lease = held(connect, place, state)
-    if known == "forgotten":
-        place.forget_scripts()
-    assert lock.instances[0].release_command == place.command
-    assert lock.try_release(lease) is (Outcome.RELEASED if state == "ours" else Outcome.GONE)
-    assert place.get("stock") == (FOREIGN if state == "foreign" else None)
-    assert lock.instances[0].errors == {}
-
-
-@pytest.mark.parametrize("known", ["known", "forgotten"])
-@pytest.mark.parametrize("state", ["ours", "foreign", "missing"])
-def test_an_extension_changes_what_is_ours_and_nothing_else(
-    connect: Connect, place: Any, state: str, known: str
+@pytest.mark.parametrize("what", ["release", "extend"])
+def test_a_compare_and_delete_or_extend_changes_what_is_ours_and_nothing_else(
+    connect: Connect, place: Any, what: str, state: str, known: bool
 ) -> None:
     lock, lease = held(connect, place, state, max_ttl_ms=60_000)
-    if known == "forgotten":
+    if not known:
         place.forget_scripts()
-    extended = lock.try_extend(lease, 60_000)
-    assert extended.outcome is (Outcome.ACQUIRED if state == "ours" else Outcome.GONE)
-    assert place.get("stock") == {"ours": lease.owner_token, "foreign": FOREIGN, "missing": None}[state]
-    if state == "ours":
-        assert TTL_MS < place.ttl_ms("stock") <= 60_000
+    assert lock.instances[0].release_command == place.command
+    left = {"ours": lease.owner_token, "foreign": FOREIGN, "missing": None}
+    if what == "release":
+        assert lock.try_release(lease) is (Outcome.RELEASED if state == "ours" else Outcome.GONE)
+        left["ours"] = None
+    else:
+        extended = lock.try_extend(lease, 60_000)
+        assert extended.outcome is (Outcome.ACQUIRED if state == "ours" else Outcome.GONE)
+        assert state != "ours" or TTL_MS < place.ttl_ms("stock") <= 60_000
+    assert place.get("stock") == left[state]
     assert lock.instances[0].errors == {}
 
 
@@ -164,11 +129,10 @@ def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
     shell: Shell, connect: Connect, fleets: Callable[[str], Fleet]
 ) -> None:
     with Instance("delex") as delex, Instance("delifeq") as delifeq, Instance("evalsha") as evalsha:
-        places = [RealPlace(fleets("redis").urls[0]), RealPlace(fleets("valkey").urls[0])]
-        places += [ScriptedPlace(instance) for instance in (delex, delifeq, evalsha)]
+        places: list[Any] = [RealPlace(fleets(name).urls[0], command) for name, command in COMMANDS.items()]
+        places += map(ScriptedPlace, (delex, delifeq, evalsha))
         lock = connect([place.url for place in places])
-        commands = ["evalsha", "delifeq", "delex", "delifeq", "evalsha"]
-        assert [status.release_command for status in lock.instances] == commands
+        assert [status.release_command for status in lock.instances] == [place.command for place in places]
         lease = lock.acquire("stock", TTL_MS)
         lease = lock.extend(lease)
         assert lock.try_release(lease) is Outcome.RELEASED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ import pytest
 from lockcore import Outcome, RetryPolicy
 from lockcore.shells.call import locked
 from tests.doubles.instance import REFUSE, Instances
-from tests.integration.lockcore.shell import Shell, ThreadShell, only
+from tests.integration.lockcore.shell import Connect, Scripted, Shell, ThreadShell, only
 from tests.integration.lockcore.test_observer import Notes
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 TTL_MS, HELD_UP_S = 200, 0.25
 
 
@@ -79,7 +76,7 @@ def test_a_first_attempt_is_judged_when_its_thread_runs_again(
     check(result, sleeps_on, notes if observed else None)
     if wake == 1:
         assert not result
-        shell.until(lambda: all(instance.kinds() == ["set", "release"] for instance in instances), "the giving back")
+        shell.until(lambda: instances.were_told(["set", "release"]), "the giving back")
 
 
 @only(ThreadShell)
@@ -90,16 +87,14 @@ def test_a_retry_is_judged_when_its_thread_runs_again(
 ) -> None:
     """The first wake is that of the refused first attempt."""
     instances, notes = scripted(3), Notes()
-    for instance in instances:
-        instance.says["set"] = REFUSE
+    instances.say("set", REFUSE)
     retry = RetryPolicy("fixed", 100, attempts=2)
     lock = connect(instances.urls, instance_timeout_ms=50, retry=retry, observer=notes if observed else None)
     sleeps_on = held_up(lock, wake)
 
     def free() -> None:
         shell.until(lambda: all("release" in instance.kinds() for instance in instances), "the refusals")
-        for instance in instances:
-            instance.says.clear()
+        instances.be_honest()
 
     freeing = threading.Thread(target=free, daemon=True)
     freeing.start()
@@ -115,10 +110,9 @@ def test_a_retry_is_judged_when_its_thread_runs_again(
 @only(ThreadShell)
 @pytest.mark.parametrize("wake", [1, 2])
 def test_an_extension_is_judged_when_its_thread_runs_again(
-    shell: Shell, connect: Connect, scripted: Scripted, wake: int
+    shell: Shell, connect: Connect, instances: Instances, wake: int
 ) -> None:
     """Too late it is GONE; and its keys, which have been made to last, are given back."""
-    instances = scripted(3)
     lock = connect(instances.urls, instance_timeout_ms=50, max_ttl_ms=600_000)
     lease = lock.acquire("stock", TTL_MS)
     sleeps_on = held_up(lock, wake)

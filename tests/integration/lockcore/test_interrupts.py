@@ -7,7 +7,7 @@ in the caller and in its hub, for every k there is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
@@ -17,12 +17,10 @@ import pytest
 
 from lockcore import Outcome
 from tests.doubles.instance import Instances
-from tests.integration.lockcore.shell import GeventShell, Shell, ThreadShell, only
+from tests.integration.lockcore.shell import Connect, GeventShell, Scripted, Shell, ThreadShell, only
 from tests.lockcore.interrupt import Interrupt
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 TTL_MS = 600_000  # no key goes by itself
 WAIT_MS = 60_000
 PATIENCE_MS = 250  # a wake-up lost to an interrupt is made good by the instance timeout
@@ -64,24 +62,18 @@ def servers(scripted: Scripted) -> Instances:
 
 
 @only(GeventShell, ThreadShell)
-def test_an_acquire_interrupted_at_any_moment_leaves_nothing(shell: Shell, lock: Any, servers: Instances) -> None:
+@pytest.mark.parametrize("what", ["acquire", "release"])
+def test_an_operation_interrupted_at_any_moment_leaves_nothing(
+    shell: Shell, lock: Any, servers: Instances, what: str
+) -> None:
     for moment in count(1):
-        lease = None
+        lease = lock.acquire(f"r{moment}", TTL_MS) if what == "release" else None
         with interrupted(shell, moment) as interrupt:
-            lease = lock.try_acquire(f"r{moment}", TTL_MS)
-        if lease:  # it struck elsewhere
-            lock.try_release(lease)
-        if not interrupt.where:
-            break
-        check_sound(shell, lock, servers, interrupt.where)
-    assert moment > 10
-
-
-@only(GeventShell, ThreadShell)
-def test_a_release_interrupted_at_any_moment_still_releases(shell: Shell, lock: Any, servers: Instances) -> None:
-    for moment in count(1):
-        lease = lock.acquire(f"r{moment}", TTL_MS)
-        with interrupted(shell, moment) as interrupt:
+            if lease:
+                lock.try_release(lease)
+            else:
+                lease = lock.try_acquire(f"r{moment}", TTL_MS)
+        if lease and what == "acquire":  # it struck elsewhere
             lock.try_release(lease)
         if not interrupt.where:
             break

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bench.topology.fleet import start_fleet
 from lockcore import Outcome, Redlock
 from lockcore.errors import ForeignProcessError, InstanceClosedError
 from tests.doubles.instance import Instances
-from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.shell import (
     DEADLINE_S,
     TTL_MS,
     AsyncioShell,
+    Connect,
     GeventJob,
     GeventShell,
+    Scripted,
     Shell,
     ThreadShell,
     UvloopShell,
+    first_step,
     only,
 )
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 EXIT_S = 20.0
 
 
-def test_everything_after_close_says_so(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    lease = lock.acquire("stock", TTL_MS)
-    lock.close()
+def test_everything_after_close_says_so(shell: Shell, lock: Any, instances: Instances) -> None:
+    with lock:
+        lease = lock.acquire("stock", TTL_MS)
     lock.close()
     for use in (
         lambda: lock.try_acquire("stock", TTL_MS),
@@ -51,17 +47,7 @@ def test_everything_after_close_says_so(shell: Shell, connect: Connect, scripted
     shell.until(lambda: not any(instance.is_connected for instance in instances), "the connections to end")
 
 
-def test_leaving_the_block_closes(shell: Shell, scripted: Scripted) -> None:
-    instances = scripted(3)
-    with shell.connect(instances.urls) as lock:
-        lock.release(lock.acquire("stock", TTL_MS))
-    with pytest.raises(InstanceClosedError):
-        lock.acquire("stock", TTL_MS)
-
-
-def test_close_waits_for_what_is_in_flight(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
+def test_close_waits_for_what_is_in_flight(shell: Shell, lock: Any, instances: Instances) -> None:
     lease = lock.acquire("stock", TTL_MS)
     instances[0].pause()
     assert lock.try_release(lease) is Outcome.RELEASED  # two of three; the third is still on its way
@@ -72,51 +58,6 @@ def test_close_waits_for_what_is_in_flight(shell: Shell, connect: Connect, scrip
     job.result()
     assert instances.keys == []
     assert lock.instances[0].pending == 0
-
-
-def test_close_does_not_wait_for_ever(connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    instances[0].pause()
-    lock.release(lock.acquire("stock", TTL_MS))
-    started = time.monotonic()
-    lock.close(0.1)
-    assert 0.1 <= time.monotonic() - started < 2.0
-
-
-def test_closing_ends_those_who_wait(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    for instance in instances:
-        instance.keyspace.put(b"held", b"somebody else")
-    lock = connect(instances.urls)
-    retrying = shell.start(shell.raw(lock).try_acquire, "held", TTL_MS, 60_000)
-    shell.until(instances[0].kinds, "the first attempt")
-    for instance in instances:
-        instance.pause()
-    in_flight = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
-    shell.until(lambda: all(status.pending for status in lock.instances), "the SETs")
-    lock.close(0.05)
-    for job in (retrying, in_flight):
-        assert ended(job)
-
-
-def ended(job: Any) -> bool:
-    """Whether it was told that it is closed, or that nobody could vote any more."""
-    try:
-        return job.result().outcome is Outcome.UNREACHABLE  # type: ignore[no-any-return]
-    except InstanceClosedError:
-        return True
-
-
-def test_dead_servers_do_not_keep_close_waiting(connect: Connect) -> None:
-    with start_fleet(3, "none", server=server_of("redis")) as fleet:
-        lock = connect(fleet.urls)
-        assert lock.try_acquire("stock", TTL_MS)
-        for index in range(3):
-            fleet.kill(index)
-    started = time.monotonic()
-    lock.close(5.0)
-    assert time.monotonic() - started < 2.0
 
 
 def in_a_child(work: Callable[[], str]) -> str:
@@ -138,21 +79,9 @@ def in_a_child(work: Callable[[], str]) -> str:
     return said
 
 
-def send(coroutine: Any) -> Any:
-    """The first step of a coroutine; what is done at once needs no loop."""
-    if not hasattr(coroutine, "send"):
-        return coroutine
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("it waits")
-
-
 def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
-    shell: Shell, connect: Connect, scripted: Scripted
+    shell: Shell, connect: Connect, instances: Instances
 ) -> None:
-    instances = scripted(3)
     lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)
     raw = shell.raw(lock)
@@ -160,16 +89,12 @@ def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
     def child() -> str:
         said = []
         uses = (lambda: raw.try_acquire("other", TTL_MS), lambda: raw.try_release(lease), lambda: raw.try_extend(lease))
-        for use in uses:
+        for use in (*uses, lambda: raw.keep_alive(lease)):
             try:
-                send(use())
+                first_step(use())
             except ForeignProcessError as error:
                 said.append(str(error))
-        try:
-            send(raw.keep_alive(lease))
-        except ForeignProcessError as error:
-            said.append(str(error))
-        send(raw.close())
+        first_step(raw.close())
         return f"{len(said)} {said[0]}"
 
     assert in_a_child(child) == "4 this Redlock was connected in another process; call connect() again after fork"
@@ -177,12 +102,11 @@ def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
     assert lock.try_release(lease) is Outcome.RELEASED
     assert lock.try_acquire("other", TTL_MS)
     expected = ["set", "extend", "release", "set"]
-    shell.until(lambda: all(instance.kinds() == expected for instance in instances), "what the parent asked for, alone")
+    shell.until(lambda: instances.were_told(expected), "what the parent asked for, alone")
 
 
 @only(ThreadShell)
-def test_a_child_may_connect_anew(connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
+def test_a_child_may_connect_anew(connect: Connect, instances: Instances) -> None:
     lock = connect(instances.urls)
     held = lock.acquire("stock", TTL_MS)
 
@@ -198,11 +122,8 @@ def test_a_child_may_connect_anew(connect: Connect, scripted: Scripted) -> None:
 
 @only(ThreadShell)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    for instance in instances:
-        instance.pause()
+def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, lock: Any, instances: Instances) -> None:
+    instances.pause()
     jobs = [shell.start(lock.try_acquire, f"r{number}", TTL_MS, 60_000) for number in range(20)]
     shell.until(lambda: len(lock._driver.calls) == 20, "twenty callers")
     lock._driver._post(lambda: 1 / 0)
@@ -215,12 +136,9 @@ def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, connect: Connect, s
 
 
 @only(GeventShell, AsyncioShell, UvloopShell)
-def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, lock: Any, instances: Instances) -> None:
     """The child has copies of everybody who waits; ending them must not release what the parent is about to get."""
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    for instance in instances:
-        instance.pause()
+    instances.pause()
     waits = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
     shell.until(lambda: all(status.pending for status in lock.instances), "its SETs to be sent")
 
@@ -232,10 +150,9 @@ def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, connect: Connect
         return "ended"
 
     assert in_a_child(child) == "ended"
-    for instance in instances:
-        instance.resume()
+    instances.resume()
     assert lock.try_release(waits.result()) is Outcome.RELEASED
-    shell.until(lambda: all(instance.kinds() == ["set", "release"] for instance in instances), "one release of each")
+    shell.until(lambda: instances.were_told(["set", "release"]), "one release of each")
 
 
 @only(GeventShell)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -17,11 +15,9 @@ from lockcore.errors import InstanceRefusedError
 from tests.doubles.instance import CLOSE, CLOSE_AFTER, Instances
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, keys_on, ttls_on
-from tests.integration.lockcore.shell import DEADLINE_S, PATIENT, TTL_MS, Shell
+from tests.integration.lockcore.shell import DEADLINE_S, PATIENT, TTL_MS, Connect, Scripted, Shell
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 SOON_S = 1.5  # well below the 2.5 s an instance may be silent here
 FLEET_TTL_MS = 400  # max_ttl of a fleet whose restarts are waited for
 
@@ -37,15 +33,13 @@ def cycle(lock: Any, resource: str = "stock", ttl_ms: int = TTL_MS) -> float:
     return time.monotonic() - started
 
 
-def test_a_dead_instance_costs_nothing_and_comes_back(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
+def test_a_dead_instance_costs_nothing_and_comes_back(shell: Shell, connect: Connect, instances: Instances) -> None:
     lock = connect(instances.urls, rejoin="trust")
     instances[0].kill()
     shell.until(lambda: states(lock)[0] == "down", "the loss to be noticed")
     commands = lock.instances[0].commands
     for _ in range(3):
-        lease = lock.acquire("stock", TTL_MS)
-        shell.until(lambda: not lease.tally.undecided, "every vote")  # noqa: B023 - called at once
+        lease = shell.won(lock)
         assert (lease.tally.granted, lease.tally.absent) == (2, 1)
         lock.release(lease)
     assert cycle(lock) < SOON_S
@@ -58,10 +52,8 @@ def test_a_dead_instance_costs_nothing_and_comes_back(shell: Shell, connect: Con
 
 
 def test_a_reset_that_comes_with_the_last_reply_is_noticed_without_asking(
-    shell: Shell, connect: Connect, scripted: Scripted
+    shell: Shell, lock: Any, instances: Instances
 ) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
     instances[0].pause()
     assert lock.try_acquire("stock", TTL_MS)
     replied = instances[0].replied
@@ -73,126 +65,17 @@ def test_a_reset_that_comes_with_the_last_reply_is_noticed_without_asking(
     shell.until(lambda: states(lock)[0] == "down", "the reset to be noticed")
 
 
-def test_a_dead_majority_fails_at_once(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    lease = lock.acquire("stock", TTL_MS)
-    for instance in instances[:2]:
-        instance.kill()
-    shell.until(lambda: states(lock)[:2] == ["down"] * 2, "the losses to be noticed")
-    started = time.monotonic()
-    denied = lock.try_acquire("other", TTL_MS, 60_000)
-    assert (denied.outcome, denied.tally.absent, denied.attempts) == (Outcome.UNREACHABLE, 3, 1)
-    assert lock.try_extend(lease).outcome is Outcome.UNREACHABLE
-    assert lock.try_release(lease) is Outcome.UNREACHABLE
-    assert time.monotonic() - started < SOON_S
-    shell.until(lambda: instances[2].kinds() == ["set", "extend", "release"], "what the last one can still do")
-
-
-def test_reconnecting_backs_off(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    connect(instances.urls)
-    instances[0].says["other"] = CLOSE  # it accepts, and hangs up when asked what it is
-    before = instances[0].connections
-    instances[0].drop_connections()
-    shell.until(lambda: instances[0].connections == before + 4, "four more tries")
-    tries = instances[0].accepted_at[before:]
-    gaps = [after - earlier for earlier, after in pairwise(tries)]
-    assert all(gap >= least for gap, least in zip(gaps, (0.09, 0.19, 0.39), strict=True))
-
-
 def test_an_instance_that_was_down_for_long_comes_back(
-    shell: Shell, connect: Connect, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, lock: Any, instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_BACKOFF_NS", "LONGEST_BACKOFF_NS"):
         monkeypatch.setattr(f"lockcore.membership.{name}", 1_000_000)
-    instances = scripted(3)
-    lock = connect(instances.urls)
     instances[0].says["other"] = CLOSE
     before = instances[0].connections
     instances[0].drop_connections()
     shell.until(lambda: instances[0].connections > before + 120, "many tries")
     instances[0].says.clear()
     shell.until(lambda: states(lock) == ["voting"] * 3, "the instance to be back")
-
-
-def restart(instances: Instances, index: int, *, forget: bool = True) -> None:
-    instances[index].kill(forget=forget)
-    instances[index].uptime_s = 0
-    instances[index].start()
-
-
-@pytest.mark.parametrize("rejoin", ["delay", "trust-first"])
-def test_a_restarted_instance_abstains_for_a_ttl(
-    shell: Shell, connect: Connect, scripted: Scripted, rejoin: str
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls, rejoin=rejoin, max_ttl_ms=FLEET_TTL_MS, instance_timeout_ms=100)
-    assert states(lock) == ["voting"] * 3
-    restarted_ns = time.monotonic_ns()
-    restart(instances, 0)
-    shell.until(lambda: states(lock)[0] == "abstaining", "the instance to be back")
-    assert "restarted" in lock.instances[0].reason
-    lease = lock.acquire("stock", FLEET_TTL_MS)
-    assert lease.tally.absent == 1
-    shell.until(lambda: states(lock)[0] == "voting", "the end of its abstention")
-    assert time.monotonic_ns() - restarted_ns >= (FLEET_TTL_MS * 1.01 + 2) * 1_000_000
-    assert instances[0].kinds() == []
-
-
-def test_a_restarted_instance_votes_at_once_when_it_is_trusted(
-    shell: Shell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls, rejoin="trust", max_ttl_ms=86_400_000)
-    restart(instances, 0)
-    shell.until(lambda: lock.instances[0].reconnects == 1, "the instance to be back")
-    assert states(lock) == ["voting"] * 3
-
-
-def test_a_first_contact_abstains_as_long_as_it_may_have_forgotten(
-    shell: Shell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(3, uptime_s=0)
-    started_ns = time.monotonic_ns()
-    lock = connect(instances.urls, rejoin="delay", max_ttl_ms=FLEET_TTL_MS, instance_timeout_ms=100)
-    assert states(lock) == ["abstaining"] * 3
-    assert lock.try_acquire("stock", FLEET_TTL_MS).outcome is Outcome.UNREACHABLE
-    shell.until(lambda: states(lock) == ["voting"] * 3, "the end of the abstentions")
-    assert time.monotonic_ns() - started_ns >= FLEET_TTL_MS * 1_000_000
-    for instance in instances:
-        instance.uptime_s = 3
-    assert states(connect(instances.urls, rejoin="delay", max_ttl_ms=1900, instance_timeout_ms=100)) == ["voting"] * 3
-    assert states(connect(instances.urls, rejoin="delay")) == ["abstaining"] * 3
-    assert states(connect(instances.urls, rejoin="trust-first")) == ["voting"] * 3
-
-
-def test_a_connection_that_came_back_to_the_same_process_votes_at_once(
-    shell: Shell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls, rejoin="delay")
-    instances[0].drop_connections()
-    shell.until(lambda: lock.instances[0].reconnects == 1, "the connection to be back")
-    assert states(lock) == ["voting"] * 3
-
-
-def test_extensions_and_releases_reach_an_abstaining_instance(
-    shell: Shell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
-    lease = lock.acquire("stock", TTL_MS)
-    shell.until(lambda: not lease.tally.undecided, "every vote")
-    restart(instances, 0, forget=False)  # as with an append-only file
-    shell.until(lambda: states(lock)[0] == "abstaining", "the instance to be back")
-    instances[1].kill()
-    shell.until(lambda: states(lock)[1] == "down", "the loss to be noticed")
-    lease = lock.extend(lease)  # its key counts: without it two of three would be missing
-    assert lock.try_release(lease) is Outcome.RELEASED
-    assert instances[0].kinds() == ["set", "extend", "release"]
-    assert instances[0].keys == {}
-    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.UNREACHABLE
 
 
 def test_a_real_restart_is_noticed_and_waited_for(shell: Shell, connect: Connect) -> None:
@@ -234,66 +117,28 @@ def test_a_stopped_instance_is_left_alone_and_joins_again_clean(shell: Shell, co
         shell.until(lambda: lease.tally.granted == 3, "its vote")
 
 
-@pytest.mark.parametrize(
-    "cap", [LagCap(operations=10, age_ms=5000), LagCap(bytes=1000, age_ms=5000)], ids=["operations", "bytes"]
-)
-def test_a_lagging_instance_is_capped_by_operations_and_bytes(
-    shell: Shell, connect: Connect, scripted: Scripted, cap: LagCap
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls, lag_cap=cap)
-    instances[0].pause()
-    resource = "r" * 40_000 if cap.bytes == 1000 else "stock"  # what the kernel does not take is kept here, and counted
-
-    def is_left_out() -> bool:
-        """A whole cycle without it. The kernel may still take some of what lags: then it is asked again."""
-        commands = lock.instances[0].commands
-        cycle(lock, resource)
-        return states(lock)[0] == "lagging" and lock.instances[0].commands == commands
-
-    shell.until(is_left_out, "the lag to be noticed")
-    instances[0].resume()
-    shell.until(lambda: states(lock)[0] == "voting", "the instance to catch up")
-    shell.until(lambda: instances.keys == [], "every release")
-
-
-def test_a_release_lost_with_its_connection_is_sent_on_the_next(
-    shell: Shell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
+def test_a_release_lost_with_its_connection_is_sent_on_the_next(shell: Shell, lock: Any, instances: Instances) -> None:
     lease = lock.acquire("stock", TTL_MS)
     shell.until(lambda: len(instances.keys) == 3, "every SET")
+    old = instances[0].connections
     instances[0].says["release"] = CLOSE
     assert lock.try_release(lease) is Outcome.RELEASED
     shell.until(lambda: lock.instances[0].owed_releases == 1 or lock.instances[0].reconnects, "the loss to be noticed")
     instances[0].says.clear()
     shell.until(lambda: instances.keys == [], "the release on the next connection")
     assert instances[0].kinds() == ["set", "release", "release"]
+    assert [b"CLIENT", b"KILL", b"ID", b"%d" % old] in instances[0].log
     assert lock.instances[0].owed_releases == 0
 
 
 def test_a_set_that_was_executed_but_not_answered_is_released_after_reconnecting(
-    shell: Shell, connect: Connect, scripted: Scripted
+    shell: Shell, lock: Any, instances: Instances
 ) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
     instances[0].says["set"] = CLOSE_AFTER
     instances[1].says["set"] = CLOSE_AFTER
     denied = lock.try_acquire("stock", TTL_MS)
     assert (denied.outcome, denied.tally.silent) == (Outcome.UNREACHABLE, 2)
     shell.until(lambda: instances.keys == [], "clean-up on the next connection")
-
-
-def test_the_old_connection_is_closed_by_the_server_before_what_is_owed_is_sent(
-    shell: Shell, connect: Connect, scripted: Scripted
-) -> None:
-    instances = scripted(1)
-    lock = connect(instances.urls)
-    old = instances[0].connections
-    instances[0].drop_connections()
-    shell.until(lambda: lock.instances[0].reconnects == 1, "the connection to be back")
-    shell.until(lambda: [b"CLIENT", b"KILL", b"ID", b"%d" % old] in instances[0].log, "the old one to be killed")
 
 
 def test_a_real_connection_killed_in_mid_flight_leaves_no_key(shell: Shell, connect: Connect, fleet: Fleet) -> None:
@@ -328,8 +173,7 @@ def test_an_instance_that_became_a_replica_is_refused_until_it_is_a_master_again
 def test_an_append_only_file_keeps_a_lock_over_a_restart(shell: Shell, connect: Connect) -> None:
     with start_fleet(3, "always", server=server_of("redis")) as fleet:
         lock = connect(fleet.urls)
-        lease = lock.acquire("stock", TTL_MS)
-        shell.until(lambda: not lease.tally.undecided, "every vote")
+        lease = shell.won(lock)
         fleet.restart(0)
         shell.until(lambda: states(lock)[0] == "abstaining", "the instance to be back")
         lease = lock.extend(lease)

@@ -13,15 +13,13 @@ from uuid import uuid4
 import pytest
 
 from bench.topology.fleet import Fleet
-from lockcore import AsyncRedlock, Lease, Outcome
+from lockcore import AsyncRedlock, Outcome
 from lockcore import settings as lockcore_settings
 from tests.doubles.instance import LOSE, Instances
 from tests.integration.lockcore.keys import client, keys_on
-from tests.integration.lockcore.shell import PATIENT, TTL_MS, Shell
+from tests.integration.lockcore.shell import PATIENT, TTL_MS, Connect, Shell
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 MANY = 20
 
 
@@ -29,10 +27,8 @@ MANY = 20
     "nonsense", [b"%1\r\n*1\r\n:1\r\n:2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["a map", "HTTP"]
 )
 def test_nonsense_of_one_instance_ends_its_connection_and_the_others_go_on(
-    nonsense: bytes, shell: Shell, connect: Connect, scripted: Scripted
+    nonsense: bytes, shell: Shell, lock: Any, instances: Instances
 ) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
     instances[0].says["set"] = nonsense
     lease = lock.try_acquire("stock", TTL_MS)
     assert lease.outcome is Outcome.ACQUIRED
@@ -46,10 +42,9 @@ def test_nonsense_of_one_instance_ends_its_connection_and_the_others_go_on(
 
 
 def test_a_connection_that_falls_silent_is_given_up_and_made_anew(
-    shell: Shell, connect: Connect, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, connect: Connect, instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lockcore_settings, "SILENCE_NS", 100_000_000)
-    instances = scripted(3)
     lock = connect(instances.urls, instance_timeout_ms=50, lag_cap=lockcore_settings.LagCap(age_ms=50))
     instances[0].says["set"] = LOSE
     lease = lock.try_acquire("stock", TTL_MS)
@@ -60,34 +55,38 @@ def test_a_connection_that_falls_silent_is_given_up_and_made_anew(
     shell.until(lambda: instances.keys == [], "nothing left")
 
 
-async def _released_together(
-    urls: list[str], prefix: str, spoil: Callable[[list[Lease]], None]
-) -> tuple[list[Lease], list[Outcome]]:
-    """Many leases, something happens to them, all given back in one turn: one script call per instance."""
+async def released_together(urls: list[str], prefix: str, spoil: Callable[[], None]) -> list[Outcome]:
+    """Many leases, something happens to one key, all given back in one turn: one script call per instance."""
     settings: dict[str, Any] = PATIENT | {"key_prefix": prefix}
     async with await AsyncRedlock.connect(urls, **settings) as lock:
         leases = await asyncio.gather(*[lock.acquire(f"r{number}", TTL_MS) for number in range(MANY)])
-        await asyncio.to_thread(spoil, list(leases))
+        await asyncio.to_thread(spoil)
         before = lock.instances[0].commands
         outcomes = await asyncio.gather(*[lock.try_release(lease) for lease in leases])
         assert lock.instances[0].commands < before + 2 * MANY + 2
-        return list(leases), list(outcomes)
+        return list(outcomes)
+
+
+def check_only_one_is_spoiled(fleet: Fleet, urls: list[str], prefix: str, spoil: Callable[[], None]) -> None:
+    """All but r7 are released, and nothing but its key is left."""
+    try:
+        outcomes = asyncio.run(released_together(urls, prefix, spoil))
+        assert [number for number, outcome in enumerate(outcomes) if outcome is not Outcome.RELEASED] == [7]
+        assert set(keys_on(fleet.urls, prefix)) == {f"{prefix}r7".encode()}
+    finally:
+        for url in fleet.urls:
+            client(url).delete(f"{prefix}r7")
 
 
 def test_a_key_of_the_wrong_type_spoils_no_other_release_of_its_turn(redis_fleet: Fleet) -> None:
     prefix = f"{uuid4().hex}:"
 
-    def spoil(_leases: list[Lease]) -> None:
+    def spoil() -> None:
         for url in redis_fleet.urls:
             client(url).delete(f"{prefix}r7")
             client(url).lpush(f"{prefix}r7", "x")
 
-    _, outcomes = asyncio.run(_released_together(redis_fleet.urls, prefix, spoil))
-    wrong = [number for number, outcome in enumerate(outcomes) if outcome is not Outcome.RELEASED]
-    assert wrong == [7]
-    assert set(keys_on(redis_fleet.urls, prefix)) == {f"{prefix}r7".encode()}
-    for url in redis_fleet.urls:
-        client(url).delete(f"{prefix}r7")
+    check_only_one_is_spoiled(redis_fleet, redis_fleet.urls, prefix, spoil)
 
 
 def test_a_key_outside_the_acl_pattern_spoils_no_other_release_of_its_turn(redis_fleet: Fleet) -> None:
@@ -100,12 +99,6 @@ def test_a_key_outside_the_acl_pattern_spoils_no_other_release_of_its_turn(redis
     allow("~*")
     urls = [url.replace("redis://", f"redis://{user}:secret@") for url in redis_fleet.urls]
     narrow = " ".join(f"~{prefix}r{number}" for number in range(MANY) if number != 7)
-    try:
-        _, outcomes = asyncio.run(_released_together(urls, prefix, lambda _leases: allow(narrow)))
-        wrong = [number for number, outcome in enumerate(outcomes) if outcome is not Outcome.RELEASED]
-        assert wrong == [7]
-        assert set(keys_on(redis_fleet.urls, prefix)) == {f"{prefix}r7".encode()}
-    finally:
-        for url in redis_fleet.urls:
-            client(url).execute_command("ACL", "DELUSER", user)
-            client(url).delete(f"{prefix}r7")
+    check_only_one_is_spoiled(redis_fleet, urls, prefix, lambda: allow(narrow))
+    for url in redis_fleet.urls:
+        client(url).execute_command("ACL", "DELUSER", user)

@@ -9,17 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.certificates import Certificates
-from tests.integration.lockcore.shell import TTL_MS, GeventShell, Shell, only
+from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Scripted, Shell, only
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 ROOT = Path(__file__).parents[3]
 EXIT_S = 20.0
 HEADER = """
@@ -66,8 +63,7 @@ def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def test_an_interrupted_thread_that_ends_its_process_leaves_no_key(scripted: Scripted) -> None:
-    instances = scripted(3)
+def test_an_interrupted_thread_that_ends_its_process_leaves_no_key(instances: Instances) -> None:
     code = """
 lock = Redlock.connect(urls, shell="threads", **patient)
 print("connected", flush=True)
@@ -80,8 +76,7 @@ lock.acquire("stock", 10_000)
 """
     with python(code, instances.urls) as process:
         assert line_of(process) == "connected"
-        for instance in instances:
-            instance.pause()
+        instances.pause()
         assert process.stdin is not None
         print("go", file=process.stdin, flush=True)
         assert line_of(process) == "asked"
@@ -89,9 +84,8 @@ lock.acquire("stock", 10_000)
         code_, said = end_of(process)
     assert code_ == -signal.SIGINT
     assert said.rstrip().endswith("KeyboardInterrupt")
-    for instance in instances:
-        instance.resume()
-    until(lambda: all(instance.kinds() == ["set", "release"] for instance in instances))
+    instances.resume()
+    until(lambda: instances.were_told(["set", "release"]))
     assert instances.keys == []
 
 
@@ -172,7 +166,7 @@ def test_a_patched_process_speaks_tls(tls_fleet: list[str], certificates: Certif
         assert end_of(process) == (0, "")
 
 
-def test_a_patched_child_of_a_patched_process_is_foreign_and_does_not_spin(scripted: Scripted) -> None:
+def test_a_patched_child_of_a_patched_process_is_foreign_and_does_not_spin(instances: Instances) -> None:
     code = """
 from gevent import monkey; monkey.patch_all()
 import gevent, os
@@ -196,7 +190,6 @@ for _ in range(50):
 assert os.waitpid(child, 0)[1] == 7 << 8
 lock.release(lease)
 """
-    instances = scripted(3)
     with python(code, instances.urls) as process:
         assert line_of(process) == "forked"
         instances[0].drop_connections()  # what the child inherited is at its end, and stays readable
@@ -206,9 +199,8 @@ lock.release(lease)
 @pytest.mark.parametrize("shell_name", ["threads", "gevent", "asyncio"])
 @only(GeventShell)
 def test_a_holder_that_stood_still_past_its_end_does_not_extend(
-    shell: Shell, connect: Connect, scripted: Scripted, shell_name: str
+    shell: Shell, connect: Connect, instances: Instances, shell_name: str
 ) -> None:
-    instances = scripted(3)
     with python(HOLDERS[shell_name], instances.urls) as process:
         assert line_of(process) == "kept"
         process.send_signal(signal.SIGSTOP)

@@ -21,7 +21,9 @@ from tests.integration.lockcore.shell import (
     TASKS,
     TTL_MS,
     AsyncioShell,
+    Connect,
     GeventShell,
+    Scripted,
     Shell,
     ThreadShell,
     only,
@@ -29,8 +31,6 @@ from tests.integration.lockcore.shell import (
 from tests.lockcore.interrupt import Interrupt
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-Scripted = Callable[..., Instances]
 
 
 @contextmanager
@@ -71,10 +71,8 @@ def refusals(uses: list[Callable[[], Any]]) -> list[str]:
 @only(ThreadShell)
 @pytest.mark.parametrize("outer", ["try_acquire", "try_release"])
 def test_a_signal_handler_may_lock_while_its_own_thread_waits(
-    shell: Shell, connect: Connect, scripted: Scripted, outer: str
+    shell: Shell, lock: Any, instances: Instances, outer: str
 ) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
     lease = lock.acquire("outer", TTL_MS)
     inner: list[Any] = []
 
@@ -86,11 +84,9 @@ def test_a_signal_handler_may_lock_while_its_own_thread_waits(
         shell.until(lambda: len(lock._driver.calls) == 1, "the outer call")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         shell.until(lambda: len(lock._driver.calls) == 2, "the inner one")
-        for instance in instances:
-            instance.resume()
+        instances.resume()
 
-    for instance in instances:
-        instance.pause()
+    instances.pause()
     with on_signal(handler):
         striking = threading.Thread(target=strike, daemon=True)
         striking.start()
@@ -154,10 +150,8 @@ def test_a_cycle_within_an_operation_at_any_moment_works_or_is_refused(
 
 @only(ThreadShell)
 def test_what_is_collected_in_the_io_thread_is_refused_there_and_hangs_nobody(
-    shell: Shell, connect: Connect, scripted: Scripted
+    shell: Shell, lock: Any, instances: Instances
 ) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)
     said: list[list[str]] = []
 
@@ -168,16 +162,14 @@ def test_what_is_collected_in_the_io_thread_is_refused_there_and_hangs_nobody(
     lock._driver._post(Collected)
     shell.until(lambda: said, "the garbage to be collected")
     assert said == [["this Redlock cannot wait in its own I/O thread (a __del__ or an observer); nothing was sent"] * 7]
-    shell.until(lambda: all(instance.kinds() == ["set"] for instance in instances), "nothing else to be sent")
+    shell.until(lambda: instances.were_told(["set"]), "nothing else to be sent")
     lock.release(lease)
     lock.release(lock.acquire("other", TTL_MS))
 
 
 @only(GeventShell)
 @pytest.mark.parametrize("way", ["run_callback", "rawlink", "signal"])
-def test_in_the_hub_it_is_refused(shell: Shell, connect: Connect, scripted: Scripted, way: str) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
+def test_in_the_hub_it_is_refused(shell: Shell, lock: Any, instances: Instances, way: str) -> None:
     lease = lock.acquire("stock", TTL_MS)
     said: list[list[str]] = []
 
@@ -195,15 +187,11 @@ def test_in_the_hub_it_is_refused(shell: Shell, connect: Connect, scripted: Scri
     hub = "in gevent's hub (a callback or a signal handler): spawn a greenlet there"
     assert said == [[f"this Redlock cannot wait {hub}; nothing was sent"] * 8]
     lock.release(lease)
-    shell.until(
-        lambda: all(instance.kinds() == ["set", "release"] for instance in instances), "only what was not refused"
-    )
+    shell.until(lambda: instances.were_told(["set", "release"]), "only what was not refused")
 
 
 @only(GeventShell)
-def test_another_threads_hub_is_refused(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
-    lock = connect(instances.urls)
+def test_another_threads_hub_is_refused(shell: Shell, lock: Any, instances: Instances) -> None:
     lease = lock.acquire("stock", TTL_MS)
     said: list[str] = []
     uses = [*uses_of(lock, lease), lambda: lock.keep_alive(lease)]
@@ -212,12 +200,11 @@ def test_another_threads_hub_is_refused(shell: Shell, connect: Connect, scripted
     other.join(DEADLINE_S)
     assert len(said) == len(uses)
     assert {*said} == {"this Redlock cannot wait in another thread than the one that connected it; nothing was sent"}
-    shell.until(lambda: all(instance.kinds() == ["set"] for instance in instances), "no more than that")
+    shell.until(lambda: instances.were_told(["set"]), "no more than that")
 
 
 @only(*TASKS)
-def test_another_event_loop_is_refused(shell: AsyncioShell, connect: Connect, scripted: Scripted) -> None:
-    instances = scripted(3)
+def test_another_event_loop_is_refused(shell: AsyncioShell, connect: Connect, instances: Instances) -> None:
     lock = connect(instances.urls).raw
     lease = shell.run(lock.acquire("stock", TTL_MS))
     said: list[str] = []
@@ -236,5 +223,5 @@ def test_another_event_loop_is_refused(shell: AsyncioShell, connect: Connect, sc
     other.start()
     other.join(DEADLINE_S)
     assert said == ["this Redlock cannot wait outside the event loop that connected it; nothing was sent"] * 9
-    shell.until(lambda: all(instance.kinds() == ["set"] for instance in instances), "no more than that")
+    shell.until(lambda: instances.were_told(["set"]), "no more than that")
     shell.run(lock.release(lease))

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
 
-import gevent
 import pytest
 
 from bench.topology.fleet import Fleet
 from lockcore import Outcome
 from tests.integration.lockcore.keys import keys_on
-from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, ThreadShell
+from tests.integration.lockcore.shell import TTL_MS, Connect, Shell, ThreadShell
 
 pytestmark = pytest.mark.integration
-Connect = Callable[..., Any]
-CALLERS, RESOURCES, WAIT_MS = 200, 5, 8_000
+CALLERS, RESOURCES, WAIT_MS = 200, ("r0", "r1", "r2", "r3", "r4"), 8_000
 
 
 class Holders:
@@ -50,36 +46,23 @@ class Holders:
             self.now[resource] -= 1
 
 
-def blocking_user(lock: Any, holders: Holders, number: int, cycles: int, pause: Callable[[float], None]) -> None:
-    random = Random(number)
-    for _ in range(cycles):
-        resource = f"r{random.randrange(RESOURCES)}"
-        if lease := lock.try_acquire(resource, TTL_MS, WAIT_MS):
-            holders.enter(resource)
-            pause(random.random() * 0.0005)
-            holders.leave(resource)
-            assert lock.try_release(lease) is Outcome.RELEASED
-
-
-async def awaiting_user(lock: Any, holders: Holders, number: int, cycles: int) -> None:
-    random = Random(number)
-    for _ in range(cycles):
-        resource = f"r{random.randrange(RESOURCES)}"
+async def user(lock: Any, pause: Callable[[float], Any], holders: Holders, seed: int, resources: Sequence[str]) -> None:
+    """Hold each of them for a moment."""
+    random = Random(seed)
+    for resource in resources:
         if lease := await lock.try_acquire(resource, TTL_MS, WAIT_MS):
             holders.enter(resource)
-            await asyncio.sleep(random.random() * 0.0005)
+            await pause(random.random() * 0.0005)
             holders.leave(resource)
             assert await lock.try_release(lease) is Outcome.RELEASED
 
 
 def run_users(shell: Shell, locks: list[Any], holders: Holders, cycles: int) -> None:
     """CALLERS callers, spread over the locks."""
-    mine = [shell.raw(locks[number % len(locks)]) for number in range(CALLERS)]
-    if isinstance(shell, AsyncioShell):
-        jobs = [shell.start(awaiting_user, lock, holders, number, cycles) for number, lock in enumerate(mine)]
-    else:
-        pause = gevent.sleep if isinstance(shell, GeventShell) else time.sleep
-        jobs = [shell.start(blocking_user, lock, holders, n, cycles, pause) for n, lock in enumerate(mine)]
+    jobs = [
+        shell.begin(user, locks[number % len(locks)], holders, number, Random(number).choices(RESOURCES, k=cycles))
+        for number in range(CALLERS)
+    ]
     for job in jobs:
         job.result()
 

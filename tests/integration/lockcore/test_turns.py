@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-import gevent
 import pytest
 
 from bench.topology.fleet import Fleet
-from lockcore import Outcome, RetryPolicy
+from lockcore import RetryPolicy
 from lockcore.errors import InstanceClosedError
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.keys import keys_on
-from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, ThreadShell, UvloopShell, only
-from tests.integration.lockcore.test_storm import Holders
+from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, UvloopShell, only
+from tests.integration.lockcore.test_storm import Holders, user
 
 pytestmark = pytest.mark.integration
 CALLERS, LEASES, WAIT_MS = 32, 5, 60_000
-
-
-def blocking_caller(lock: Any, holders: Holders, pause: Callable[[float], None]) -> None:
-    for _ in range(LEASES):
-        lease = lock.acquire("hot", TTL_MS, WAIT_MS)
-        holders.enter("hot")
-        pause(0.001)
-        holders.leave("hot")
-        assert lock.try_release(lease) is Outcome.RELEASED
-
-
-async def awaiting_caller(lock: Any, holders: Holders) -> None:
-    for _ in range(LEASES):
-        lease = await lock.acquire("hot", TTL_MS, WAIT_MS)
-        holders.enter("hot")
-        await asyncio.sleep(0.001)
-        holders.leave("hot")
-        assert await lock.try_release(lease) is Outcome.RELEASED
-
-
-def queue_up(shell: Shell, lock: Any, holders: Holders) -> None:
-    if isinstance(shell, AsyncioShell):
-        jobs = [shell.start(awaiting_caller, lock.raw, holders) for _ in range(CALLERS)]
-    else:
-        pause = shell.sleep if isinstance(shell, ThreadShell) else gevent.sleep
-        jobs = [shell.start(blocking_caller, lock, holders, pause) for _ in range(CALLERS)]
-    for job in jobs:
-        job.result()
 
 
 def test_32_callers_on_one_key_all_get_it_one_by_one_with_few_commands(
@@ -55,7 +25,8 @@ def test_32_callers_on_one_key_all_get_it_one_by_one_with_few_commands(
 ) -> None:
     url, prefix, holders = redis_fleet.urls[0], f"{uuid4().hex}:", Holders()
     lock = connect([url], key_prefix=prefix)
-    queue_up(shell, lock, holders)
+    for job in [shell.begin(user, lock, holders, number, ["hot"] * LEASES) for number in range(CALLERS)]:
+        job.result()
     assert (holders.most, holders.leases) == (1, CALLERS * LEASES)
     assert lock.instances[0].commands / holders.leases < 12
     shell.until(lambda: not lock.instances[0].pending, "every reply")

@@ -68,14 +68,6 @@ def waits_for(round_: Round, log: list[Any]) -> Generator[Any, int, str]:
     return "value"
 
 
-def test_a_settled_round_goes_on_in_the_io_thread_and_wakes_once() -> None:
-    round_, log = Round(), []
-    caller = Caller(waits_for(round_, log))
-    assert (caller.carrier.submitted, round_.waiter, caller.woken) == ([round_], caller.call, 0)
-    caller.settle(round_, Outcome.ACQUIRED)
-    assert (caller.woken, caller.call.over, caller.call.take()) == (1, True, "value")
-
-
 class Won:
     """A round behind a lease."""
 
@@ -104,17 +96,6 @@ def test_a_lease_is_offered_to_its_caller_who_takes_it_and_is_woken_no_more() ->
     caller.call.taken(77)
     assert (caller.woken, caller.call.over, log) == (1, True, [77])
     assert lease.outcome is Outcome.ACQUIRED
-
-
-def test_an_offer_that_is_too_late_by_its_callers_clock_goes_on() -> None:
-    log: list[Any] = []
-    caller = Caller(offers(log), judged=True)
-    caller.call.take()
-    caller.call.go_on(100)
-    assert (caller.woken, caller.call.over, log) == (2, False, [100])  # offered another one
-    caller.call.take()
-    caller.call.taken(99)
-    assert (caller.woken, caller.call.over, log) == (2, True, [100, 99])
 
 
 def test_a_lease_for_nobody_in_particular_is_judged_in_the_io_thread() -> None:
@@ -153,14 +134,6 @@ def test_a_value_that_nobody_took_is_taken_back() -> None:
         caller.call.take()
 
 
-def test_what_needs_no_taking_back_stays_his() -> None:
-    round_ = Round()
-    caller = Caller(waits_for(round_, []))
-    caller.settle(round_, Outcome.RELEASED)
-    caller.call.fail(InstanceClosedError("all", "closed"))
-    assert caller.call.take() == "value"
-
-
 def test_an_offer_to_who_is_gone_is_taken_back() -> None:
     log: list[Any] = []
     caller = Caller(offers(log), judged=True)
@@ -168,18 +141,6 @@ def test_an_offer_to_who_is_gone_is_taken_back() -> None:
     caller.call.abandon()  # interrupted with the lease in his hand
     caller.call.taken(99)
     assert log == ["GeneratorExit"]
-
-
-def test_a_time_is_waited_for_by_the_carrier() -> None:
-    def steps() -> Generator[Any, int, str]:
-        yield 123
-        return "later"
-
-    caller = Caller(steps())
-    ((due_ns, job),) = caller.carrier.timers
-    assert (due_ns, caller.woken) == (123, 0)
-    job()
-    assert caller.call.take() == "later"
 
 
 def test_a_round_that_is_settled_at_once_goes_on_in_the_next_turn() -> None:
@@ -208,17 +169,6 @@ def test_steps_whose_wait_cannot_begin_are_told() -> None:
         caller.call.take()
 
 
-def test_what_the_steps_raise_belongs_to_the_caller() -> None:
-    def steps() -> Generator[Any, int, str]:
-        raise ValueError("ttl")
-        yield 0
-
-    caller = Caller(steps())
-    assert (caller.woken, caller.call.over) == (1, True)
-    with pytest.raises(ValueError, match="ttl"):
-        caller.call.take()
-
-
 def test_a_failed_wait_goes_through_the_steps() -> None:
     round_, log = Round(), []
     caller = Caller(waits_for(round_, log))
@@ -237,15 +187,6 @@ def test_an_abandoned_call_closes_its_steps_and_wakes_nobody() -> None:
     caller.settle(round_, Outcome.CONTENDED)
     caller.call.go_on(1)
     assert (log, caller.woken, caller.carrier.calls) == (["GeneratorExit"], 0, set())
-
-
-def test_an_abandoned_result_is_taken_back() -> None:
-    taken: list[Any] = []
-    round_: Round = Round()
-    caller = Caller(waits_for(round_, []), undo=taken.append)
-    caller.settle(round_, Outcome.ACQUIRED)
-    caller.call.abandon()
-    assert taken == ["value"]
 
 
 def test_ringing_twice_wakes_once() -> None:
