@@ -6,10 +6,11 @@ from collections.abc import Generator
 from random import Random
 from typing import Any
 
+from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
 from lockcore.rounds import ExtendRound, SetRound
 from lockcore.turns import Offer, Turn
-from tests.lockcore.scripted import ONE, ScriptedFleet
+from tests.lockcore.scripted import ONE, TTL_MS, ScriptedFleet
 
 
 class NoChance(Random):
@@ -73,3 +74,10 @@ class Run:
                 continue
             self.fleet.reply(index, *[ONE] * (len(commands) - 1))
         return self
+
+
+def acquiring(fleet: ScriptedFleet, wait_ms: float = 0) -> Run:
+    """An acquire, begun."""
+    engine = fleet.engine
+    acquire = Acquisition(engine, "stock", engine.terms(TTL_MS), wait_ms, fleet.now_ns, NoChance())
+    return Run(fleet, acquire.steps(fleet.now_ns))

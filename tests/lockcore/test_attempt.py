@@ -13,16 +13,10 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
 from lockcore.turns import Turn
-from tests.lockcore.by_hand import NoChance, Run
+from tests.lockcore.by_hand import NoChance, Run, acquiring
 from tests.lockcore.scripted import MISCONF, NIL, OK, ONE, TTL_MS, ZERO, ScriptedFleet, settings_of, token_of
 
 DRIFT_MS = 102  # of a TTL of 10 s
-
-
-def acquiring(fleet: ScriptedFleet, wait_ms: float = 0, ttl_ms: int = TTL_MS) -> Run:
-    engine = fleet.engine
-    acquire = Acquisition(engine, "stock", engine.terms(ttl_ms), wait_ms, fleet.now_ns, NoChance())
-    return Run(fleet, acquire.steps(fleet.now_ns))
 
 
 def fleet_of(**settings: Any) -> ScriptedFleet:

@@ -15,7 +15,6 @@ from lockcore.commands import (
     OWNER_TOKEN_BYTES,
     OWNER_TOKEN_IN_CLAIM,
     Script,
-    eval_of,
     merged_release,
 )
 from lockcore.engine import Engine
@@ -71,15 +70,6 @@ def test_an_extension_is_the_cheapest_compare_and_extend(resource: str) -> None:
     script = packed(b"EVALSHA", COMPARE_AND_EXTEND.sha, b"1", one.key, one.token, b"500")
     assert DELEX.encode_extend(one.claim, 500) == DELIFEQ.encode_extend(one.claim, 500) == native
     assert EVALSHA.encode_extend(one.claim, 500) == script
-
-
-@pytest.mark.parametrize("resource", KEYS)
-def test_an_unknown_script_goes_with_its_source(resource: str) -> None:
-    one = Attempt(resource)
-    release = packed(b"EVAL", COMPARE_AND_DELETE.source, b"1", one.key, one.token)
-    extension = packed(b"EVAL", COMPARE_AND_EXTEND.source, b"1", one.key, one.token, b"500")
-    assert eval_of(COMPARE_AND_DELETE, one.claim) == release
-    assert eval_of(COMPARE_AND_EXTEND, one.claim, b"500") == extension
 
 
 @pytest.mark.parametrize("releases", [1, 2, 9, 10, 100])

@@ -150,13 +150,3 @@ def test_a_reply_nobody_asked_for_is_an_error(data: bytes, company: int) -> None
     with pytest.raises(ProtocolError, match="host:7001 sent a reply nobody asked for"):
         fleet.engine.received(1, OK * company + data, fleet.now_ns)
     assert fleet.engine.status()[1].pending == 0
-
-
-@pytest.mark.parametrize("company", [1, 5])
-def test_bytes_that_are_no_replies_are_an_error(company: int) -> None:
-    fleet = ScriptedFleet(2)
-    for number in range(company):
-        fleet.begin(f"r{number}")
-    fleet.flush()
-    with pytest.raises(ProtocolError, match="host:7000 does not speak RESP2"):
-        fleet.engine.received(0, b"HTTP/1.1 400 Bad Request\r\n", fleet.now_ns)

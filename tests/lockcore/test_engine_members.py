@@ -7,16 +7,7 @@ import pytest
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.engine import Engine
 from lockcore.membership import Hello, twin_of
-from tests.lockcore.scripted import (
-    EVALSHA,
-    OK,
-    ONE,
-    TTL_MS,
-    ScriptedFleet,
-    name_of,
-    settings_of,
-    token_of,
-)
+from tests.lockcore.scripted import EVALSHA, OK, ONE, TTL_MS, ScriptedFleet, name_of, settings_of, token_of
 
 WHOLE_MS = TTL_MS + drift_ns(TTL_MS, 0.01) / NS_PER_MS
 
@@ -261,14 +252,6 @@ def test_the_status_shows_an_instance_as_it_stands() -> None:
     assert (first.commands, first.writes, first.reads, first.bytes_received) == (1, 1, 1, len(OK))
     assert first.bytes_sent == len(fleet.writes[0][0])
     assert (first.pending, first.reconnects, second.reconnects) == (0, 0, 1)
-
-
-def test_a_status_is_a_snapshot() -> None:
-    fleet = ScriptedFleet(1)
-    before = fleet.engine.status()
-    fleet.ask()
-    fleet.reply(0, b"-OOM command not allowed\r\n")
-    assert (before[0].commands, dict(before[0].errors)) == (0, {})
 
 
 def test_every_engine_has_a_token_prefix_of_its_own_and_every_attempt_a_token() -> None:

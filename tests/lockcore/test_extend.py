@@ -11,7 +11,7 @@ from lockcore.engine import Engine
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import ExtendRound
 from tests.lockcore.by_hand import Run
-from tests.lockcore.scripted import MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet
+from tests.lockcore.scripted import MISCONF, NIL, OK, TTL_MS, ScriptedFleet
 
 USABLE_NS = (TTL_MS - 102) * NS_PER_MS
 
@@ -36,16 +36,6 @@ def test_an_extended_lease_is_the_same_lock_with_a_later_end() -> None:
     assert (extended.resource, extended.owner_token) == (lease.resource, lease.owner_token)
     assert lease.valid_until_ns < extended.valid_until_ns
     assert fleet.sent[0][-1] == [b"SET", b"stock", lease.owner_token, b"IFEQ", lease.owner_token, b"PX", b"10000"]
-
-
-def test_an_extended_lease_can_be_extended_and_released() -> None:
-    fleet, lease = leased()
-    for _ in range(3):
-        fleet.after(3_000)
-        lease = extending(fleet, lease).answer(OK, OK, OK).result
-    release = fleet.release(lease)
-    fleet.reply_all(ONE)
-    assert release.outcome is Outcome.RELEASED
 
 
 @pytest.mark.parametrize(

@@ -181,15 +181,6 @@ def test_a_late_reply_is_read_counted_and_changes_nothing(fleet: ScriptedFleet) 
     assert fleet.about(2, round_) == ["set", "release"]
 
 
-def test_errors_are_counted_by_kind_on_their_instance(fleet: ScriptedFleet) -> None:
-    fleet.ask()
-    fleet.reply(0, MISCONF)
-    fleet.reply(1, b"+QUEUED\r\n")
-    fleet.reply(2, b":7\r\n")
-    errors = [dict(status.errors) for status in fleet.engine.status()]
-    assert errors == [{"MISCONF": 1}, {"UNEXPECTED": 1}, {"UNEXPECTED": 1}]
-
-
 # -- negative controls ----------------------------------------------------------------------------------------------
 
 

@@ -14,16 +14,7 @@ from lockcore.quorum import owned_outcome_of
 from lockcore.rounds import ExtendRound, ReleaseRound
 from tests.lockcore import reading
 from tests.lockcore.reading import ERRORED, NOT_OURS, OURS
-from tests.lockcore.scripted import (
-    EVALSHA,
-    NIL,
-    ONE,
-    WRONGTYPE,
-    ZERO,
-    ScriptedFleet,
-    name_of,
-    rounds_kept,
-)
+from tests.lockcore.scripted import EVALSHA, NIL, ONE, WRONGTYPE, ZERO, ScriptedFleet, name_of, rounds_kept
 
 SILENT = "silent"
 BROKEN = "broken"  # the connection breaks before the answer

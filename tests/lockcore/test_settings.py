@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.retry import RetryPolicy
-from lockcore.settings import LagCap, Settings
+from lockcore.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -42,17 +40,6 @@ def test_what_is_not_said_is_what_the_readme_says() -> None:
     assert (default.max_ttl_ms, default.rejoin, default.drift_factor) == (10_000, "delay", 0.01)
     assert (default.observe_every, default.merge_releases, default.key_prefix) == (1, True, "")
     assert (default.lag_cap.operations, default.lag_cap.bytes, default.lag_cap.age_ms) == (20_000, 8 << 20, 50)
-
-
-@pytest.mark.parametrize("fact, name", [(Settings(), "max_ttl_ms"), (RetryPolicy(), "attempts"), (LagCap(), "bytes")])
-def test_settings_cannot_be_changed_behind_the_engine(fact: object, name: str) -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(fact, name, 1)
-
-
-@pytest.mark.parametrize("ttl_ms, expected_ms", [(10_000, 50), (200, 50), (199, 49.75), (100, 25), (1, 0.25)])
-def test_the_instance_timeout_is_fifty_ms_or_a_quarter_of_the_ttl(ttl_ms: int, expected_ms: float) -> None:
-    assert Settings().timeout_ns(ttl_ms) == expected_ms * NS_PER_MS
 
 
 def test_an_instance_timeout_above_a_quarter_of_the_ttl_is_refused() -> None:

@@ -9,7 +9,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.model import AttemptRecord, Lease, Outcome, Vote
 from lockcore.rounds import SetRound
 from lockcore.watched import WatchedSetRound
-from tests.lockcore.by_hand import NoChance, Run
+from tests.lockcore.by_hand import NoChance, acquiring
 from tests.lockcore.scripted import MISCONF, NIL, OK, TTL_MS, ScriptedFleet, settings_of
 
 GRANTED, REFUSED, ERRORED, SILENT, ABSENT = Vote
@@ -29,12 +29,6 @@ def watched(instances: int = 3, every: int = 1) -> tuple[ScriptedFleet, list[Att
     notebook = Notebook()
     settings = settings_of(observer=notebook, observe_every=every)
     return ScriptedFleet(instances, settings=settings), notebook.records
-
-
-def acquiring(fleet: ScriptedFleet, wait_ms: float = 0, ttl_ms: int = TTL_MS) -> Run:
-    engine = fleet.engine
-    acquire = Acquisition(engine, "stock", engine.terms(ttl_ms), wait_ms, fleet.now_ns, NoChance())
-    return Run(fleet, acquire.steps(fleet.now_ns))
 
 
 def check_order(record: AttemptRecord) -> None:
@@ -143,28 +137,21 @@ def test_a_broken_connection_is_a_silent_vote(company: int) -> None:
     check_order(record)
 
 
-def test_every_attempt_of_an_acquire_has_its_record_and_number() -> None:
+def test_every_attempt_of_an_acquire_has_its_record_and_number_and_the_time_it_began() -> None:
     fleet, records = watched()
+    began_ns = fleet.now_ns
     run = acquiring(fleet, wait_ms=100)
     run.answer(NIL, NIL, NIL)
     run.answer(OK, NIL, MISCONF)
     run.answer(OK, OK, OK)
     assert isinstance(run.result, Lease)
     assert [record.attempt for record in records] == [1, 2, 3]
+    assert [record.acquire_ns for record in records] == [began_ns] * 3
+    assert began_ns == records[0].started_ns < records[1].started_ns
     names = [record.outcome for record in records]
     assert names == [Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.ACQUIRED]
     for record in records:
         check_order(record)
-
-
-def test_attempts_of_one_acquire_share_the_time_it_began() -> None:
-    fleet, records = watched()
-    began_ns = fleet.now_ns
-    run = acquiring(fleet, wait_ms=100)
-    run.answer(NIL, NIL, NIL)
-    run.answer(OK, OK, OK)
-    assert [record.acquire_ns for record in records] == [began_ns] * 2
-    assert records[1].started_ns > began_ns
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.ports import HOST
 from lockcore import LagCap, Outcome, Redlock
 from lockcore.errors import InstanceRefusedError
-from tests.doubles.instance import CLOSE, CLOSE_AFTER, Instances
+from tests.doubles.instance import CLOSE, Instances
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, keys_on, ttls_on
-from tests.integration.lockcore.shell import DEADLINE_S, PATIENT, TTL_MS, Connect, Scripted, Shell
+from tests.integration.lockcore.shell import DEADLINE_S, PATIENT, TTL_MS, Connect, GeventShell, Scripted, Shell, only
 
 pytestmark = pytest.mark.integration
 SOON_S = 1.5  # well below the 2.5 s an instance may be silent here
@@ -78,6 +78,7 @@ def test_an_instance_that_was_down_for_long_comes_back(
     shell.until(lambda: states(lock) == ["voting"] * 3, "the instance to be back")
 
 
+@only(GeventShell)
 def test_a_real_restart_is_noticed_and_waited_for(shell: Shell, connect: Connect) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         lock = connect(fleet.urls, max_ttl_ms=FLEET_TTL_MS, instance_timeout_ms=100)
@@ -93,6 +94,7 @@ def test_a_real_restart_is_noticed_and_waited_for(shell: Shell, connect: Connect
         shell.until(lambda: lease.tally.granted == 3, "its vote")
 
 
+@only(GeventShell)
 def test_a_stopped_instance_is_left_alone_and_joins_again_clean(shell: Shell, connect: Connect) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         lock = connect(fleet.urls, instance_timeout_ms=None, lag_cap=LagCap(age_ms=200))
@@ -131,16 +133,6 @@ def test_a_release_lost_with_its_connection_is_sent_on_the_next(shell: Shell, lo
     assert lock.instances[0].owed_releases == 0
 
 
-def test_a_set_that_was_executed_but_not_answered_is_released_after_reconnecting(
-    shell: Shell, lock: Any, instances: Instances
-) -> None:
-    instances[0].says["set"] = CLOSE_AFTER
-    instances[1].says["set"] = CLOSE_AFTER
-    denied = lock.try_acquire("stock", TTL_MS)
-    assert (denied.outcome, denied.tally.silent) == (Outcome.UNREACHABLE, 2)
-    shell.until(lambda: instances.keys == [], "clean-up on the next connection")
-
-
 def test_a_real_connection_killed_in_mid_flight_leaves_no_key(shell: Shell, connect: Connect, fleet: Fleet) -> None:
     prefix = f"{uuid4().hex}:"
     lock = connect(fleet.urls, key_prefix=prefix)
@@ -154,6 +146,7 @@ def test_a_real_connection_killed_in_mid_flight_leaves_no_key(shell: Shell, conn
     assert states(lock) == ["voting"] * 5
 
 
+@only(GeventShell)
 def test_an_instance_that_became_a_replica_is_refused_until_it_is_a_master_again(
     shell: Shell, connect: Connect
 ) -> None:
@@ -170,6 +163,7 @@ def test_an_instance_that_became_a_replica_is_refused_until_it_is_a_master_again
         shell.until(lambda: states(lock)[0] == "voting", "the master to be back")
 
 
+@only(GeventShell)
 def test_an_append_only_file_keeps_a_lock_over_a_restart(shell: Shell, connect: Connect) -> None:
     with start_fleet(3, "always", server=server_of("redis")) as fleet:
         lock = connect(fleet.urls)
@@ -204,6 +198,7 @@ def test_a_moment_as_a_replica_that_empties_a_quorum_gives_no_second_lease(name:
             assert "was a replica" in late.instances[0].reason
 
 
+@only(GeventShell)
 def test_a_server_without_a_run_id_is_told_apart_by_what_it_has(
     shell: Shell, connect: Connect, scripted: Scripted
 ) -> None:
@@ -222,6 +217,7 @@ def test_a_server_without_a_run_id_is_told_apart_by_what_it_has(
     assert states(lock) == ["abstaining", "voting", "voting"]
 
 
+@only(GeventShell)
 def test_a_server_that_cannot_be_told_apart_is_refused(connect: Connect, scripted: Scripted) -> None:
     instances = scripted(1)
     instances[0].run_id = ""

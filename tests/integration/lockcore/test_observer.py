@@ -85,17 +85,3 @@ def test_a_record_has_every_vote(
     assert record.validity_ns == record.started_ns + (TTL_MS - 102) * 1_000_000 - record.decided_ns
     if "pause" in says:  # the round closes with its time-out, however early it was decided
         assert record.closed_ns - record.started_ns >= TIMEOUT_MS * 1_000_000
-
-
-def test_many_at_once_are_told_one_by_one(shell: Shell, connect: Connect, scripted: Scripted) -> None:
-    instances, notes = scripted(3), Notes()
-    lock = connect(instances.urls, observer=notes)
-    instances[1].keyspace.put(b"r7", b"somebody else")
-    before_ns = time.monotonic_ns()
-    leases = shell.together(shell.raw(lock).try_acquire, [(f"r{number}", TTL_MS) for number in range(60)])
-    assert all(leases)
-    shell.until(lambda: len(notes.records) == 60, "sixty records")
-    assert {record.resource for record in notes.records} == {f"r{number}" for number in range(60)}
-    for record in notes.records:
-        check_times(record, before_ns)
-        assert record.margin == (0 if record.resource == "r7" else 1)

@@ -96,8 +96,7 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_a_process_may_end_while_its_threads_lock(scripted: Scripted) -> None:
-    code = """
+ENDS = """
 lock = Redlock.connect(urls, shell="threads", **patient)
 def work(name):
     try:
@@ -106,32 +105,13 @@ def work(name):
 for number in range(8): threading.Thread(target=work, args=(f"r{number}",), daemon=True).start()
 while lock.instances[0].commands < 200: time.sleep(0.001)
 """
-    with python(code, scripted(3).urls) as process:
-        assert end_of(process) == (0, "")
-
-
-def test_a_process_that_forgets_to_close_ends_cleanly_and_at_once(scripted: Scripted) -> None:
-    code = """
-lock = Redlock.connect(urls, shell="threads", **patient)
-lock.keep_alive(lock.acquire("stock", 10_000), every_ms=5)
-"""
-    with python(code, scripted(3).urls, before=AT_EXIT) as process:
-        assert line_of(process) == "down 0 down 0 down 0"  # closed, and everything answered
-        assert end_of(process) == (0, "")
-
-
-def test_threads_need_no_gevent_and_an_import_no_event_loop(scripted: Scripted) -> None:
-    code = """
+IMPORTS = """
 assert not {"gevent", "asyncio", "uvloop", "redis"} & set(sys.modules), "imported too early"
 with Redlock.connect(urls, **patient) as lock:
     assert type(lock._driver).__name__ == "ThreadDriver"
     lock.release(lock.acquire("stock", 10_000))
 assert "gevent" not in sys.modules
 """
-    with python(code, scripted(3).urls) as process:
-        assert end_of(process) == (0, "")
-
-
 PATCHED = """
 from gevent import monkey; monkey.patch_all()
 import gevent
@@ -155,8 +135,26 @@ with Redlock.connect(urls, **patient) as lock:
 """
 
 
-def test_a_patched_process_waits_by_greenlets(scripted: Scripted) -> None:
-    with python(PATCHED, scripted(3).urls) as process:
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(ENDS, id="it may end while its threads lock"),
+        pytest.param(IMPORTS, id="threads need no gevent, and an import no event loop"),
+        pytest.param(PATCHED, id="patched, it waits by greenlets"),
+    ],
+)
+def test_a_process_does_its_work_and_ends_cleanly(scripted: Scripted, code: str) -> None:
+    with python(code, scripted(3).urls) as process:
+        assert end_of(process) == (0, "")
+
+
+def test_a_process_that_forgets_to_close_ends_cleanly_and_at_once(scripted: Scripted) -> None:
+    code = """
+lock = Redlock.connect(urls, shell="threads", **patient)
+lock.keep_alive(lock.acquire("stock", 10_000), every_ms=5)
+"""
+    with python(code, scripted(3).urls, before=AT_EXIT) as process:
+        assert line_of(process) == "down 0 down 0 down 0"  # closed, and everything answered
         assert end_of(process) == (0, "")
 
 
@@ -222,20 +220,16 @@ def watch(keeper):
     if keeper.renewals: print("kept", flush=True)
     return not keeper.renewals
 """
-HOLDERS = {
-    "threads": f"""{HOLDER}
-lock = Redlock.connect(urls, shell="threads", **settings)
-keeper = lock.keep_alive(lock.acquire("stock", 1000), every_ms=150, on_gone=on_gone)
-while watch(keeper): time.sleep(0.01)
-time.sleep(60)
-""",
-    "gevent": f"""{HOLDER}
+BLOCKING = f"""{HOLDER}
 import gevent
-lock = Redlock.connect(urls, shell="gevent", **settings)
+lock = Redlock.connect(urls, shell="%s", **settings)
 keeper = lock.keep_alive(lock.acquire("stock", 1000), every_ms=150, on_gone=on_gone)
-while watch(keeper): gevent.sleep(0.01)
-gevent.sleep(60)
-""",
+while watch(keeper): %s(0.01)
+%s(60)
+"""
+HOLDERS = {
+    "threads": BLOCKING % ("threads", "time.sleep", "time.sleep"),
+    "gevent": BLOCKING % ("gevent", "gevent.sleep", "gevent.sleep"),
     "asyncio": f"""{HOLDER}
 import asyncio
 from lockcore import AsyncRedlock

@@ -81,15 +81,15 @@ def test_200_callers_on_few_resources_are_never_two_and_leave_nothing(
     assert keys_on(fleet.urls, prefix) == []
 
 
-def test_the_count_of_holders_would_notice(shell: Shell, connect: Connect, fleet: Fleet) -> None:
+def test_the_count_of_holders_would_notice(shell: Shell, connect: Connect, redis_fleet: Fleet) -> None:
     """Two fleets that know nothing of each other grant the same resources."""
     prefix, holders = f"{uuid4().hex}:", Holders()
-    locks = [connect(fleet.urls[:2], key_prefix=prefix), connect(fleet.urls[3:], key_prefix=prefix)]
+    locks = [connect(redis_fleet.urls[:2], key_prefix=prefix), connect(redis_fleet.urls[3:], key_prefix=prefix)]
     run_users(shell, locks, holders, cycles=1)
     assert holders.most == 2
 
 
-def test_processes_that_add_to_one_file_lose_no_addition(fleet: Fleet, tmp_path: Path) -> None:
+def test_processes_that_add_to_one_file_lose_no_addition(redis_fleet: Fleet, tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
     code = """
@@ -105,8 +105,8 @@ with Redlock.connect(urls, shell="threads", key_prefix=prefix, **PATIENT) as loc
             counter.write_text(str(int(counter.read_text()) + 1))
 """
     prefix = f"{uuid4().hex}:"
-    command = [sys.executable, "-c", code, prefix, str(counter), *fleet.urls]
+    command = [sys.executable, "-c", code, prefix, str(counter), *redis_fleet.urls]
     processes = [subprocess.Popen(command, cwd=Path(__file__).parents[3], env=os.environ) for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0] * 3
     assert counter.read_text() == "150"
-    assert keys_on(fleet.urls, prefix) == []
+    assert keys_on(redis_fleet.urls, prefix) == []

@@ -10,7 +10,6 @@ import pytest
 
 from bench.topology.fleet import Fleet
 from lockcore import RetryPolicy
-from lockcore.errors import InstanceClosedError
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.keys import keys_on
 from tests.integration.lockcore.shell import TTL_MS, AsyncioShell, GeventShell, Shell, UvloopShell, only
@@ -50,19 +49,6 @@ def test_who_is_cancelled_in_line_holds_nobody_up(
     lock.release(last)
     shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")
     assert keys_on(redis_fleet.urls[:3], prefix) == []
-
-
-def test_who_stands_in_line_when_the_lock_is_closed_is_told(
-    shell: Shell, connect: Callable[..., Any], redis_fleet: Fleet
-) -> None:
-    lock = connect(redis_fleet.urls[:1], key_prefix=f"{uuid4().hex}:")
-    lock.acquire("hot", TTL_MS)
-    jobs = [shell.start(shell.raw(lock).acquire, "hot", TTL_MS, WAIT_MS) for _ in range(3)]
-    shell.sleep(0.05)
-    lock.close()
-    for job in jobs:
-        with pytest.raises(InstanceClosedError):
-            job.result()
 
 
 def test_who_tries_again_without_a_pause_still_notices_that_the_instances_are_back(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lockcore.clock import monotonic_ns
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Lease, Outcome, Tally
 from lockcore.shells.call import Call, ring
@@ -143,17 +142,6 @@ def test_an_offer_to_who_is_gone_is_taken_back() -> None:
     assert log == ["GeneratorExit"]
 
 
-def test_a_round_that_is_settled_at_once_goes_on_in_the_next_turn() -> None:
-    """Whoever tries again at once must not starve the I/O thread."""
-    log: list[Any] = []
-    caller = Caller(waits_for(Round(Outcome.UNREACHABLE), log))
-    assert caller.woken == 0
-    ((due_ns, job),) = caller.carrier.timers
-    assert due_ns <= monotonic_ns()
-    job()
-    assert (caller.woken, caller.call.take()) == (1, "value")
-
-
 def test_steps_whose_wait_cannot_begin_are_told() -> None:
     log: list[Any] = []
 
@@ -167,26 +155,6 @@ def test_steps_whose_wait_cannot_begin_are_told() -> None:
     assert (caller.woken, log) == (1, ["InstanceClosedError"])
     with pytest.raises(InstanceClosedError):
         caller.call.take()
-
-
-def test_a_failed_wait_goes_through_the_steps() -> None:
-    round_, log = Round(), []
-    caller = Caller(waits_for(round_, log))
-    caller.call.fail(InstanceClosedError("all", "closed"))
-    assert log == ["InstanceClosedError"]
-    with pytest.raises(InstanceClosedError):
-        caller.call.take()
-    caller.call.fail(InstanceClosedError("all", "again"))
-    assert caller.woken == 1
-
-
-def test_an_abandoned_call_closes_its_steps_and_wakes_nobody() -> None:
-    round_, log = Round(), []
-    caller = Caller(waits_for(round_, log), judged=True)
-    caller.call.abandon()
-    caller.settle(round_, Outcome.CONTENDED)
-    caller.call.go_on(1)
-    assert (log, caller.woken, caller.carrier.calls) == (["GeneratorExit"], 0, set())
 
 
 def test_ringing_twice_wakes_once() -> None:
