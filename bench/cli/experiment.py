@@ -134,6 +134,8 @@ class Several(click.ParamType[tuple[Any, ...]]):
 
     def __init__(self, one: click.ParamType[Any] | Callable[[str], object]) -> None:
         self._one = one
+        if isinstance(one, click.IntRange):
+            one.name = "whole number"  # as click names it where it is none
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """The values. Fails with the sentence of a usage error."""

@@ -158,6 +158,9 @@ def _a_crash(prometheus: Prometheus) -> str:
 def test_a_panels_query_has_data_and_no_warning(watched: Stack, board: Board, target: Board) -> None:
     answer = watched.prometheus.panel(board, target, watched.span)
     assert answer.complaints == []
+    met = [one.errors for ran in (watched.split, watched.open) for one in ran.result.instances if one.errors]
+    if not answer.numbers and "redlock_instance_errors" in target["expr"] and not met:
+        pytest.skip("not known here: the killed instance owed no answer, so nobody met an error")
     assert answer.numbers
 
 

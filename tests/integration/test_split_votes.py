@@ -215,13 +215,13 @@ def test_a_small_run_is_as_expected_stored_and_shown(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--contenders", "3,many"), "option --contenders: 'many' is not a number of contenders"),
-        (("--contenders", "1"), "option --contenders: '1' is not"),
-        (("--spread", "5"), "option --spread: '5' is not a duration"),
-        (("--spread", "2s"), "option --spread: 2s is too long"),
-        (("--order", "backwards"), "option --order: 'backwards' is not an order"),
-        (("--retry", "exponential:5ms"), "option --retry: 'exponential:5ms' is not a retry policy"),
-        (("--retry", "fixed"), "option --retry: '' is not a duration"),
+        (("--contenders", "3,many"), "'--contenders': 'many' is not a valid whole number"),
+        (("--contenders", "1"), "'--contenders': 1 is not in the range 2<=x<=64"),
+        (("--spread", "5"), "'--spread': '5' is not a duration"),
+        (("--spread", "2s"), "'--spread': 2s is too long"),
+        (("--order", "backwards"), "'--order': 'backwards' is not one of"),
+        (("--retry", "exponential:5ms"), "'--retry': 'exponential:5ms' is not a retry policy"),
+        (("--retry", "fixed"), "'--retry': '' is not a duration"),
         (("--instances", "0"), "'--instances'"),
     ],
 )
