@@ -52,6 +52,18 @@ def closed_port() -> int:
         (["run", "--target", "localhost"], "option --target: 'localhost' has no scheme"),
         (["run", "--recipe", "redlok"], "there is no recipe 'redlok'"),
         (["run", "--recipe", "set-nx-lua", "--instances", "5"], "the recipe set-nx-lua locks on 1 instance"),
+        (
+            ["run", "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5"],
+            "lua has no pause point 'after-get'; its points",
+        ),
+        (
+            [
+                "run",
+                "--fault",
+                '{ at = "1s", kind = "fsync-latency", target = ["instance:0"], params = { dely = "2ms" } }',
+            ],
+            "fault 1 (fsync-latency): there is no param 'dely' (it has delay); did you mean delay?",
+        ),
         (["run", "--instance-timeout", "3s"], "3s is too long for a ttl of 10s: at most a quarter of it, 2500ms"),
         (["fleet", "--instances", "0"], "invalid value for '--instances'"),
         (["fleet", "--fsync", "sometimes"], "invalid value for '--fsync'"),

@@ -82,16 +82,13 @@ def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind()
         assert site.command(0, "PING") is True
 
 
-def test_without_root_dropping_is_skipped_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with Site() as site, start_fleet(1, "none") as fleet:
         site.attach(fleet)
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         assert fault(site, "drop").why_not() == "it needs root"
-
-
-def test_without_nft_dropping_is_skipped_with_that_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with Site() as site, start_fleet(1, "none") as fleet:
-        site.attach(fleet)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", str(tmp_path))
         assert "it needs root and nftables: nft cannot be started" in str(fault(site, "drop").why_not())

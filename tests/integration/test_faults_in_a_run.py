@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from bench.measure.run_result import RunResult
 from bench.measure.section import schema_of
 from bench.run.faults import TOO_LATE
 from bench.topology.fleet import start_fleet
-from tests.conftest import Ended
 from tests.integration.locust_runs import all_end
 
 pytestmark = pytest.mark.integration
@@ -155,10 +153,3 @@ def test_a_fault_that_meets_nobody_leaves_the_run_without_a_verdict(tmp_path: Pa
     assert code == 4, stderr
     assert result(tmp_path)["verdict"]["status"] == "invalid"
     assert "the fault kill on worker:1 failed: it did not begin" in " ".join(stdout.split())
-
-
-def test_a_wrong_fault_is_refused_before_anything_starts(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
-    wrong = ("--fault", fault("stop", "1s"), "--fault", fault("fsync-latency", "1s", dely="2ms"))
-    expected = "fault 2 (fsync-latency): there is no param 'dely' (it has delay); did you mean delay?"
-    assert lockbench("run", *wrong) == Ended(2, "", f"lockbench: {expected}\n")
-    assert list(tmp_path.iterdir()) == []

@@ -84,15 +84,6 @@ def test_a_kill_keeps_what_a_power_cut_loses(rig: Rig) -> None:
     assert cut.detail["lost_bytes"] >= 100
 
 
-@under("always")
-def test_always_loses_nothing_at_a_power_cut(rig: Rig) -> None:
-    names = [f"lock:{number}" for number in range(50)]
-    for name in names:
-        rig.set(name)
-    rig.strike("power-cut")
-    assert rig.has(*names) == len(names)
-
-
 @under("everysec")
 def test_a_power_cut_keeps_exactly_what_was_synced(rig: Rig) -> None:
     rig.set("synced")
@@ -192,18 +183,6 @@ def test_failing_syncs_make_everysec_refuse_writes_and_are_got_over(rig: Rig) ->
     assert broken.detail == {"file_begun_anew": True}
     rig.set("again")
     rig.until_synced()
-
-
-@under("always")
-def test_a_server_that_ends_of_a_failing_sync_is_started_again(rig: Rig) -> None:
-    broken = rig.fault("fsync-error")
-    broken.begin()
-    with pytest.raises(EnvironmentNotReadyError):
-        rig.set("lost")
-    rig.site.until_dead(0)
-    broken.end()
-    assert broken.detail["ended_with"] == 1
-    rig.set("fine")
 
 
 @under("everysec")

@@ -258,15 +258,6 @@ def test_no_server_and_no_folder_two_seconds_after_the_owner_is_killed(number: s
         assert list(tmp_path.iterdir()) == []
 
 
-def test_starting_imports_neither_locust_nor_gevent() -> None:
-    code = (
-        "import bench.topology.fleet, bench.topology.probe, bench.topology.doctor, sys; print('\\n'.join(sys.modules))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "bench.topology.fleet" in run.stdout.split()
-    assert {"locust", "gevent"} & set(run.stdout.split()) == set()
-
-
 def test_a_fleet_that_is_interrupted_while_starting_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_fleet: Fleet, *_arguments: object) -> None:
         raise KeyboardInterrupt

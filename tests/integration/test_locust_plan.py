@@ -20,7 +20,7 @@ from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
-from tests.integration.locust_runs import counts, free_port, keys, until
+from tests.integration.locust_runs import counts, free_port, keys
 
 pytestmark = pytest.mark.integration
 CALM = {"instance_timeout": "2500ms"}
@@ -187,21 +187,6 @@ def test_callers_that_rest_or_wait_for_a_far_arrival_do_not_delay_the_end(fleet:
         done = run(plan_for(fleet, folder, users="4", **options))
         assert 1 <= len(done.records) <= 4
         assert done.took_s < 30
-
-
-def test_ctrl_c_ends_a_planned_run_in_order(fleet: Fleet, tmp_path: Path) -> None:
-    plan = plan_for(fleet, tmp_path, duration="1m", processes="2", hold="fixed:20ms")
-    process = LocustProcess.start(plan)
-    try:
-        until(lambda: len(list(tmp_path.glob("worker-*.json"))) == 2, "both workers")
-        process.stop(20)
-    finally:
-        process.close()
-    assert process.poll() == 0, process.log_tail()
-    notes = [json.loads(path.read_text()) for path in tmp_path.glob("worker-*.json")]
-    assert [note["phase"] for note in notes] == ["stopped"] * 2
-    records = read_history(tmp_path).records
-    assert counts(json.loads((tmp_path / "locust.json").read_text()))["acquire"][0] == len(records)
 
 
 def test_a_fleet_that_cannot_be_used_ends_a_planned_run_with_its_sentence(tmp_path: Path, fleet: Fleet) -> None:

@@ -68,14 +68,3 @@ def test_a_replicated_recipe_gets_its_replica(run: Run) -> None:
     assert result["totals"]["acquired"] > 0
     assert result["safety"]["service_faults"] == 0
     assert [instance["role"] for instance in result["fleet"]["instances"]] == ["primary", "replica"]
-
-
-def test_an_unknown_pause_point_is_refused_before_anything_is_started(
-    lockbench: Callable[..., Ended], tmp_path: Path
-) -> None:
-    done = lockbench("run", "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "lockbench: the recipe set-nx-lua has no pause point 'after-get'; its points are after-grant, before-release\n"
-    )
-    assert not list(tmp_path.iterdir())

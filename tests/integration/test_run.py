@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -40,7 +38,7 @@ LONG = (*CALM, "--duration", "60s", "--warmup", "0")
 class Run:
     """A `lockbench run` under way in its own folder, and its whole family of processes as far as it was seen."""
 
-    def __init__(self, folder: Path, *arguments: str, limits: Callable[[], None] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
         self.family: list[psutil.Process] = []
         self._stderr = folder / "stderr"
@@ -49,7 +47,6 @@ class Run:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bench", "run", "--out", "result", *arguments],
                 cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                preexec_fn=limits,  # noqa: PLW1509 - a limit must be set between fork and exec
             )  # fmt: skip
 
     def until_measuring(self) -> None:
@@ -60,10 +57,6 @@ class Run:
             assert time.monotonic() < deadline, self.stderr
             time.sleep(0.05)
         self.family = psutil.Process(self.process.pid).children(recursive=True)
-
-    def called(self, word: str) -> list[psutil.Process]:
-        """The processes of the family with `word` in their command line."""
-        return [process for process in self.family if word in " ".join(process.cmdline())]
 
     def end(self) -> tuple[int, str]:
         """Wait for its end; return the exit code and stdout."""
@@ -120,49 +113,8 @@ def test_json_is_the_whole_stdout_and_meets_the_schema(lockbench: Lockbench, tmp
     assert list(tmp_path.glob("lockbench-*")) == []
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 12 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = (
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], check=False).returncode == 0
-    )
-    if not mounted:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def fill(place: Path) -> None:
-    with (place / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(1 << 12)):
-            pass
-
-
-def test_a_disk_that_fills_during_the_run_loses_the_file_but_not_the_summary(tmp_path: Path, small_disk: Path) -> None:
-    long = (*CALM, "--duration", "3s", "--warmup", "0")
-    run = Run(tmp_path, *long, "--instances", "3", "--users", "4", "--out", str(small_disk / "result"))
-    run.until_measuring()
-    fill(small_disk)
-    code, stdout = run.end()
-    assert code == 3
-    assert "leases/s over 3 s" in stdout
-    assert "result.json" not in stdout, "nothing is said to be where it is not"
-    assert run.stderr.splitlines()[-1].startswith(f"lockbench: cannot write {small_disk}/result/result.json: No space")
-    assert not (small_disk / "result").exists(), "the empty folder is gone"
-    run.assert_nothing_left()
-
-
-def test_a_disk_that_is_full_before_the_run_is_refused(lockbench: Lockbench, small_disk: Path) -> None:
-    fill(small_disk)
-    ended = lockbench("run", *SHORT, "--out", small_disk / "result")
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (3, "", 1)
-    assert "result has 0.0 MB of free space" in ended.stderr or "cannot be made (No space left" in ended.stderr
-
-
 def test_a_result_that_cannot_be_stored_is_shown_all_the_same(tmp_path: Path) -> None:
-    run = Run(tmp_path, *SHORT, "--instances", "3", "--users", "4", "--warmup", "1s", "--json")
+    run = Run(tmp_path, *SHORT, "--instances", "3", "--users", "4", "--warmup", "1s")
     deadline = time.monotonic() + 40
     while not list(tmp_path.glob("lockbench-*/lockbench-run-*")):  # it runs, in a folder inside the fleet's
         assert time.monotonic() < deadline, run.stderr
@@ -170,7 +122,8 @@ def test_a_result_that_cannot_be_stored_is_shown_all_the_same(tmp_path: Path) ->
     (tmp_path / "result").write_text("somebody else's", encoding="utf-8")
     code, stdout = run.end()
     assert code == 3
-    assert json.loads(stdout)["outcomes"]["acquired"] > 0
+    assert "leases/s over 1 s" in stdout
+    assert "result.json" not in stdout, "nothing is said to be where it is not"
     assert run.stderr.splitlines()[-1].startswith("lockbench: cannot write result/result.json: File exists")
     run.assert_nothing_left()
 
@@ -282,37 +235,4 @@ def test_instances_that_die_are_told_and_the_run_goes_on_without_a_majority_too(
     for instance in fleet.instances[1:]:
         said = f"instance #{instance.index} ({instance.url.removeprefix('redis://')}): down at the end"
         assert said in " ".join(stdout.split())
-    run.assert_nothing_left()
-
-
-def test_nothing_outlives_a_killed_lockbench(tmp_path: Path) -> None:
-    run = Run(tmp_path, *LONG)
-    run.until_measuring()
-    assert len(run.called("server")) >= 5
-    assert run.called("locust")
-    run.process.kill()
-    run.end()
-    run.assert_nothing_left()
-    assert not (tmp_path / "result").exists()
-
-
-def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-
-    run = Run(tmp_path, *SHORT, "--fsync", "none", limits=small_files)
-    code, stdout = run.end()
-    assert (code, stdout) == (3, "")
-    assert "cannot make room for the history" in run.stderr.splitlines()[-1]
-    run.assert_nothing_left()
-
-
-def test_too_few_file_descriptors_are_one_sentence(tmp_path: Path) -> None:
-    def few_files() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
-
-    run = Run(tmp_path, *SHORT, limits=few_files)
-    code, stdout = run.end()
-    assert (code, stdout) == (3, "")
-    assert "file descriptors" in run.stderr.splitlines()[-1]
     run.assert_nothing_left()

@@ -101,13 +101,6 @@ def interrupted(tmp_path: Path, *arguments: str, at_line: str) -> tuple[list[psu
     return children, out, err
 
 
-def test_ctrl_c_in_the_first_row_leaves_no_process_and_no_result(tmp_path: Path) -> None:
-    children, _, _ = interrupted(tmp_path, "--recipe", "replica-delayed-promotion", at_line="schedule: row 1 ")
-    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
-    assert alive == []
-    assert list(tmp_path.iterdir()) == [], "neither a result nor a work folder"
-
-
 def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
     children, out, _ = interrupted(tmp_path, "--recipe", "get-set", at_line="load: ")
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)

@@ -261,16 +261,3 @@ def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path:
     assert all(0 < row["trials"] < 2000 for row in result["contention"])
     assert "interrupted" in out.splitlines()[0]
     assert [path.name for path in tmp_path.iterdir()] == ["here"], "no work folder is left"
-
-
-def test_ctrl_c_before_anything_was_measured_leaves_nothing(tmp_path: Path) -> None:
-    process = started(tmp_path, "--contenders", "10", "--retry", "none")
-    assert process.stderr is not None
-    assert any(line.startswith("calibration") for line in process.stderr)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(ENDS_S) == 130
-    _, alive = psutil.wait_procs(family, timeout=ENDS_S)
-    assert alive == []
-    process.stderr.close()
-    assert not list(tmp_path.rglob("*.json"))

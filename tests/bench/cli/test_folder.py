@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.cli.folder import LEAST_FREE_BYTES, matrix_folder, result_folder
+from bench.cli.folder import LEAST_FREE_BYTES, result_folder
 from bench.errors import EnvironmentNotReadyError
 
 
@@ -33,7 +33,3 @@ def test_room_enough_or_a_disk_without_a_size_is_taken(
     with_disk(monkeypatch, total, free)
     assert result_folder(tmp_path / "x" / "y", "run", "7f3a90c1").path == tmp_path / "x" / "y"
     assert list(tmp_path.iterdir()) == [], "it is made when there is something to write"
-
-
-def test_the_folder_of_a_matrix_is_there_for_its_journal(tmp_path: Path) -> None:
-    assert matrix_folder(tmp_path / "x" / "y", "crash", "7f3a90c1").path.is_dir()

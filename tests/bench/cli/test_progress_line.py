@@ -45,10 +45,6 @@ def test_the_line_tells_time_rate_latency_outcomes_and_health() -> None:
     )
 
 
-def test_a_run_without_a_failure_says_so() -> None:
-    assert "  acquired 45,000  generator" in progress_line(progress(outcomes={"none": 3, "acquired": 45_000}))
-
-
 def test_the_line_tells_what_the_live_oracle_knows() -> None:
     assert "  safety" not in progress_line(progress())
     assert "  0 violations  " in progress_line(progress(safety=LiveVerdict(12_345, {"service_fault": 0})))
@@ -63,11 +59,6 @@ def test_the_line_tells_what_the_live_oracle_knows() -> None:
 def test_the_line_names_the_faults_that_are_there() -> None:
     faults = ("stop instance:1", "drop instance:2")
     assert "  fault stop instance:1  fault drop instance:2  " in progress_line(progress(faults=faults))
-
-
-def test_the_line_names_the_instance_that_is_in_trouble() -> None:
-    troubles = (InstanceTrouble(0, "127.0.0.1:1", "down", 4), InstanceTrouble(3, "127.0.0.1:4", "voting", 2))
-    assert "#0 down 4 errors  #3 voting 2 errors" in progress_line(progress(troubles=troubles))
 
 
 TROUBLED: dict[str, Any] = {
@@ -93,10 +84,6 @@ def test_nothing_is_lost_at_any_width(width: int) -> None:
         block = progress_block(look, width).plain
         assert block.split()[1:] == progress_line(look).split()
         assert max(map(len, block.splitlines())) <= max(width, len("measuring 4 s, 16 s left"))
-
-
-def test_an_undisturbed_run_takes_three_lines_of_80_columns() -> None:
-    assert len(progress_block(progress(), 80).plain.splitlines()) == 3
 
 
 def test_off_a_terminal_a_line_comes_with_each_phase_and_then_every_few_seconds() -> None:

@@ -291,10 +291,6 @@ def test_histograms_are_the_latencies_in_hdrs_encoding(records):
     assert Histogram.decode(values["histograms"]["release"]).count == 2
 
 
-def test_the_quorum_is_more_than_half_of_the_configured_instances():
-    assert [Facts(instances=count, users=1).quorum for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
-
-
 def test_the_mean_of_a_delay_is_that_of_its_distribution():
     assert mean_of(Delay("fixed", 5.0)) == mean_of(Delay("exp", 5.0)) == 5.0
     drawn = np.random.default_rng(1).lognormal(np.log(5), 0.7, 400_000).mean()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -88,13 +87,6 @@ def test_a_history_that_ends_at_a_segment_border_is_complete(tmp_path, count):
         assert len(history.records) == count
 
 
-def test_negative_and_extreme_values_survive(tmp_path):
-    extremes = [-(2**63), 2**63 - 1, -1, 0, 1] * 3
-    recorder = Recorder(tmp_path, 0, segment_records=4)
-    recorder.write(*extremes)
-    assert record.read_history(tmp_path).records[0].tolist() == (*extremes, 1)
-
-
 def test_parts_hold_each_resource_once_and_whole(tmp_path):
     recorder = Recorder(tmp_path, 0, segment_records=10)
     for number in range(40):
@@ -113,14 +105,6 @@ def test_the_number_of_parts_follows_from_the_size(tmp_path):
     fill(recorder, range(31))
     recorder.close()
     assert [record.history_parts(tmp_path, operations) for operations in (100, 31, 30, 10)] == [1, 1, 2, 4]
-
-
-def test_records_of_all_workers_are_read(tmp_path):
-    for worker in (0, 1, 12):
-        recorder = Recorder(tmp_path, worker, segment_records=8)
-        fill(recorder, range(20))
-        recorder.close()
-    assert len(record.read_history(tmp_path).records) == 60
 
 
 def test_votes_are_patched_in_the_present_and_the_previous_segment_only(tmp_path):
@@ -184,19 +168,6 @@ def test_the_tail_hands_out_each_record_once_while_the_writer_goes_on(tmp_path):
     np.testing.assert_array_equal(np.concatenate(seen), expected(range(41)))
 
 
-def test_the_tail_follows_a_writer_in_another_process(tmp_path):
-    tail, parts = HistoryTail(tmp_path), []
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
-        deadline = time.monotonic() + 20
-        while sum(map(len, parts)) < 20_000 and time.monotonic() < deadline:
-            parts.append(tail.new_records())
-        writer.kill()
-    parts.append(tail.new_records())
-    seen = np.concatenate(parts)
-    assert len(seen) >= 20_000
-    np.testing.assert_array_equal(seen, expected(range(len(seen))))
-
-
 def test_a_settled_tail_keeps_back_what_may_still_be_patched(tmp_path):
     tail, recorder = HistoryTail(tmp_path), Recorder(tmp_path, 0, segment_records=4)
     for ended_ns in (10, 20, 15, 30, 5, 40):
@@ -230,16 +201,6 @@ def test_a_real_limit_of_the_file_size_is_the_same_sentence(tmp_path):
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert "EnvironmentNotReadyError: cannot make room for the history" in ended.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_missing_is_the_same_sentence(tmp_path):
-    with pytest.raises(EnvironmentNotReadyError, match="cannot make room for the history"):
-        Recorder(tmp_path / "absent", 0)
-
-
-def test_an_empty_folder_is_an_empty_and_complete_history(tmp_path):
-    history = record.read_history(tmp_path)
-    assert (len(history.records), history.complete) == (0, True)
 
 
 def overwrite(path: Path, slot: int, field: str, value: int) -> None:

@@ -155,8 +155,3 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "_SOURCE", tmp_path)
     section = builtins_of(environment.describe_environment())
     assert (section["git_commit"], section["git_dirty"]) == (None, None)
-
-
-def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
-    monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-package"))
-    assert environment.describe_environment()["packages"] == {"numpy": np.__version__, "no-such-package": None}

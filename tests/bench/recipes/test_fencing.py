@@ -52,12 +52,6 @@ def test_a_smaller_token_than_one_seen_is_rejected(
     assert server.hget("test:register", "r1") == f"by {last}".encode()
 
 
-def test_resources_are_protected_apart(instance: PlainInstance) -> None:
-    register = Register(instance, "test:register")
-    assert register.write(fenced(5), "r1's")
-    assert register.write(FencedLease.of(lease_of(b"owner", "r2"), 2), "r2's")
-
-
 def test_only_the_marked_owner_writes(instance: PlainInstance, server: Redis) -> None:
     register, first, second = Register(instance, "test:register"), lease_of(b"first"), lease_of(b"second")
     assert not register.write(first, "unmarked")
@@ -120,12 +114,6 @@ def test_a_late_mark_is_not_caught_where_there_is_no_fencing_token(recipe: Prote
     assert recipe.write(stale, "old") is True
     assert recipe.write(successor, "new") is False
     assert recipe.figures == {"stale_writes_accepted": 1, "valid_writes_rejected": 1}
-
-
-def test_the_register_is_no_part_of_the_lock(recipe: Protected) -> None:
-    assert recipe.instances == recipe.recipe.instances
-    recipe.release(granted(recipe))
-    assert len(recipe.take_reply_times_ns()) == 1
 
 
 def test_a_write_without_an_answer_is_counted_and_the_lock_given_back(recipe: Protected, server: Redis) -> None:

@@ -122,11 +122,6 @@ def test_reply_times_are_sampled_and_handed_over_once(under) -> None:
     assert under.recipe.take_reply_times_ns() == tuple([] for _ in under.urls)
 
 
-def test_closing_twice_is_fine(under) -> None:
-    under.recipe.close()
-    under.recipe.close()
-
-
 @pytest.mark.parametrize("under", [name for name, entry in RECIPES.items() if entry.about.safe], indirect=True)
 def test_safe_recipes_exclude_many_callers(under) -> None:
     inside, most, done = [0], [0], []

@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench.gates.threshold import read_threshold
-from bench.measure.section import builtins_of
 from bench.report.sheet import sheet_markdown
 from bench.report.summary import sheet
 from bench.run.servers import Servers
-from bench.run.verdict import judge_run
 from bench.safety.judge import not_tested
 from bench.topology.disk import SyncLatency
 from bench.topology.faults.site import Site
@@ -97,15 +94,6 @@ def test_the_screen_is_the_one_that_was_agreed(result: Result, case: str, width:
     assert text_of(result, width) == golden.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-@pytest.mark.parametrize("case", CASES)
-def test_it_fits_one_screen(result: Result, case: str, width: int) -> None:
-    CASES[case](result)
-    lines = text_of(result, width).splitlines()
-    assert max(len(line) for line in lines) <= width
-    assert len(lines) <= 32
-
-
 def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result) -> None:
     disk = SyncLatency(200, 0.000499, 0.009, 0.011)
     servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk, Site())
@@ -117,14 +105,6 @@ def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result
     lines = text_of(result, 80).splitlines()
     assert lines[-2].startswith("warning    fsync is cheap here")
     assert len(lines) <= 22
-
-
-@pytest.mark.parametrize("hold_ms", [0.0, 1.5])
-def test_the_usual_conditions_take_one_line(result: Result, hold_ms: float) -> None:
-    result["scenario"]["hold"]["ms"] = hold_ms
-    for rate in (None, 20_000.0):
-        result["scenario"]["rate_per_s"] = rate
-        assert text_of(result, 80).splitlines()[2].startswith("ms  ")
 
 
 def test_what_a_hard_won_lease_costs_takes_one_line(result: Result) -> None:
@@ -141,27 +121,6 @@ def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Resu
     text = text_of(result, 80)
     assert "#17 10.0.0.17:6379" in text
     assert "#16 " not in text
-
-
-@pytest.mark.parametrize(
-    ("status", "safety", "word"),
-    [
-        ("pass", "SAFE", "SAFE"),
-        ("pass", "UNKNOWN", "UNKNOWN"),
-        ("pass", "NOT TESTED", "NOT TESTED"),
-        ("violated", "VIOLATED", "VIOLATED"),
-        ("invalid", "SAFE", "INVALID"),
-        ("inconclusive", "UNKNOWN", "INCONCLUSIVE"),
-        ("fail", "SAFE", "FAIL"),
-    ],
-)
-def test_the_first_word_is_the_verdict(result: Result, status: str, safety: str, word: str) -> None:
-    result["safety"] |= {"verdict": safety, "reason": "the clock stepped"}
-    result["outcomes"] = {"acquired": 0 if status == "inconclusive" else 1}
-    result["generator"] |= {"verdict": "INVALID" if status == "invalid" else "VALID"}
-    broken = [read_threshold("rate < 1/s").judge(run_of(result))] if status == "fail" else []
-    result["verdict"] = builtins_of(judge_run(run_of(result), (), broken))
-    assert text_of(result, 80).startswith(f"{word}   ")
 
 
 def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -> None:
@@ -216,12 +175,6 @@ def test_a_run_in_which_nothing_happened_says_so(result: Result) -> None:
     text = text_of(result, 80)
     assert "nothing was recorded in the measured window" in text
     assert "– leases/s" in text
-
-
-def test_no_secret_of_a_target_reaches_the_summary(result: Result) -> None:
-    result["scenario"]["targets"] = ["redis://:***@h:1"]
-    for width in (80, 200):
-        assert "redis://" not in text_of(result, width)
 
 
 def test_markdown_says_the_same_and_its_tables_hold(result: Result) -> None:

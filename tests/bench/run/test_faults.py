@@ -138,19 +138,6 @@ def test_stopping_undoes_what_has_begun_and_begins_nothing_more() -> None:
     assert stage.timeline.absences() == [f"the fault stop on instance:1 was skipped: {NOT_BEGUN}"]
 
 
-def test_an_error_of_the_run_undoes_everything() -> None:
-    stage = Stage(order(0, LONG_MS))
-
-    def run() -> None:
-        with stage.timeline:
-            assert stage.acted[0].begun.wait(DEADLINE_S)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert stage.acted[0].ended.is_set()
-
-
 def test_a_run_that_never_came_to_its_window_has_nothing_to_undo() -> None:
     stage = Stage(order(0))
     stage.span = None

@@ -180,19 +180,6 @@ def add_wish(interrupts: Interrupts) -> None:
     interrupts.count += 1
 
 
-def test_users_that_do_not_end_in_time_are_killed(follower: Follower, script: Script) -> None:
-    load = script(note(4.0), lambda: None, -9)
-    course_of(load, follower, wishing(), -1.0)
-    assert load.was_asked()
-    assert load.closed
-
-
-def test_ctrl_c_before_the_measured_time_leaves_no_window(follower: Follower, script: Script) -> None:
-    course = course_of(script(note(0.5), 0), follower, wishing())
-    assert course.interrupted
-    assert course.window is None
-
-
 def test_a_dead_worker_ends_the_run_and_is_named(follower: Follower, script: Script) -> None:
     pid = ended_process()
     load = script(note(5.0, pid), 0)
@@ -281,11 +268,6 @@ def test_a_load_that_ends_in_its_warm_up_is_no_measurement(follower: Follower, s
         course_of(load, follower)
 
 
-def test_a_locust_that_ends_before_its_users_run_is_an_error_with_its_words(follower: Follower, script: Script) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="^no quorum$"):
-        course_of(script(3, failure="no quorum"), follower)
-
-
 def test_a_locust_that_never_starts_its_users_is_an_error(
     follower: Follower, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,11 +311,3 @@ def test_faults_are_undone_before_locust_is_asked_to_end(follower: Follower, scr
     course_of(load, follower, wishing(), faults=faults)
     assert load_was_asked == [False]
     assert load.was_asked()
-
-
-def test_the_window_can_be_asked_for_between_two_looks(follower: Follower) -> None:
-    assert follower.find_window() is None
-    note(0.0)()
-    window = follower.find_window()
-    assert window is not None
-    assert window == follower.find_window() == follower.window_ns

@@ -74,10 +74,6 @@ def test_a_run_that_was_interrupted_is_never_green_and_what_is_certain_stays() -
     assert (found.word, found.exit_code) == ("VIOLATED", 130)
 
 
-def test_safe_is_not_said_over_too_few_tested_leases() -> None:
-    assert verdict(tested_leases=99).word == "NOT TESTED"
-
-
 def test_the_word_of_a_pass_is_that_of_safety_and_it_names_its_evidence() -> None:
     for safety in ("SAFE", "NOT TESTED", "UNKNOWN"):
         assert verdict(safety=safety).word == safety

@@ -1,9 +1,8 @@
 """The live verdict: what the oracle finds at the end is seen while it happens, and nothing that is not there."""
 
 import numpy as np
-import pytest
 
-from bench.measure.record import RECORD_DTYPE, History
+from bench.measure.record import History
 from bench.safety import live as live_module
 from bench.safety.judge import judge
 from bench.safety.live import MOST_KEPT, LiveJudge
@@ -90,14 +89,6 @@ def test_a_checker_that_fails_is_unknown_and_what_it_saw_stays(history, monkeypa
     assert clean.add(history([bad]).records).verdict == "UNKNOWN"
     assert "ZeroDivisionError" in (clean.verdict.failure or "")
     assert oracle.add(history([bad]).records).verdict == "VIOLATED"
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_look_without_leases_changes_nothing(count, history):
-    refused = [{"caller": 1, "outcome": "contended", "start": 0, "ended": 1}] * count
-    records = history(refused).records if count else np.empty(0, RECORD_DTYPE)
-    oracle = LiveJudge(TTL_MS)
-    assert oracle.add(records).leases == 0
 
 
 def test_what_is_kept_is_judged_by_itself_only_when_something_was_seen(legal, monkeypatch):

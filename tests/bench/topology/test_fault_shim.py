@@ -158,11 +158,6 @@ def test_a_new_file_with_an_old_inode_number_is_another_file(preloaded) -> None:
     pytest.skip("this file system did not use the inode number again")
 
 
-def test_a_renamed_file_is_still_the_same(preloaded) -> None:
-    preloaded.run(APPEND + 'os.write(file, b"x" * 100); os.fsync(file); os.rename("aof", "base")')
-    assert preloaded.control.synced(preloaded.folder / "base").durable_bytes == 100
-
-
 def test_a_process_killed_in_its_sync_leaves_it_in_flight_until_the_next_one_starts(preloaded) -> None:
     path = preloaded.folder / "aof"
     preloaded.control.set_sync_delay(60_000_000_000)

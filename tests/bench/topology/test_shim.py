@@ -31,14 +31,6 @@ def test_a_library_that_is_not_what_its_name_says_is_replaced(tmp_path: Path) ->
     assert shim_library(tmp_path).read_bytes()[:4] == content[:4]
 
 
-def test_another_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = shim_library(tmp_path)
-    changed = tmp_path / "changed.c"
-    changed.write_text(shim.SOURCE.read_text() + "\nint something_new;\n")
-    monkeypatch.setattr(shim, "SOURCE", changed)
-    assert shim_library(tmp_path) != first
-
-
 def test_no_compiler_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EnvironmentNotReadyError, match="needs a C compiler, and there is none: install gcc"):
@@ -59,11 +51,6 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
         shim_library(tmp_path)
 
 
-def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert shim_library().parent == tmp_path / "lockbench"
-
-
 def test_a_new_one_is_true_and_empty_and_stands_on_real_blocks(tmp_path: Path) -> None:
     control = Control(tmp_path / "map")
     assert (control._rows(), control.overflow, control.clock_offset_ns()) == ([], False, 0)
@@ -72,12 +59,6 @@ def test_a_new_one_is_true_and_empty_and_stands_on_real_blocks(tmp_path: Path) -
     assert control.path.stat().st_mode & 0o077 == 0
     control.close()
     control.close()
-
-
-def test_an_existing_file_is_not_taken(tmp_path: Path) -> None:
-    (tmp_path / "map").touch()
-    with pytest.raises(FileExistsError):
-        Control(tmp_path / "map")
 
 
 def test_jumps_add_up_and_a_rate_goes_on_from_there(tmp_path: Path) -> None:

@@ -182,10 +182,6 @@ def test_one_command_more_fails_though_nothing_got_slower(
     assert asked(order(8), tmp_path).exit_code == 0, "negative control"
 
 
-def test_how_long_it_takes_counts_every_run() -> None:
-    assert order(24).about_s == pytest.approx(24 * 4 * (2 + 1 + pairs.OVERHEAD_S))
-
-
 @pytest.mark.parametrize(
     ("values", "middle"), [((4.0, 9.0), 6.0), ((1.0, 0.0), 0.0), ((0.0, 0.0), 0.0), ((1.0, None), None)]
 )

@@ -121,13 +121,6 @@ def test_a_free_live_instance_could_still_carry_somebody() -> None:
     assert ending_of([attempt(0, "GGRRS"), attempt(1, "RRGGS"), attempt(2, "RRRRG")]) is Ending.SPLIT
 
 
-def test_votes_that_never_stood_together_prove_nothing() -> None:
-    early = attempt(0, "GSS", replied=20, released=25)
-    late = [attempt(1, "SGS", sent=40, replied=50), attempt(2, "SSG", sent=40, replied=50)]
-    assert ending_of([early, *late]) is Ending.UNPROVEN
-    assert ending_of([attempt(0, "GSS", replied=20, released=51), *late]) is Ending.SPLIT
-
-
 def test_an_instance_that_only_refused_lives_and_may_still_be_anybodys() -> None:
     two = [attempt(0, "GRR"), attempt(1, "RGR")]
     assert ending_of(two) is Ending.UNPROVEN
@@ -161,13 +154,6 @@ def test_a_refusal_proves_the_one_vote_that_explains_it() -> None:
 
     gone = Attempt(3, 0, 9, Outcome.CONTENDED, tuple(CastVote(S, 1, 0, 5, 9) for _ in range(3)))
     assert ending_of([a, b, c, gone]) is Ending.SPLIT, "nor what was released before it was asked for"
-
-
-def test_a_refusal_by_a_vote_given_back_before_does_not_count() -> None:
-    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
-    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30, 15, 60), refusal(10, 30)))
-    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
-    assert ending_of([a, b, c]) is Ending.UNPROVEN
 
 
 # -- what one attempt can tell ---------------------------------------------------------------------------------------

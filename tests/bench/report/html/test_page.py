@@ -10,7 +10,7 @@ from bench.errors import UsageError
 from bench.measure.histogram import Histogram
 from bench.measure.section import builtins_of
 from bench.report.figures import count, latency, percent
-from bench.report.html.page import page_of, page_of_several, render, write_report
+from bench.report.html.page import page_of, page_of_several, render
 from bench.report.summary import sheet
 
 MOST_BYTES = 500_000
@@ -179,10 +179,3 @@ def test_only_runs_stand_side_by_side(safe):
 def test_a_kind_nobody_knows_is_refused_by_its_name(unknown):
     with pytest.raises(UsageError, match="a result of lockbench sorcery, which this lockbench does not know"):
         page_of(unknown)
-
-
-def test_the_page_is_written_beside_the_result_and_again(safe, tmp_path):
-    stored = tmp_path / "result.json"
-    for _ in range(2):
-        assert write_report(safe, stored) == tmp_path / "report.html"
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
