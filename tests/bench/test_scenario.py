@@ -86,61 +86,41 @@ REFUSALS = [
         "instance-timeout = '1ms'",
         "bad.toml, key `instance-timeout`: there is no such key; did you mean instance_timeout?",
     ),
-    ("qqqq = 1", "bad.toml, key `qqqq`: there is no such key"),
     ("retry = 'fixed'", "key `retry`: 'fixed' is not a table"),
     ("users = ", "bad.toml: is not TOML: Invalid value (at end of document)"),
-    ("users = 1\nusers = 2", "is not TOML: Cannot overwrite a value"),
     ("users = '64'", "key `users`: '64' is not a whole number"),
     ("users = true", "key `users`: True is not a whole number"),
     ("users = 1.5", "key `users`: 1.5 is not a whole number"),
     ("users = 0", "key `users`: 0 is outside 1 to 100000"),
-    ("instances = -5", "key `instances`: -5 is outside 1 to 64"),
-    ("resources = 0", "key `resources`: 0 is outside 1 to 10000000"),
     ("seed = -1", "key `seed`: -1 is outside 0 to 9223372036854775807"),
     ("rate = 0", "key `rate`: 0 is not above 0"),
     ("rate = -3.5", "key `rate`: -3.5 is not above 0"),
     ("rate = nan", "key `rate`: nan is not above 0"),
-    ("rate = inf", "key `rate`: inf is not above 0"),
     ("rate = '5k'", "key `rate`: '5k' is not a number"),
     ("duration = 20", "key `duration`: 20 is not a duration (write it like 5ms, 10s or 1m)"),
-    ("duration = '20 parsecs'", "'20 parsecs' is not a duration"),
     ("duration = '-5s'", "'-5s' is not a duration"),
     ("duration = '0'", "key `duration`: '0' is outside 100ms to 24h"),
-    ("duration = '25h'", "key `duration`: '25h' is outside 100ms to 24h"),
     ("ttl = '1.5ms'", "key `ttl`: '1.5ms' is outside 5ms to 24h"),
     ("ttl = '10.5ms'", "key `ttl`: '10.5ms' is not a whole number of milliseconds"),
-    ("wait = true", "key `wait`: True is not a duration"),
     ("wait = false", "key `wait`: False is not a duration"),
     ("fsync = 'evrysec'", "'evrysec' is none of none, no, everysec, always; did you mean everysec?"),
-    ("fsync = 1", "key `fsync`: 1 is none of none, no, everysec, always"),
-    ("events = 'slow'", "'slow' is none of fast, stock"),
     ("rejoin = 'delayed'", "'delayed' is none of trust-first, delay, trust; did you mean delay?"),
-    ("arrivals = 'uniform'\nrate = 5", "'uniform' is none of poisson, fixed"),
-    ("retry.policy = 'jitter'", "key `retry.policy`: 'jitter' is none of full-jitter, fixed, none"),
     ("retry.window = '0'", "key `retry.window`: '0' is outside 0.1ms to 1h"),
-    ("retry.attempts = 0", "key `retry.attempts`: 0 is outside 1 to 1000000"),
     ("recipe = ''", "key `recipe`: '' is not a name"),
     ("skew = 'zipf'", "the exponent '' is not a number above 0 and up to 10"),
-    ("skew = 'zipf:0'", "the exponent '0' is not a number above 0"),
     ("skew = 'hot:1.5'", "the share '1.5' is not a number above 0 and up to 1"),
-    ("skew = 'hot:nan'", "the share 'nan' is not a number above 0"),
     ("skew = 3", "3 is not a skew (write uniform, own, zipf:1.1 or hot:0.9)"),
     ("skew = 'flat'", "'flat' is not a skew"),
     ("hold = 'gauss:5ms'", "'gauss:5ms' is not a time distribution"),
-    ("hold = 'lognormal:5ms'", "'lognormal:5ms' is not a time distribution"),
     ("hold = 'exp:5ms,2'", "'exp:5ms,2' is not a time distribution"),
     ("hold = 'exp:5'", "'5' is not a duration"),
-    ("hold = true", "True is not a time distribution"),
-    ("hold = 5", "'5' is not a duration"),
     ("targets = 'redis://a'", "key `targets`: 'redis://a' is not a list"),
     ("targets = [1]", "1 is not a URL"),
     ("targets = []", "the list is empty"),
     ("targets = ['localhost:6379']", "'localhost:6379' has no scheme (write redis://host:port"),
     ("targets = ['http://a:1']", "'http://a:1' has the scheme 'http'; take redis, rediss (TLS) or unix"),
     ("targets = ['redis://a:99999']", "'redis://a:99999' has no port from 1 to 65535"),
-    ("targets = ['redis://a:0']", "'redis://a:0' has port 0"),
     ("targets = ['redis://:6379']", "names no host"),
-    ("targets = ['unix://']", "names no socket"),
     ("targets = ['redis://a', 'redis://a']", "the same instance is named twice"),
     ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),
     ("pause = ['after-get']", "'after-get' is not a pause"),
@@ -154,7 +134,6 @@ REFUSALS = [
     ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nparams = 4", "4 is not a table of a fault's params"),
     ("[[faults]]\nat = '1s'\nfor = '0s'\nkind = 'stop'\ntarget = 'instance:0'", "a fault's `for` is 0"),
     ("faults = 'stop'", "'stop' is not a list"),
-    ("fencing = 'yes'", "key `fencing`: 'yes' is not true or false"),
 ]
 CONTRADICTIONS = [
     ("instances = 3\ntargets = ['redis://a']", "key `instances`: instances is for servers that lockbench starts"),
@@ -194,12 +173,8 @@ def test_bad_input_is_refused_in_one_sentence_with_its_place(tmp_path: Path, tom
     ("options", "expected"),
     [
         ({"users": "many"}, "option --users: 'many' is not a whole number"),
-        ({"users": "-3"}, "option --users: -3 is outside 1 to 100000"),
-        ({"rate": "fast"}, "option --rate: 'fast' is not a number"),
-        ({"retry.window": "5"}, "option --retry-window: '5' is not a duration"),
         ({"instance_timeout": "never"}, "option --instance-timeout: 'never' is not a duration"),
         ({"targets": ["localhost"]}, "option --target: 'localhost' has no scheme"),
-        ({"targets": ["redis://a"], "instances": "1"}, "option --instances: instances is for servers"),
         ({"ttl": "1m"}, "option --ttl: ttl 1m is above max_ttl 10s"),
         ({"faults": ["nonsense"]}, "option --fault: 'nonsense' is not a fault"),
     ],
@@ -210,12 +185,9 @@ def test_a_bad_option_is_refused_with_its_own_name(options: dict[str, object], e
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["`users`", "`ttl`"])
-def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(tmp_path: Path, key: str) -> None:
-    if key == "`users`":
-        assert "option --processes" in refusal(tmp_path, "users = 2", processes="4")
-    else:
-        assert "option --ttl" in refusal(tmp_path, "max_ttl = '10s'", ttl="11s")
+def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(tmp_path: Path) -> None:
+    assert "option --processes" in refusal(tmp_path, "users = 2", processes="4")
+    assert "option --ttl" in refusal(tmp_path, "max_ttl = '10s'", ttl="11s")
 
 
 def test_a_ready_scenario_is_found_by_its_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,16 +247,14 @@ def test_json_carries_every_field_and_no_secret() -> None:
     assert again == dataclasses.replace(scenario, targets=("redis://:***@a:1", "redis://b:2"))
 
 
-@pytest.mark.parametrize("path", sorted(READY.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_ready_scenario_says_what_it_is_for_holds_its_locks_and_lets_callers_meet(path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["everyday", "hot-key", "long-hold", "many-waiters", "open-loop", "uncontended", "zipf"]
+)
+def test_every_ready_scenario_says_what_it_is_for_holds_its_locks_and_lets_callers_meet(name: str) -> None:
     """Else a run of it could not test whether the lock holds."""
+    path = READY / f"{name}.toml"
     assert path.read_text(encoding="utf-8").startswith("# ")
     scenario = load(path)
     assert scenario.hold.ms > 0
     assert scenario.skew.kind != "own"
     assert scenario.users > 1
-
-
-def test_the_ready_scenarios_are_there() -> None:
-    names = {path.stem for path in READY.glob("*.toml")}
-    assert {"everyday", "uncontended", "hot-key", "zipf", "long-hold", "many-waiters", "open-loop"} <= names

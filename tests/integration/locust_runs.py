@@ -1,10 +1,14 @@
-"""What tests of Locust runs ask: of servers, processes, ports and Locust's own table."""
+"""Commands in processes of their own, and what tests ask of them: of servers, processes, ports, Locust's own table."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -12,9 +16,24 @@ from redis import Redis
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import is_alive
 
+ROOT = Path(__file__).parents[2]
 CALM = ("--instance-timeout", "2500ms", "--think", "fixed:10ms")
 """For a load that is neither about time-outs nor about speed: nothing times out by itself on a busy machine, and two
 cores are not filled. A fixture of its own would hide it: it stands where the load is described."""
+
+
+def started(folder: Path, *words: object, **environ: str) -> subprocess.Popen[str]:
+    """`lockbench …` in `folder`, where it puts its private folders, too."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", *map(str, words)], cwd=folder, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **environ},
+    )  # fmt: skip
+
+
+def targets(fleet: Fleet) -> tuple[str, ...]:
+    """The options that name a fleet's servers."""
+    return tuple(word for url in fleet.urls for word in ("--target", url))
 
 
 def keys(fleet: Fleet) -> int:

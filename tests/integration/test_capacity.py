@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,17 +16,13 @@ from bench.experiments.capacity.result import CapacityResult
 from bench.measure.section import schema_of
 from tests.conftest import Ended
 from tests.doubles.queueing import QueueingInstance
+from tests.integration.locust_runs import started, until
 
 pytestmark = pytest.mark.integration
 
 SERVICE_S = 0.004  # per command: 125 leases/s; long beside the moments a busy machine takes from everybody
 LOOKS = 3
-PROBES = ("--duration", "1s", "--warmup", "300ms", "--no-callers", "--quick")
-
-
-def capacity(*options: str, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bench", "capacity", "--out", str(out), *PROBES, *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+CAPACITY = ("capacity", "--duration", "1s", "--warmup", "300ms", "--no-callers", "--quick")
 
 
 def result_in(folder: Path) -> dict[str, Any]:
@@ -40,11 +33,9 @@ def result_in(folder: Path) -> dict[str, Any]:
 
 def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "cut"
-    with capacity("--slo", "acquire.p99 < 1s", "--first-rate", "50", "--instances", "1", out=out) as process:
-        assert process.stderr is not None
-        while not (out / "probes" / "01" / "result.json").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
+    words = (*CAPACITY, "--out", out, "--slo", "acquire.p99 < 1s", "--first-rate", "50", "--instances", "1")
+    with started(tmp_path, *words) as process:
+        until((out / "probes" / "01" / "result.json").exists, "the first probe", 60)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -57,7 +48,7 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
 
 def test_a_target_that_cannot_be_reached_leaves_nothing(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
     target = ("--target", "redis://127.0.0.1:1", "--out", "none")
-    done = lockbench("capacity", "--slo", "acquire.p99 < 1s", *PROBES, *target)
+    done = lockbench(*CAPACITY, "--slo", "acquire.p99 < 1s", *target)
     assert (done.returncode, done.stdout) == (3, "")
     assert "cannot be used" in done.stderr
     assert not (tmp_path / "none").exists()
@@ -80,7 +71,7 @@ def known_capacity(out: Path, instances: int) -> float:
         servers = [stack.enter_context(QueueingInstance(SERVICE_S)) for _ in range(instances)]
         targets = [word for server in servers for word in ("--target", server.url)]
         options = ["--slo", "acquire.p90 < 35ms", "--arrivals", "fixed", "--first-rate", "60", *targets]
-        with capacity(*options, "--duration", "4s", out=out) as process:
+        with started(out.parent, *CAPACITY, *options, "--duration", "4s", "--out", out) as process:
             _, complaint = process.communicate(timeout=900)
     assert process.returncode in (0, 4), complaint
     return float(result_in(out)["points"][0]["capacity"]["low"])

@@ -54,13 +54,13 @@ def closed_port() -> int:
         (["run", "--recipe", "set-nx-lua", "--instances", "5"], "the recipe set-nx-lua locks on 1 instance"),
         (
             ["run", "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5"],
-            "lua has no pause point 'after-get'; its points",
+            "no pause point 'after-get'; its points",
         ),
         (
             [
                 "run",
                 "--fault",
-                '{ at = "1s", kind = "fsync-latency", target = ["instance:0"], params = { dely = "2ms" } }',
+                '{ at = "1s", kind = "fsync-latency", target = ["instance:0"], params = { dely = 2 } }',
             ],
             "fault 1 (fsync-latency): there is no param 'dely' (it has delay); did you mean delay?",
         ),

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.compare.costs import costs_of
 from bench.experiments.compare.pairs import Side
@@ -24,9 +19,9 @@ from bench.experiments.compare.result import ComparisonResult
 from bench.measure.section import schema_of
 from bench.scenario import load
 from tests.conftest import Ended
+from tests.integration.locust_runs import ROOT, started
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 SCENARIO = 'users = 8\nresources = 50\ninstances = 3\nduration = "300ms"\nwarmup = "100ms"\n'
 DELAYED = 'pause = ["after-grant:20ms:1.0"]\n'
 LINK = """
@@ -55,46 +50,37 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "said"),
     [
-        (["gate"], 2, "no baseline was named"),
-        (["gate", "--candidate", "same.toml"], 2, "no baseline was named"),
-        (["gate", "--baseline", "", "--candidate", "same.toml"], 2, "no baseline was named"),
-        (["gate", "--baseline", "results/gone", "--candidate", "same.toml"], 2, "no such result or scenario"),
-        (["gate", "--baseline", "slwo.toml", "--candidate", "same.toml"], 2, "did you mean slow.toml?"),
-        (["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"], 2, "lib:gone: there is no such folder"),
-        (["gate", "--baseline", "lib:empty"], 2, "empty holds no Python package"),
-        (["gate", "--baseline", "git:origin/mian"], 2, "git says 'not a git repository"),
-        (["gate", "--baseline", "git:HEAD", "--repo", "gone"], 2, "cannot change to 'gone'"),
-        (["gate", "--baseline", "empty", "--candidate", "empty"], 2, "empty holds no result"),
-        (["gate", "--baseline", "base.toml", "--candidate", "git:mian"], 2, "git says"),
-        (["gate", "--baseline", "base.toml"], 2, "name what is to be judged with --candidate"),
-        (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], 2, "gone.toml: there is no such"),
-        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"], 2, "5 can never decide"),
-        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"], 2, "is not a share"),
-        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"], 2, "no metric spead"),
-        (["compare", "base.toml"], 2, "name at least two things"),
-        (["compare", "base.toml", "gone.toml"], 2, "gone.toml: there is no such result"),
-        (["compare", "--recipe", "redlock", "--recipe", "redlok"], 2, "there is no recipe 'redlok'"),
-        (
-            ["compare", "base.toml", "slow.toml", "--variable", "users"],
-            2,
-            "cannot be compared, as more than the variable",
-        ),
-        (["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"], 2, "did you mean acquire.p99"),
+        (["gate"], "no baseline was named"),
+        (["gate", "--candidate", "same.toml"], "no baseline was named"),
+        (["gate", "--baseline", "", "--candidate", "same.toml"], "no baseline was named"),
+        (["gate", "--baseline", "results/gone", "--candidate", "same.toml"], "no such result or scenario"),
+        (["gate", "--baseline", "slwo.toml", "--candidate", "same.toml"], "did you mean slow.toml?"),
+        (["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"], "lib:gone: there is no such folder"),
+        (["gate", "--baseline", "lib:empty"], "empty holds no Python package"),
+        (["gate", "--baseline", "git:origin/mian"], "git says 'not a git repository"),
+        (["gate", "--baseline", "git:HEAD", "--repo", "gone"], "cannot change to 'gone'"),
+        (["gate", "--baseline", "empty", "--candidate", "empty"], "empty holds no result"),
+        (["gate", "--baseline", "base.toml", "--candidate", "git:mian"], "git says"),
+        (["gate", "--baseline", "base.toml"], "name what is to be judged with --candidate"),
+        (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], "gone.toml: there is no such"),
+        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"], "5 can never decide"),
+        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"], "is not a share"),
+        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"], "no metric spead"),
+        (["compare", "base.toml"], "name at least two things"),
+        (["compare", "base.toml", "gone.toml"], "gone.toml: there is no such result"),
+        (["compare", "--recipe", "redlock", "--recipe", "redlok"], "there is no recipe 'redlok'"),
+        (["compare", "base.toml", "slow.toml", "--variable", "users"], "cannot be compared, as more than the variable"),
+        (["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"], "did you mean acquire.p99"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_anything_starts(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    said: str,
+    lockbench: Lockbench, folder: Path, arguments: list[str], said: str
 ) -> None:
-    monkeypatch.chdir(folder)
-    assert execute(arguments) == code
-    assert said in capsys.readouterr().err
+    done = lockbench(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
     assert not (folder / "results").exists()
 
 
@@ -117,17 +103,9 @@ def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, f
 
 
 def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
-    words = ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--out", "result"]
-    with (folder / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench", *words],
-            cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=stderr, text=True,
-        )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while "pair 2 of 24" not in (folder / "stderr").read_text(encoding="utf-8"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process = started(folder, "gate", "--baseline", "base.toml", "--candidate", "same.toml", "--out", "result")
+    assert process.stderr is not None
+    assert any("pair 2 of 24" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +31,10 @@ from bench.run.experiment import ExperimentOrder
 from bench.run.journal import JOURNAL_NAME, read_journal
 from bench.topology.disk import LoopDisk
 from bench.topology.server import find_server
-from tests.integration.locust_runs import until
+from tests.conftest import Ended
+from tests.integration.locust_runs import started, until
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 MAIN = (
     Crash(3, "everysec", "power-cut", 1, "at-once"),
@@ -176,10 +174,6 @@ def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monk
 # -- as it is typed: what Ctrl-C and kill -9 leave, and how it goes on -----------------------------------------------
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "crash", "--instances", "1", "--rate", "60", *arguments]
-
-
 def cuts_in(folder: Path) -> int:
     with contextlib.suppress(UsageError):  # its first line is not there yet
         return len(read_journal(folder)[1]) if (folder / JOURNAL_NAME).exists() else 0
@@ -187,17 +181,17 @@ def cuts_in(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_a_matrix_that_was_ended_goes_on_where_it_stopped(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
+    lockbench: Callable[..., Ended], tmp_path: Path, number: signal.Signals
+) -> None:
     folder, options = tmp_path / "out", ("--policy", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
-    with subprocess.Popen(
-        command(*options, "--fleets", "3", "--out", str(folder)),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as started:  # fmt: skip
+    words = ("crash", "--instances", "1", "--rate", "60", *options, "--fleets", "3", "--out", folder)
+    with started(tmp_path, *words) as process:
         until(lambda: cuts_in(folder) >= 3, "three cuts", PATIENCE_S)
-        children = psutil.Process(started.pid).children(recursive=True)
-        os.kill(started.pid, number)
-        out, err = started.communicate(timeout=PATIENCE_S)
-    assert started.returncode == (130 if number is signal.SIGINT else -9), err
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == (130 if number is signal.SIGINT else -9), err
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
     kept = cuts_in(folder)
@@ -206,10 +200,7 @@ def test_a_matrix_that_was_ended_goes_on_where_it_stopped(tmp_path: Path, number
     if number is signal.SIGINT:
         assert out.startswith("INTERRUPTED")
         assert f"--resume {folder}" in err
-    ended = subprocess.run(
-        [sys.executable, "-m", "bench", "crash", "--resume", str(folder), "--json"],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    ended = lockbench("crash", "--resume", folder, "--json")
     assert ended.returncode == 0, ended.stderr
     assert f"plan: 6 cuts in 2 groups, {kept} of them done before" in ended.stderr
     assert [row["cuts"] for row in json.loads(ended.stdout)["rows"]] == [3, 3, 3]

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from bench.measure.run_result import RunResult
 from bench.measure.section import schema_of
 from bench.run.faults import TOO_LATE
 from bench.topology.fleet import start_fleet
-from tests.integration.locust_runs import all_end
+from tests.conftest import Ended
+from tests.integration.locust_runs import all_end, started, targets, until
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 SHORT = ("--duration", "2s", "--warmup", "0", "--users", "7", "--think", "fixed:5ms")
 SHORT += ("--ttl", "500ms", "--max-ttl", "500ms", "--wait", "100ms")
 
@@ -37,15 +37,7 @@ def fault(kind: str, at: str, target: str = "instance:0", lasts: str | None = No
 
 def start(folder: Path, *arguments: str, faults: tuple[str, ...]) -> subprocess.Popen[str]:
     options = [word for text in faults for word in ("--fault", text)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench", "run", "--out", "result", *arguments, *options],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return started(folder, "run", "--out", "result", *arguments, *options)
 
 
 def end(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
@@ -108,10 +100,8 @@ def test_ctrl_c_undoes_a_stopped_worker_and_a_stopped_instance_first(tmp_path: P
     """Else Locust would not hear that it shall end."""
     faults = (fault("stop", "100ms", "worker:0"), fault("stop", "100ms", "instance:0"))
     run = start(tmp_path, *SHORT, "--duration", "60s", "--instances", "3", faults=faults)
-    deadline_s = time.monotonic() + 30
-    while not (family := stopped(run.pid)):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(lambda: bool(stopped(run.pid)), "a worker and an instance that stand still")
+    family = stopped(run.pid)
     run.send_signal(signal.SIGINT)
     asked_s = time.monotonic()
     code, _, stderr = end(run, tmp_path)
@@ -133,14 +123,12 @@ def stopped(pid: int) -> list[psutil.Process]:
     return family if len(still) >= 2 else []
 
 
-def test_servers_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+def test_servers_that_are_not_ours_are_left_alone(lockbench: Callable[..., Ended]) -> None:
     with start_fleet(3, "none") as fleet:
-        targets = [word for url in fleet.urls for word in ("--target", url)]
         pids = [instance.pid for instance in fleet.instances]
-        run = start(tmp_path, *SHORT, "--duration", "500ms", *targets, faults=(fault("kill", "100ms"),))
-        code, _, stderr = end(run, tmp_path)
-        assert code == 2, stderr
-        assert "the fault kill on instance:0 cannot take place: it is not ours" in stderr
+        done = lockbench("run", *SHORT, *targets(fleet), "--fault", fault("kill", "100ms"))
+        assert done.returncode == 2
+        assert "the fault kill on instance:0 cannot take place: it is not ours" in done.stderr
         assert fleet.exit_codes() == (None, None, None)
         assert [instance.pid for instance in fleet.instances] == pids
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import psutil
 import pytest
 import redis
 
-from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync import cell_servers as fsync_ground
 from bench.experiments.fsync.cell_servers import CellServers, OwnServers, without_waitaof
@@ -29,24 +26,12 @@ from bench.topology.borrowed_setting import BorrowedSetting
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LatencyMonitor
 from bench.topology.server import ServerBinary, find_server, found_servers
-from tests.integration.locust_runs import keys, until
+from tests.conftest import Ended
+from tests.integration.locust_runs import keys, started, targets, until
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
 ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "1", "--seconds", "0.2"]
-
-
-def lockbench(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench", "fsync", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
 
 
 def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewrite: Rewrite = "off") -> FsyncCell:
@@ -61,10 +46,10 @@ def pieces(folder: Path) -> int:
 # -- a matrix ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
     folder = tmp_path / "out"
     order = ["--policy", "everysec,always", "--instances", "1", "--latency", "2ms", *ONE]
-    first = lockbench(*order, "--out", str(folder), cwd=tmp_path)
+    first = started(tmp_path, "fsync", *order, "--out", folder)
     until(lambda: pieces(folder) >= 1, "a first cell", WAIT_S)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=WAIT_S)
@@ -74,14 +59,14 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(tmp_path: Path, capsys: 
     kept = (folder / JOURNAL_NAME).read_text("utf-8")
     assert not (folder / "result.json").exists()
 
-    assert execute(["fsync", *order, "--resume", str(folder), "--seed", "2"]) == 2
-    assert "seed 1 there, 2 here" in capsys.readouterr().err
+    other = lockbench("fsync", *order, "--resume", folder, "--seed", "2")
+    assert other.returncode == 2
+    assert "seed 1 there, 2 here" in other.stderr
     assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
 
-    rest = lockbench("--resume", str(folder), "--json", "--quiet", cwd=tmp_path)
-    out, err = rest.communicate(timeout=WAIT_S)
-    assert rest.returncode == 0, err
-    result = json.loads(out)
+    rest = lockbench("fsync", "--resume", folder, "--json", "--quiet")
+    assert rest.returncode == 0, rest.stderr
+    result = json.loads(rest.stdout)
     jsonschema.Draft202012Validator(schema_of(FsyncResult, "urn:x")).validate(result)
     assert json.loads((folder / "result.json").read_text("utf-8"))["id"] == result["id"]
     assert not (folder / JOURNAL_NAME).exists()
@@ -119,18 +104,10 @@ def policies(fleet: Fleet) -> list[str]:
     return found
 
 
-def aimed_at(fleet: Fleet) -> list[str]:
-    return [word for url in fleet.urls for word in ("--target", url)]
-
-
-def test_without_permission_nothing_is_touched(
-    theirs: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert execute(["fsync", *aimed_at(theirs), *ONE]) == 2
-    err = capsys.readouterr().err
-    assert "--allow-config" in err
-    assert err.count("\n") == 1
+def test_without_permission_nothing_is_touched(lockbench: Callable[..., Ended], theirs: Fleet, tmp_path: Path) -> None:
+    done = lockbench("fsync", *targets(theirs), *ONE)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--allow-config" in done.stderr
     assert policies(theirs) == ["no", "no"]
     assert not (tmp_path / "results").exists() or not list((tmp_path / "results").iterdir())
 
@@ -140,7 +117,7 @@ def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, en
     redis.Redis.from_url(theirs.urls[1]).config_set("appendfsync", "everysec")
     before = policies(theirs)
     long = [*ONE[:-1], "30"]
-    run = lockbench(*aimed_at(theirs), *long, "--allow-config", "--policy", "always", cwd=tmp_path)
+    run = started(tmp_path, "fsync", *targets(theirs), *long, "--allow-config", "--policy", "always")
     try:
         until(lambda: policies(theirs) == ["always", "always"], "the policy", WAIT_S)
         until(lambda: bool(load_of(run)), "the load process", WAIT_S)

@@ -1,34 +1,38 @@
-"""`lockbench report`: what a run left becomes a page, again and beside others; what is no result is refused."""
+"""What a run leaves, limits judged and a page; `lockbench report`: again and beside others; no result is refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.integration.locust_runs import started
+
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments],
-        cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+SCENARIO = """
+duration = "1s"
+warmup = "200ms"
+instances = 1
+users = 4
+hold = "1ms"
+resources = 2
+thresholds = ["acquire.p50 < 8s"]
+"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the result `one` of a short run."""
+    """A folder with the result `one` of a short run that fails a limit."""
     place = tmp_path_factory.mktemp("reports")
-    options = ["--instances", "1", "--users", "4", "--duration", "1s", "--warmup", "200ms", "--hold", "1ms"]
-    run = started("run", *options, "--resources", "2", "--out", "one", cwd=place)
-    assert run.returncode in (0, 4), run.stderr
-    (place / "run.txt").write_text(run.stdout, "utf-8")
+    (place / "mine.toml").write_text(SCENARIO, "utf-8")
+    own = ["--threshold", "acquire.p50 < 9s", "--threshold", "rate > 9000000/s"]  # an option takes the key's place
+    files = ["--out", "one", "--junit", "junit.xml", "--markdown", "mine.md"]
+    run = started(place, "run", "mine.toml", *own, *files, GITHUB_STEP_SUMMARY=str(place / "step.md"))
+    said, complaint = run.communicate(timeout=120)
+    assert run.returncode == 1, said + complaint
+    (place / "run.txt").write_text(said, "utf-8")
     (place / "half").mkdir()
     (place / "half" / "result.json").write_text('{"schema_version": 1, "latency_s": {}}', "utf-8")
     return place
@@ -41,6 +45,17 @@ def test_a_run_leaves_a_report_and_says_so(folder):
     tested = f"{result['safety']['tested_leases']:,} tested leases"
     assert (result["safety"]["reason"] or tested) in page, "NOT TESTED on a machine that is too busy"
     assert 'data-figure="holders"' in page
+
+
+def test_a_limit_that_does_not_hold_fails_the_run_everywhere_it_is_told(folder):
+    said = (folder / "run.txt").read_text("utf-8")
+    assert said.startswith("FAIL")
+    assert "FAIL  rate > 9000000/s  measured" in said
+    result = json.loads((folder / "one" / "result.json").read_text("utf-8"))
+    assert [entry["status"] for entry in result["thresholds"]] == ["pass", "fail"]
+    assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("fail", ["rate > 9000000/s does not hold"])
+    assert 'failures="1" errors="0"' in (folder / "junit.xml").read_text("utf-8")
+    assert (folder / "step.md").read_text("utf-8").strip() == (folder / "mine.md").read_text("utf-8").strip()
 
 
 def test_a_report_is_made_again_and_shown(lockbench, folder):

@@ -16,7 +16,6 @@ from typing import Any
 import jsonschema
 import psutil
 import pytest
-import redis
 
 from bench.measure.run_result import RunResult
 from bench.measure.section import schema_of
@@ -26,10 +25,9 @@ from bench.run.run import Order, run_scenario
 from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
 from tests.conftest import Ended
-from tests.integration.locust_runs import CALM, all_end
+from tests.integration.locust_runs import CALM, ROOT, all_end, keys, targets, until
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 Lockbench = Callable[..., Ended]
 SHORT = (*CALM, "--duration", "1s", "--warmup", "200ms")
 LONG = (*CALM, "--duration", "60s", "--warmup", "0")
@@ -49,13 +47,10 @@ class Run:
                 cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
             )  # fmt: skip
 
-    def until_measuring(self) -> None:
-        """Return when the progress says that the measured time has begun."""
-        deadline = time.monotonic() + 40
-        while "measuring" not in self.stderr:
-            assert self.process.poll() is None, self.stderr
-            assert time.monotonic() < deadline, self.stderr
-            time.sleep(0.05)
+    def until(self, phase: str) -> None:
+        """Return when the progress says that this phase has begun."""
+        until(lambda: phase in self.stderr or self.process.poll() is not None, phase, 40)
+        assert self.process.poll() is None, self.stderr
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
     def end(self) -> tuple[int, str]:
@@ -86,14 +81,6 @@ def fleet() -> Iterator[Fleet]:
         yield fleet
 
 
-def targets(fleet: Fleet) -> tuple[str, ...]:
-    return tuple(word for instance in fleet.instances for word in ("--target", instance.url))
-
-
-def keys_left(fleet: Fleet) -> list[int]:
-    return [int(redis.Redis.from_url(instance.url).dbsize()) for instance in fleet.instances]
-
-
 def test_json_is_the_whole_stdout_and_meets_the_schema(lockbench: Lockbench, tmp_path: Path) -> None:
     words = ("--out", "result", *SHORT, "--json", "--quiet", "--seed", "7", "--instances", "3", "--users", "8")
     ended = lockbench("run", *words)
@@ -115,10 +102,7 @@ def test_json_is_the_whole_stdout_and_meets_the_schema(lockbench: Lockbench, tmp
 
 def test_a_result_that_cannot_be_stored_is_shown_all_the_same(tmp_path: Path) -> None:
     run = Run(tmp_path, *SHORT, "--instances", "3", "--users", "4", "--warmup", "1s")
-    deadline = time.monotonic() + 40
-    while not list(tmp_path.glob("lockbench-*/lockbench-run-*")):  # it runs, in a folder inside the fleet's
-        assert time.monotonic() < deadline, run.stderr
-        time.sleep(0.02)
+    until(lambda: bool(list(tmp_path.glob("lockbench-*/lockbench-run-*"))), "its folder inside the fleet's", 40)
     (tmp_path / "result").write_text("somebody else's", encoding="utf-8")
     code, stdout = run.end()
     assert code == 3
@@ -145,7 +129,7 @@ def test_two_processes_and_an_open_loop_are_one_result(lockbench: Lockbench, tmp
 
 def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *LONG, *targets(fleet))
-    run.until_measuring()
+    run.until("measuring")
     run.process.send_signal(signal.SIGTERM)  # Ctrl-C: below, twice
     code, stdout = run.end()
     assert code == 130
@@ -153,21 +137,21 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path: Path, fleet: F
     assert run.result["interrupted"]
     assert 0 < run.result["duration_s"] < 30
     assert run.result["outcomes"]["acquired"] > 0
-    assert keys_left(fleet) == [0, 0, 0]
+    assert keys(fleet) == 0
     run.assert_nothing_left()
 
 
 def test_a_second_ctrl_c_leaves_no_process_and_no_lock(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *LONG, *targets(fleet), "--hold", "fixed:40s", "--ttl", "60s", "--max-ttl", "60s")
-    run.until_measuring()
-    assert sum(keys_left(fleet)) > 0, "locks are held for 40 s"
+    run.until("measuring")
+    assert keys(fleet) > 0, "locks are held for 40 s"
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.2)  # two presses of a key, not one
     run.process.send_signal(signal.SIGINT)
     began = time.monotonic()
     assert run.end()[0] == 130
     assert time.monotonic() - began < 30, "it did not wait for the holds"
-    assert keys_left(fleet) == [0, 0, 0]
+    assert keys(fleet) == 0
     run.assert_nothing_left()
 
 
@@ -186,27 +170,24 @@ def test_ctrl_c_while_the_run_is_judged_keeps_it_whole_and_shows_in_the_exit_cod
     assert (finished.exit_code, finished.result["interrupted"]) == (130, False)
     assert finished.path is not None
     assert finished.path.exists()
-    assert keys_left(fleet) == [0, 0, 0]
+    assert keys(fleet) == 0
 
 
 def test_ctrl_c_before_anything_was_measured_leaves_nothing(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *CALM, "--warmup", "60s", *targets(fleet))
-    deadline = time.monotonic() + 40
-    while "warm-up" not in run.stderr and time.monotonic() < deadline:
-        time.sleep(0.05)
-    run.family = psutil.Process(run.process.pid).children(recursive=True)
+    run.until("warm-up")
     run.process.send_signal(signal.SIGINT)
     code, stdout = run.end()
     assert (code, stdout) == (130, "")
     assert run.stderr.rstrip().endswith("lockbench: interrupted")
     assert not (tmp_path / "result").exists()
-    assert keys_left(fleet) == [0, 0, 0]
+    assert keys(fleet) == 0
     run.assert_nothing_left()
 
 
 def test_a_killed_worker_makes_the_run_invalid_and_leaves_no_lock(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *LONG, *targets(fleet), "--processes", "2", "--hold", "fixed:50ms")
-    run.until_measuring()
+    run.until("measuring")
     (note,) = tmp_path.glob("lockbench-run-*/worker-1-*.json")
     os.kill(int(note.stem.rpartition("-")[2]), signal.SIGKILL)
     code, stdout = run.end()
@@ -216,13 +197,13 @@ def test_a_killed_worker_makes_the_run_invalid_and_leaves_no_lock(tmp_path: Path
     assert run.result["verdict"]["status"] == "invalid"
     assert "worker 1" in run.result["verdict"]["reasons"][0]
     assert run.result["safety"]["verdict"] == "UNKNOWN"
-    assert keys_left(fleet) == [0, 0, 0]
+    assert keys(fleet) == 0
     run.assert_nothing_left()
 
 
 def test_instances_that_die_are_told_and_the_run_goes_on_without_a_majority_too(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *CALM, *targets(fleet), "--duration", "3s", "--warmup", "0")
-    run.until_measuring()
+    run.until("measuring")
     fleet.kill(2)
     time.sleep(0.5)  # a while with two of three
     fleet.kill(1)

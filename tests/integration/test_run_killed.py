@@ -15,10 +15,9 @@ import pytest
 
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.target import parse_targets
-from tests.integration.locust_runs import all_end, until
+from tests.integration.locust_runs import ROOT, all_end, until
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 SECRET = "correct-horse-battery"
 END_S = 15.0  # a busy machine; here it takes one
 

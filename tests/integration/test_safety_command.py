@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import psutil
 import pytest
 
-from bench.cli.commands import execute
 from bench.experiments.safety_matrix import experiment as safety_matrix
 from bench.experiments.safety_matrix import loads as safety_matrix_loads
 from bench.experiments.safety_matrix.experiment import SafetyPlan, look_at, run_safety
@@ -30,31 +26,19 @@ from bench.measure.section import schema_of
 from bench.recipes.schedules.table import SCHEDULES
 from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import start_fleet
+from tests.conftest import Ended
+from tests.integration.locust_runs import started
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
+Lockbench = Callable[..., Ended]
 PATIENCE_S = 60.0  # for what takes a second on a quiet machine
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "safety", "--quick", *arguments]
+SAFETY = ("safety", "--quick")
 
 
-def safety(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-
-
-def looked_at(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    ended = safety("--json", "--out", str(tmp_path / "out"), *arguments)
-    assert ended.stdout, ended.stderr
-    result = json.loads(ended.stdout)
-    assert result == json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
-    return ended.returncode, result
-
-
-def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(tmp_path: Path) -> None:
-    files = ("--markdown", str(tmp_path / "table.md"), "--junit", str(tmp_path / "rows.xml"))
-    ended = safety("--recipe", "backoff", "--out", str(tmp_path / "out"), *files)
+def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(lockbench: Lockbench, tmp_path: Path) -> None:
+    ended = lockbench(*SAFETY, "--recipe", "backoff", "--out", "out", "--markdown", "table.md", "--junit", "rows.xml")
     if ended.returncode == 4 and "not known" in ended.stdout:
         pytest.skip(f"not known here: {ended.stdout}")
     assert ended.returncode == 0, ended.stderr
@@ -74,35 +58,24 @@ def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(tmp_path: Path) 
     ],
 )
 def test_an_unknown_name_is_one_sentence_and_starts_nothing(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lockbench: Lockbench, arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    assert execute(["safety", *arguments, "--out", str(tmp_path / "out")]) == 2
-    err = capsys.readouterr().err
-    assert sentence in err
-    assert err.count("\n") == 1
+    done = lockbench("safety", *arguments, "--out", "out")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def interrupted(tmp_path: Path, *arguments: str, at_line: str) -> tuple[list[psutil.Process], str, str]:
-    """`lockbench safety` that gets Ctrl-C once it has said `at_line`: its processes, what it said on stdout, stderr."""
-    folder = {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        command("--out", str(tmp_path / "out"), *arguments), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env=os.environ | folder,
-    ) as process:  # fmt: skip
+def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
+    with started(tmp_path, *SAFETY, "--out", "out", "--recipe", "get-set") as process:
         assert process.stderr is not None
-        assert any(line.startswith(at_line) for line in process.stderr)
+        assert any(line.startswith("load: ") for line in process.stderr)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children, "servers run by now"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
         assert "Traceback" not in err
-    return children, out, err
-
-
-def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
-    children, out, _ = interrupted(tmp_path, "--recipe", "get-set", at_line="load: ")
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
     result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
@@ -173,8 +146,10 @@ CLAIMS = {
 }
 
 
-def test_claims_come_with_the_figures_they_are_known_for(tmp_path: Path) -> None:
-    code, result = looked_at(tmp_path, *(word for name in CLAIMS for word in ("--claim", name)))
+def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, tmp_path: Path) -> None:
+    ended = lockbench(*SAFETY, "--json", "--out", "out", *(word for name in CLAIMS for word in ("--claim", name)))
+    code, result = ended.returncode, json.loads(ended.stdout)
+    assert result == json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
     jsonschema.Draft202012Validator(schema_of(SafetyResult, "urn:x")).validate(result)
     rows = {row["fault"]: row for row in result["rows"]}
     assert rows.keys() == CLAIMS.keys()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +12,7 @@ from random import Random
 import jsonschema
 import psutil
 import pytest
-import redis
 
-from bench.cli.commands import execute
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
@@ -31,9 +26,9 @@ from bench.measure.section import schema_of
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome, Vote
 from tests.conftest import Ended
+from tests.integration.locust_runs import keys, started
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 PREFIX = "lockbench:test:"
 ENDS_S = 60.0  # for what takes a second on a quiet machine
 
@@ -48,14 +43,6 @@ def fleet() -> Iterator[Fleet]:
 def crew(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     with Crew(fleet.urls, 5, tmp_path_factory.mktemp("crew"), PREFIX, seed=1) as started:
         yield started
-
-
-def keys_on(fleet: Fleet) -> int:
-    found = 0
-    for url in fleet.urls:
-        with redis.Redis.from_url(url) as client:
-            found += client.dbsize()
-    return found
 
 
 class NoShuffle(Random):
@@ -76,7 +63,7 @@ def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> N
     assert row.misses == ()
     assert row.split_rate.low < row.closed_form < row.split_rate.high
     assert row.endings.unproven == row.endings.unreachable == 0
-    assert keys_on(fleet) == 0
+    assert keys(fleet) == 0
 
 
 def test_at_even_n_the_attempts_own_outcome_shows_it_too(fleet: Fleet) -> None:
@@ -128,7 +115,7 @@ def test_contenders_start_together_and_at_most_one_wins(crew: Crew, fleet: Fleet
     assert len(rounds) >= 10, "released together, they meet"
     endings = Counter(ending_of(round_) for round_ in rounds)
     assert endings[Ending.UNREACHABLE] == 0
-    assert keys_on(fleet) == 0
+    assert keys(fleet) == 0
 
 
 def test_records_are_whole_and_in_order(crew: Crew) -> None:
@@ -159,7 +146,7 @@ def test_who_retries_goes_on_until_somebody_wins(crew: Crew, fleet: Fleet) -> No
         Outcome.ACQUIRED,
         Outcome.CONTENDED,
     }
-    assert keys_on(fleet) == 0
+    assert keys(fleet) == 0
 
 
 def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(fleet: Fleet, tmp_path: Path) -> None:
@@ -179,14 +166,6 @@ def test_a_crew_without_servers_says_why(tmp_path: Path) -> None:
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
-
-
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench", "split-votes", *arguments],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
 
 
 def test_a_small_run_is_as_expected_stored_and_shown(
@@ -226,24 +205,17 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_exit_2(
-    arguments: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    lockbench: Callable[..., Ended], arguments: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert execute(["split-votes", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert err.count("\n") == 1
+    done = lockbench("split-votes", *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
 def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
     few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry", "none")
-    process = started(tmp_path, *few, "--rounds", "2000", "--out", "here")
+    process = started(tmp_path, "split-votes", *few, "--rounds", "2000", "--out", "here")
     assert process.stderr is not None
     assert any(line.startswith("contention") for line in process.stderr)
     family = psutil.Process(process.pid).children(recursive=True)

@@ -325,15 +325,6 @@ def test_a_collector_that_is_down_costs_one_warning_and_shows_no_secret(tmp_path
     assert PASSWORD not in json.dumps(result) + stderr
 
 
-def test_a_collector_that_never_answers_delays_the_end_by_seconds_and_is_reported(tmp_path: Path) -> None:
-    with Collector() as collector:
-        collector.free.clear()
-        result, _ = short(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
-        assert collector.asked.is_set()
-    assert any("took 0 of" in text for text in result["warnings"])
-    assert result["totals"]["acquired"] > 0
-
-
 def test_grpc_on_request(tmp_path: Path) -> None:
     with GrpcCollector() as collector:
         variables = {

@@ -8,37 +8,17 @@ import pytest
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Recorder, read_history
+from bench.measure.record import Recorder, read_history
+from tests.doubles.records import legal_records
 
-MS = 1_000_000
 START = 10**15
 
-
-def many(count: int) -> np.ndarray:
-    dice = np.random.default_rng(1)
-    records = np.zeros(count, RECORD_DTYPE)
-    records["resource"] = dice.integers(0, 1_000, count)
-    records["intended_ns"] = records["start_ns"] = records["attempt_ns"] = START + np.sort(
-        dice.integers(0, 10**10, count)
-    )
-    for later, earlier in (
-        ("granted", "start"),
-        ("ended", "granted"),
-        ("release_sent", "ended"),
-        ("release_replied", "release_sent"),
-    ):
-        records[f"{later}_ns"] = records[f"{earlier}_ns"] + dice.integers(1_000, 100_000, count)
-    records["outcome"] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
-    records["votes"], records["attempts"] = 5, 1
-    return records
-
-
-WINDOW, FACTS = Window(START, START + 10**10), Facts(instances=5, users=64)
+WINDOW, FACTS = Window(START - 10**8, START + 10**10), Facts(instances=5, users=64)
 
 
 @pytest.mark.alone
 def test_a_third_of_a_million_operations_are_folded_in_less_than_a_second():
-    records = many(300_000)
+    records = legal_records(300_000, 1_000)
     before = time.process_time()
     values = fold(records, WINDOW, FACTS).values
     assert values["outcomes"]["acquired"] == 300_000
@@ -68,7 +48,7 @@ def test_speed_of_write(benchmark, tmp_path):
 
 @pytest.mark.benchmark(group="fold")
 def test_speed_of_fold_of_a_hundred_thousand(benchmark):
-    records = many(100_000)
+    records = legal_records(100_000, 1_000)
     sections = benchmark.pedantic(fold, args=(records, WINDOW, FACTS), rounds=5)
     assert sections.values["totals"]["acquired"] == 100_000
 

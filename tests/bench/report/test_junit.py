@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,7 +16,7 @@ from bench.report.junit import Case, Suite, junit_xml
 from bench.report.summary import sheet
 from bench.report.summary import suite as suite_of
 from tests.bench.report.screen import sheet_text
-from tests.bench.whole_run import run_of
+from tests.bench.whole_run import SAMPLE, run_of
 
 HERE = Path(__file__).parent
 XSD = xmlschema.XMLSchema(str(HERE / "JUnit.xsd"))
@@ -24,7 +24,7 @@ Result = dict[str, Any]
 
 
 def judged(*texts: str, status: str = "pass", reasons: tuple[str, ...] = ()) -> Result:
-    result: Result = json.loads((HERE / "sample.json").read_text(encoding="utf-8"))
+    result: Result = copy.deepcopy(SAMPLE)
     result["thresholds"] = [read_threshold(text).judge(run_of(result)) for text in texts]
     result["verdict"] |= {"status": status, "word": "SAFE" if status == "pass" else status.upper()}
     result["verdict"]["reasons"] = list(reasons)

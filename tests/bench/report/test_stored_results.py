@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of
-from bench.report.html.page import page_of
+from bench.report.html.page import page_of, render
 from bench.report.kinds import KINDS, cases_of, of_its_kind, told
 from bench.report.sheet import sheet_markdown
+from tests.bench.report.screen import sheet_text
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
-STORED = {kind: json.loads((RESULTS / f"{kind}.json").read_text("utf-8")) for kind in ("capacity", "compare", "gate")}
+PATHS = sorted(RESULTS.glob("*.json"))
 YOUNGER = {"evidence", "exit_code", "generator", "held", "noisy", "only_noise", "probed", "tested_leases", "word"}
 
 
@@ -42,24 +44,26 @@ def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {old} → {new}"
 
 
-@pytest.mark.parametrize("kind", STORED)
-def test_a_stored_result_keeps_every_value_and_is_told(kind: str) -> None:
-    result = STORED[kind]
-    assert kind in KINDS
-    assert list(missing(result, builtins_of(of_its_kind(result)))) == []
-    assert result["verdict"]["word"] in sheet_markdown(told(result))
-    assert cases_of(result).cases
-    assert page_of(result).chapters
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None:
+    written, stored = json.loads(path.read_text("utf-8")), read_result(path)
+    in_hand, word = of_its_kind(stored), stored["verdict"]["word"]
+    assert list(missing(written, builtins_of(in_hand))) == []
+    assert (told(in_hand), cases_of(in_hand), page_of(in_hand)) == (told(stored), cases_of(stored), page_of(stored))
+    assert cases_of(stored).cases
+    for width in (80, 100):
+        text = sheet_text(told(stored), width)
+        assert text.startswith(f"{word}   ")
+        assert max(map(len, text.splitlines())) <= width
+        assert not re.search(r"\w…", text), "no cell is cut"
+    assert sheet_markdown(told(stored)).startswith(f"## {word}: ")
+    assert word in render(page_of(stored))
 
 
-@pytest.mark.parametrize("kind", STORED)
+def test_there_is_one_of_every_kind() -> None:
+    assert {of_its_kind(read_result(path)).kind for path in PATHS} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", ["capacity", "compare", "gate"])
 def test_one_from_before_the_younger_keys_is_told_too(kind: str) -> None:
-    assert "INCONCLUSIVE" in sheet_markdown(told(without(STORED[kind], YOUNGER)))
-
-
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
-def test_a_result_in_hand_is_told_as_its_file_is(path: Path) -> None:
-    stored = read_result(path)
-    in_hand = of_its_kind(stored)
-    assert page_of(in_hand) == page_of(stored)
-    assert (told(in_hand), cases_of(in_hand)) == (told(stored), cases_of(stored))
+    assert "INCONCLUSIVE" in sheet_markdown(told(without(read_result(RESULTS / f"{kind}.json"), YOUNGER)))

@@ -1,4 +1,4 @@
-"""Small histories written by hand, and large legal ones made by dice."""
+"""Small histories written by hand, and large legal ones."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
-from tests.doubles.records import record_of
+from bench.measure.record import RECORD_DTYPE, History
+from tests.doubles.records import legal_records, record_of
 
 HISTORIES = Path(__file__).parents[2] / "histories"
-MS = 1_000_000
 
 
 def history_of(operations: list[dict]) -> History:
@@ -38,25 +37,5 @@ def history():
 
 @pytest.fixture
 def legal():
-    """A correct lock's history: `legal(count, resources, seed)`; 100 leases or more of a resource follow each other."""
-
-    def make(count: int, resources: int, seed: int = 1) -> np.ndarray:
-        dice = np.random.default_rng(seed)
-        records = np.zeros(count, RECORD_DTYPE)
-        resource = np.arange(count) % resources
-        turn = np.arange(count) // resources
-        length = 10 * MS
-        granted = 10**15 + turn * length + dice.integers(0, length // 4, count)
-        sent = granted + dice.integers(1, length // 2, count)
-        records["resource"] = resource
-        records["granted_ns"], records["ended_ns"] = granted, granted + 1_000
-        records["start_ns"] = records["intended_ns"] = granted - dice.integers(1_000, length, count)
-        records["attempt_ns"] = granted - 900
-        records["valid_until_ns"] = records["attempt_ns"] + 98 * MS
-        records["work_end_ns"], records["release_sent_ns"], records["release_replied_ns"] = sent - 1, sent, sent + 500
-        records["outcome"] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
-        records["votes"], records["attempts"], records["caller"] = 5, 1, dice.integers(0, 64, count)
-        records["owner"] = records["sequence"] = np.arange(count) + 1
-        return records
-
-    return make
+    """A correct lock's history."""
+    return legal_records

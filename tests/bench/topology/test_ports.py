@@ -32,13 +32,6 @@ def test_nobody_listens_on_a_kept_port_until_a_server_does() -> None:
     kept.release()
 
 
-def test_ports_are_distinct() -> None:
-    kept = keep_ports(50)
-    assert len({port.number for port in kept}) == 50
-    for port in kept:
-        port.release()
-
-
 def test_a_taken_base_port_is_named_and_nothing_stays_kept() -> None:
     first = KeptPort()
     with listener() as taken:

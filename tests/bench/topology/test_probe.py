@@ -50,24 +50,15 @@ def snapshot(values: dict[str, Any] | None, taken_ns: int = 0, missing: str | No
     return InfoSnapshot("host:1", taken_ns, values, missing)
 
 
-def test_every_counter_is_the_increase() -> None:
+def test_every_counter_is_the_increase_and_every_state_the_last() -> None:
     change = delta(snapshot(BEFORE), snapshot(AFTER, 2_500_000_000))
     assert (change.address, change.warning, change.elapsed_s) == ("host:1", None, 2.5)
     assert (change.cpu_s, change.children_cpu_s) == (0.75, 0.25)
     assert change.commands_processed == 60
     assert (change.expired_keys, change.evicted_keys) == (3, 2)
     assert (change.input_bytes, change.output_bytes) == (3000, 1000)
-
-
-def test_commands_that_ran_have_their_own_mean() -> None:
-    """The mean of the interval, not the server's mean since its start; a command that did not run is absent."""
-    change = delta(snapshot(BEFORE), snapshot(AFTER))
-    assert change.calls == {"set": 30, "evalsha": 30}
-    assert change.usec_per_call == {"set": 1.5, "evalsha": 2.5}
-
-
-def test_append_only_counters_are_increases_and_states_are_the_last() -> None:
-    change = delta(snapshot(BEFORE), snapshot(AFTER))
+    assert change.calls == {"set": 30, "evalsha": 30}, "a command that did not run is absent"
+    assert change.usec_per_call == {"set": 1.5, "evalsha": 2.5}, "of the interval, not since the server's start"
     assert change.aof == {
         "aof_delayed_fsync": 3,
         "aof_current_size": 999,

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from bench.experiments.capacity.result import CapacityResult
 from bench.experiments.capacity.words import answer, sheet, suite
-from bench.report.sheet import print_sheet, sheet_markdown
+from bench.report.sheet import sheet_markdown
+from tests.bench.report.screen import sheet_text
 from tests.doubles.capacity_points import capacity_result as result
 from tests.doubles.capacity_points import point
 
 
 def shown(document: CapacityResult, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    print_sheet(sheet(document, "results/x/result.json"), console)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+    return sheet_text(sheet(document, "results/x/result.json"), width)
 
 
 @pytest.mark.parametrize(

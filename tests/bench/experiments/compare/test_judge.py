@@ -259,10 +259,3 @@ def test_a_gate_forgives_one_point_of_failures_whatever_its_tolerance(
     first: list[float | None], second: list[float | None], verdict: str
 ) -> None:
     assert judge_gate(SUCCESS, Sides(first, second), 0.5, metrics=4).verdict == verdict
-
-
-def test_a_share_is_told_as_a_ratio_like_any_figure() -> None:
-    found = judge_gate(SUCCESS, Sides([0.8] * 24, [0.6] * 24), 0.1, metrics=1)
-    assert (found.ratio, found.low, found.high) == (pytest.approx(0.75), pytest.approx(0.75), pytest.approx(0.75))
-    unpaired = judge_compare(SUCCESS, Sides([0.8] * 8, [0.6] * 8, paired=False), 0.5)
-    assert (unpaired.verdict, unpaired.ratio) == ("different", pytest.approx(0.75))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, rounds_of, shortened
-from bench.gates.metric import find_metric
+from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, shortened
 from bench.scenario import load
 from tests.bench.whole_run import SAMPLE, run_of
 
@@ -96,13 +95,6 @@ def test_a_variable_that_is_no_setting_is_refused() -> None:
 def test_a_series_must_be_of_one_thing() -> None:
     with pytest.raises(UsageError, match="the runs in a are not of one thing: users 64 → 9"):
         alike([[result(), result(users=9)], [result()]], ["a", "b"], ())
-
-
-def test_stored_runs_are_values_without_pairs() -> None:
-    rounds = rounds_of([[run_of(result()), run_of(result())], [run_of(result())]])
-    assert not rounds.paired
-    assert len(rounds.values(0, find_metric("rate"))) == 2
-    assert len(rounds.values(1, find_metric("rate"))) == 1
 
 
 def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import jsonschema
 import pytest
 import xmlschema
 from msgspec.structs import replace
-from rich.console import Console
 
 from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_stored
@@ -23,8 +21,9 @@ from bench.gates.threshold import read_thresholds
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, schema_of
 from bench.report.junit import junit_xml
-from bench.report.sheet import print_sheet, sheet_markdown
+from bench.report.sheet import sheet_markdown
 from bench.run.experiment import ExperimentOrder
+from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import SAMPLE, run_of
 
 HERE = Path(__file__).parents[2] / "report"
@@ -50,9 +49,7 @@ def compared(tmp_path: Path, factor: float = 1.0, kind: Any = "gate", limits: tu
 
 
 def shown(result: ComparisonResult, width: int = 100) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_sheet(sheet(result, "results/x/result.json"), console)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return sheet_text(sheet(result, "results/x/result.json"), width)
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1.0, "PASS"), (1.3, "FAIL"), (0.7, "PASS"), (1.105, "INCONCLUSIVE")])

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from msgspec.structs import replace
 
@@ -35,10 +34,8 @@ from bench.experiments.contest.result import (
 )
 from bench.experiments.contest.turn import TurnLoad, figures_of, jains_index, rate_between
 from bench.experiments.contest.words import sheet, write_readme
-from bench.measure.section import builtins_of, schema_of, typed
-from bench.report.kinds import told
+from bench.measure.section import typed
 from lockcore import Outcome
-from tests.bench.report.screen import sheet_text
 
 ROOT = Path(__file__).parents[4]
 OLD = json.loads((ROOT / "tests" / "histories" / "results" / "peers.json").read_text(encoding="utf-8"))
@@ -273,13 +270,6 @@ def test_a_driver_needs_nothing_but_the_standard_library() -> None:
 
 
 RESULT = typed(OLD, PeersResult)
-
-
-def test_one_that_was_stored_before_results_had_a_type_is_told_and_written_as_its_schema_says() -> None:
-    text = sheet_text(told(OLD), 100)
-    assert text.startswith("BARS MISSED   6 of 7 bars reached")
-    assert "hot key, N=5" in text
-    jsonschema.Draft202012Validator(schema_of(PeersResult, "urn:x")).validate(builtins_of(RESULT))
 
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"

@@ -6,7 +6,6 @@ import pytest
 
 from bench.experiments.safety_matrix import claims, leases, servers
 from bench.experiments.safety_matrix.command import CLAIMS
-from bench.experiments.safety_matrix.experiment import choose_cases
 from bench.experiments.safety_matrix.leases import confirmed, double_grant
 from bench.experiments.safety_matrix.row import ELSEWHERE
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
@@ -44,10 +43,6 @@ def test_claims_that_need_power_cuts_are_listed_with_the_reason() -> None:
 
 def test_the_help_names_every_claim() -> None:
     assert tuple(CASES) == CLAIMS
-
-
-def test_a_claim_selects_its_row_and_no_other() -> None:
-    assert [(case.part, case.fault) for case in choose_cases(claims=["votes"])] == [("claim", "votes")]
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,3 @@ def test_what_is_known_beforehand_takes_no_time(tmp_path: Path) -> None:
     over = replace(ground(tmp_path), budget_s=0.0)
     seen = {case.recipe: look(case, over).verdict for case in all_cases()}
     assert (seen["read-write"], seen["persistence"], seen["redlock"]) == (SKIPPED, ELSEWHERE, NOT_KNOWN)
-
-
-def test_a_reason_names_row_expectation_and_what_was_seen() -> None:
-    assert list(judge_rows([row(NOT_SHOWN)]).reasons) == ["a, b: expected c, seen d"]

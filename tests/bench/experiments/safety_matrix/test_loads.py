@@ -73,13 +73,6 @@ def test_every_load_is_one_that_a_run_accepts(strain: Strain, recipe: str, durat
     assert scenario.seed == 7
 
 
-def test_broken_and_sound_recipes_meet_the_same_pauses() -> None:
-    fixed, lua = (
-        scenario_of(PAUSES, recipe, seed=1, duration_ms=QUICK_MS) for recipe in ("set-nx-fixed", "set-nx-lua")
-    )
-    assert (fixed.pause, fixed.ttl_ms, fixed.hold, fixed.users) == (lua.pause, lua.ttl_ms, lua.hold, lua.users)
-
-
 def test_clients_are_stopped_for_longer_than_a_ttl() -> None:
     scenario = scenario_of(STOPPED, "redlock", seed=1, duration_ms=QUICK_MS)
     assert all(fault.for_ms is not None and fault.for_ms > 2 * scenario.ttl_ms for fault in scenario.faults)

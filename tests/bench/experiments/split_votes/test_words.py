@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from bench.experiments.split_votes.result import SplitVotesResult
-from bench.measure.section import builtins_of, schema_of
-from bench.report.kinds import of_its_kind, told
+from bench.report.kinds import told
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
 
@@ -36,20 +33,6 @@ def test_the_screen_is_the_agreed_one(result: dict[str, Any], width: int) -> Non
     assert "…" not in text, "no cell is cut"
     golden = Path(__file__).parents[2] / "report" / "golden" / f"split-votes-{width}.txt"
     assert text == golden.read_text(encoding="utf-8")
-
-
-def test_the_sample_is_a_result_as_the_command_writes_it(result: dict[str, Any]) -> None:
-    written = builtins_of(of_its_kind(result))
-    jsonschema.Draft202012Validator(schema_of(SplitVotesResult, "urn:x")).validate(written)
-    younger = {key: written[key] for key in ("verdict", "retries")}  # with what has a default
-    assert written == result | younger
-
-
-def test_one_that_was_stored_before_results_had_a_type_is_told() -> None:
-    old = json.loads((SAMPLE.parents[2] / "histories" / "results" / "split-votes.json").read_text(encoding="utf-8"))
-    text = text_of(old, 100)
-    assert text.startswith("AS EXPECTED   nobody wins, K=4: parallel 0.")
-    assert "N=3 · redis 7.0.15, in memory" in text
 
 
 def test_one_that_was_interrupted_after_its_calibration_is_shown(result: dict[str, Any]) -> None:

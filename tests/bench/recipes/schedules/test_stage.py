@@ -43,16 +43,6 @@ def stage(fleet: Fleet) -> Iterator[Stage]:
         yield made
 
 
-def test_two_leases_one_after_the_other_are_safe(stage: Stage) -> None:
-    first, second = stage.client(), stage.client()
-    assert isinstance(first.acquire(), Lease)
-    assert isinstance(second.acquire(), Denied)
-    assert first.release() is Outcome.RELEASED
-    assert isinstance(second.acquire(), Lease)
-    report = stage.report()
-    assert (report.verdict, report.tested_leases) == ("NOT TESTED", 1)
-
-
 def test_two_leases_at_once_are_found(stage: Stage) -> None:
     first, second = stage.client(), stage.client()
     first.acquire()
@@ -80,16 +70,6 @@ def test_what_a_gate_has_held_up_is_not_made_again(stage: Stage) -> None:
     client = stage.client("before-release")
     unanswered(client, 1)
     assert isinstance(client.acquire(), Denied)
-
-
-def test_a_lease_that_is_not_given_back_is_worked_under_until_now(stage: Stage) -> None:
-    first, second = stage.client(), stage.client()
-    first.acquire(SHORT_MS)
-    stage.until_ended(first.lease)
-    assert stage.ttls_ms() == [-2]
-    second.acquire()
-    report = stage.report()
-    assert (report.service_faults, report.client_overstays) == (0, 1)
 
 
 def test_what_a_begun_operation_raises_comes_out_at_its_end(stage: Stage) -> None:

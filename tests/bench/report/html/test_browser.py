@@ -107,6 +107,7 @@ def test_a_phone(violated, tmp_path):
     assert seen["wide"] <= 0, "nothing is cut off"
 
 
+@pytest.mark.slow
 def test_names_beside_points_can_be_read_on_a_phone(request, tmp_path):
     result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
     result["contention"] = [{**row, "contenders": 10**7, "order": "sequential"} for row in result["contention"]]
@@ -122,6 +123,7 @@ def test_names_beside_points_can_be_read_on_a_phone(request, tmp_path):
     assert small["covered"] > 0, "planted: as it would be if all shrank with the window"
 
 
+@pytest.mark.slow
 def test_several_runs(safe, violated, tmp_path):
     seen, console = look(render(page_of_several([safe, violated], ["a", "b"])), tmp_path)
     assert (console, seen["empty"]) == ([], [])

@@ -130,13 +130,6 @@ def test_what_a_result_says_cannot_become_markup(safe):
     assert nasty in text_of(page)
 
 
-def test_a_result_of_before_there_was_over_time_still_has_a_page(safe):
-    old = builtins_of(safe)
-    del old["over_time"], old["safety"]["holders"]
-    old["histograms"] = {name: text for name, text in old["histograms"].items() if not name.startswith("reply_")}
-    assert figures_of(render(page_of(old))) == {"percentiles"}
-
-
 def test_a_run_cut_off_as_its_window_began_has_a_page(cut):
     assert {"rate", "holders"} & figures_of(render(page_of(cut))) == set()
     assert "2 RUNS" in render(page_of_several([cut, cut], ["a", "b"]))
