@@ -74,13 +74,6 @@ def test_counts_equal_the_fold_of_the_same_operations(seed: int) -> None:
     assert counts.operations == len(records)
 
 
-def test_sums_are_those_of_the_durations(records) -> None:
-    counts = OperationCounts(3)
-    counts.add(records({"start": 10, "ended": 14}, {"start": 20, "ended": 21, "outcome": "contended"}))
-    durations = [one for one in counts.points({}) if one.instrument.name == "redlock.acquire.duration"]
-    assert [one.value.sum for one in durations] == [0.004, 0.001, 0, 0, 0]
-
-
 def test_a_split_vote_costs_from_the_first_attempt_to_the_one_that_won(records) -> None:
     counts = OperationCounts(3)
     counts.add(

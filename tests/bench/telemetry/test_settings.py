@@ -120,8 +120,3 @@ def test_the_interval_is_in_milliseconds_and_never_a_busy_loop() -> None:
 )
 def test_the_service_is_named_by_the_standard_variables(variables: dict[str, str], name: str | None) -> None:
     assert settings(**variables).service_name == name
-
-
-def test_exemplars_can_be_left_away() -> None:
-    assert settings().exemplars
-    assert not settings(OTEL_METRICS_EXEMPLAR_FILTER="always_off").exemplars

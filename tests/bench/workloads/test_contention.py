@@ -54,13 +54,6 @@ def test_a_caller_repeats_its_choices_and_no_two_callers_share_them() -> None:
     assert one != list(islice(contention(seed=2).resources(4), 200))
 
 
-def test_choices_do_not_depend_on_who_draws_first() -> None:
-    shared = contention()
-    streams = [shared.resources(0), shared.resources(1)]
-    interleaved = [next(streams[1]) for _ in range(100)]
-    assert interleaved == list(islice(contention().resources(1), 100))
-
-
 def test_no_hold_and_no_think_have_no_stream_at_all() -> None:
     assert contention().holds_ns(0) is None
     assert contention().thinks_ns(0) is None

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from msgspec import structs
 
-from bench.cli.commands import execute
 from bench.experiments.crash.experiment import concluded
 from bench.experiments.crash.figures import figures
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
@@ -71,13 +69,6 @@ def test_the_verdict_and_the_three_findings_come_first() -> None:
         "AS EXPECTED   always lost 0 in 20 cuts · everysec up to 240 locks, 0.61 s, at a power cut · "
         "delayed restart: 0 double grants in 20 cuts"
     )
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_no_cell_is_cut_short(width: int) -> None:
-    text = printed(FINE, width)
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= width
 
 
 def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
@@ -143,11 +134,3 @@ def test_a_group_of_cuts_that_all_stand_apart_is_in_no_figure_of_losses() -> Non
     assert apart.groups[0].lost_per_cut.max is None
     assert figures(apart) == []
     assert "20 of 20 cuts had a sync in flight" in printed(apart, 200)
-
-
-def test_a_result_of_an_earlier_release_is_told_whole(tmp_path: Path) -> None:
-    page, text = tmp_path / "old.html", tmp_path / "old.md"
-    assert execute(["report", str(OLD), "--html", str(page), "--markdown", str(text), "--quiet"]) == 0
-    assert text.read_text("utf-8").startswith("## AS EXPECTED: always lost 0 in 18 cuts · everysec up to 258 locks")
-    assert "| 3 | everysec | power cut | 2 | 44/46 | 43/45 | 0/92 | 1.68 | 4.05 |" in text.read_text("utf-8")
-    assert "Cuts with a double grant: " in page.read_text("utf-8")

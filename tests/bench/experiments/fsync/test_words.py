@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 from msgspec.structs import replace
 
-from bench.experiments.fsync.figures import figures
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
@@ -42,14 +40,6 @@ def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
     )
 
 
-def test_a_result_of_an_earlier_release_is_read_and_told() -> None:
-    document = json.loads(OLD.read_text("utf-8"))
-    old = typed(document, FsyncResult)
-    assert builtins_of(old) == document, "nothing is lost, nothing is moved"
-    assert "take everysec with delayed restart" in text_of(old)
-    assert [figure.name for figure in figures(old)] == ["planner-losses", "costs"]
-
-
 def test_a_result_is_what_its_schema_says() -> None:
     check = jsonschema.Draft202012Validator(schema_of(FsyncResult, "urn:x"))
     for one in (result(), result(crash=False), result(visit("waitaof", fsyncs=None, latency_events=None, disk_s=None))):
@@ -58,13 +48,6 @@ def test_a_result_is_what_its_schema_says() -> None:
 
 def text_of(shown: FsyncResult, width: int = 100) -> str:
     return sheet_text(sheet(shown, "results/fsync/result.json"), width)
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_everything_fits_and_no_cell_is_cut(width: int) -> None:
-    text = text_of(result(), width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
 
 
 def test_the_verdict_comes_first_and_the_advice_follows() -> None:
