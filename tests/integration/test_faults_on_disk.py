@@ -52,9 +52,6 @@ class Rig:
     def until_synced(self) -> None:
         wait_until(lambda: self.control.synced(self.aof).durable_bytes >= self.aof.stat().st_size, 30, "not synced")
 
-    def until_in_flight(self) -> None:
-        wait_until(lambda: self.control.synced(self.aof).in_flight > 0, 30, "no sync is in flight")
-
 
 @pytest.fixture
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
@@ -137,22 +134,6 @@ def test_the_seed_decides_where_a_tail_is_torn(tmp_path: Path) -> None:
     assert kept(1) == kept(1)
     assert len({kept(seed) for seed in range(20)}) > 10
     assert all(10 <= kept(seed) <= 1000 for seed in range(20))
-
-
-@under("everysec")
-def test_the_ledger_shows_a_sync_in_flight_at_the_kill(rig: Rig) -> None:
-    """The condition under which everysec may lose writes even at `kill -9`."""
-    rig.control.set_sync_delay(FOREVER_NS)
-    rig.set("first")
-    rig.until_in_flight()
-    cut = rig.fault("power-cut")
-    cut.begin()
-    assert [file["in_flight"] for file in cut.detail["files"] if file["name"].endswith("incr.aof")] == [1]
-    rig.control.set_sync_delay(0)
-    cut.end()
-    rig.set("second")
-    rig.until_synced()
-    assert rig.control.synced(rig.aof).in_flight == 0
 
 
 @under("always")

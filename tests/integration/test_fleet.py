@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError
 from bench.topology import fleet as fleet_module
 from bench.topology.fleet import FSYNC, Fleet, Instance, start_fleet
 from bench.topology.ports import HOST, KeptPort, keep_ports
@@ -221,14 +221,6 @@ def test_the_soft_limit_is_raised_as_far_as_needed() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 64 + 2 * (4 + 150)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize(
-    "instances, fsync, why", [(0, "no", "instances = 0"), (1001, "no", "1001"), (1, "yes", "'yes'")]
-)
-def test_wrong_arguments_are_refused(instances: int, fsync: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        start_fleet(instances, fsync)
 
 
 OWNER = """

@@ -150,13 +150,6 @@ def test_a_server_s_own_words_keep_their_case_and_lose_their_full_stop(fleet: Fl
         inspect([fleet.urls[0] + "/99"])
 
 
-def test_a_unix_socket_answers() -> None:
-    with start_fleet(1, "none", config=["--unixsocket", "in here.sock"]) as fleet:
-        path = fleet.instances[0].folder / "in here.sock"
-        (fact,) = inspect([f"unix://{path}"])
-        assert (fact.address, fact.role) == (str(path), "primary")
-
-
 @pytest.mark.skipif(not WITH_TLS, reason="no server with TLS is installed (Debian's redis-server has it)")
 def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.5)

@@ -269,12 +269,6 @@ def test_leases_are_counted_by_tenths_of_the_window(records):
     assert whole.leases_per_tenth == (2, 1, 0, 0, 0, 1, 0, 0, 0, 1)
 
 
-def test_histograms_are_the_latencies_in_hdrs_encoding(records):
-    values = values_of(records(cycle(1_100), cycle(1_200)))
-    assert set(values["histograms"]) == {*values["latency_s"], "scheduler_lag", "timer_lateness"} - {"acquire_all"}
-    assert Histogram.decode(values["histograms"]["release"]).count == 2
-
-
 def test_the_mean_of_a_delay_is_that_of_its_distribution():
     assert mean_of(Delay("fixed", 5.0)) == mean_of(Delay("exp", 5.0)) == 5.0
     drawn = np.random.default_rng(1).lognormal(np.log(5), 0.7, 400_000).mean()

@@ -99,14 +99,6 @@ def test_parts_hold_each_resource_once_and_whole(tmp_path):
     assert [history.torn for history in histories] == [1, 0, 0]
 
 
-def test_the_number_of_parts_follows_from_the_size(tmp_path):
-    assert record.history_parts(tmp_path) == 1
-    recorder = Recorder(tmp_path, 0, segment_records=10)
-    fill(recorder, range(31))
-    recorder.close()
-    assert [record.history_parts(tmp_path, operations) for operations in (100, 31, 30, 10)] == [1, 1, 2, 4]
-
-
 def test_votes_are_patched_in_the_present_and_the_previous_segment_only(tmp_path):
     recorder = Recorder(tmp_path, 0, segment_records=10)
     fill(recorder, range(25))

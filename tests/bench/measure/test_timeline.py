@@ -6,15 +6,6 @@ import pytest
 from bench.measure.timeline import timelines
 
 
-def test_one_timeline_covers_an_ordinary_run():
-    resources, times = np.array([0, 999, 5]), np.array([10**15, 10**15 + 3_600 * 10**9, 10**15 + 7])
-    ((line, rows),) = timelines(resources, [times])
-    assert rows == slice(None)
-    keys = line.keys(resources, times)
-    assert np.argsort(keys).tolist() == [0, 2, 1]
-    assert (line.keys(resources, times + 1) - keys).tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize("limit", [1, 50, 1_000, 1 << 62])
 def test_ranges_cover_every_row_once_whatever_the_limit(limit):
     dice = np.random.default_rng(1)
@@ -38,7 +29,3 @@ def test_keys_of_extreme_resources_and_times_stay_within_int64():
         ]
         assert line.keys(resources[rows], times[rows]).tolist() == exact
         assert max(exact) < 2**63
-
-
-def test_nothing_has_no_timeline():
-    assert list(timelines(np.empty(0, np.int64), [np.empty(0, np.int64)])) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.telemetry.instances import FSYNCS, Info, InfoTotals
+from bench.telemetry.instances import Info, InfoTotals
 
 ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
 
@@ -69,15 +69,6 @@ def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
     assert points["redis.commands.processed"] == 40 + 4
 
 
-def test_what_the_shim_counts_goes_on_over_a_restart() -> None:
-    points = told(said(**{FSYNCS: 100}), said(run_id="b", **{FSYNCS: 103}))
-    assert points["redis.aof.fsyncs"] == 3
-
-
 def test_without_a_run_id_an_uptime_that_falls_is_a_restart() -> None:
     assert told({"uptime_in_seconds": 30}, {"uptime_in_seconds": 2})["redis.restarts"] == 1
     assert told({"uptime_in_seconds": 30}, {"uptime_in_seconds": 31})["redis.restarts"] == 0
-
-
-def test_of_an_instance_that_never_answered_nothing_is_told() -> None:
-    assert told(None, None) == {}

@@ -89,12 +89,6 @@ def test_of_callers_that_try_again_and_again_a_sample_is_kept_and_nothing_counts
     assert CROWDED + (tries - CROWDED) // LATER <= len(numbers) < KEPT
 
 
-def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
-    log = log_in(tmp_path / "gone")
-    log.observe(record())
-    log.flush()
-
-
 @pytest.mark.parametrize("per_s, every", [(10, 1), (250, 1), (2_000, 8), (5_000, 20), (8_000, 32), (500_000, MOST)])
 def test_few_of_many_acquires_are_observed_and_all_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_s: int, every: int

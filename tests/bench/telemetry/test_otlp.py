@@ -31,16 +31,6 @@ class Receiver:
         return self.answer
 
 
-def test_what_is_put_arrives_in_order_and_batches() -> None:
-    receiver = Receiver()
-    receiver.free.set()
-    line = SendQueue("t", receiver.take, room=100, batch=3)
-    line.put(range(7))
-    line.close(LONG_S)
-    assert receiver.taken == list(range(7))
-    assert (line.sent, line.dropped) == (7, 0)
-
-
 def test_a_slow_receiver_costs_the_oldest_and_they_are_counted() -> None:
     receiver = Receiver()
     line = SendQueue("t", receiver.take, room=4, batch=1)
@@ -66,15 +56,6 @@ def test_closing_gives_up_in_time_and_counts_what_is_left() -> None:
     line._thread.join(LONG_S)
     assert not line.is_busy
     assert (line.sent, line.dropped) == (0, 5)  # what arrives after all was counted as lost, once
-
-
-def test_a_refused_batch_is_dropped_and_counted() -> None:
-    receiver = Receiver(answer=False)
-    receiver.free.set()
-    line = SendQueue("t", receiver.take, room=10, batch=10)
-    line.put(range(3))
-    line.close(LONG_S)
-    assert (line.sent, line.dropped) == (0, 3)
 
 
 def test_a_collector_that_is_down_is_said_once_and_off_the_screen(

@@ -65,13 +65,6 @@ def test_the_cancelled_one_returns_at_once_and_says_so(alarm: Alarm) -> None:
     assert near.get(timeout=30) != CANCELLED
 
 
-def test_cancelling_somebody_who_does_not_wait_changes_nothing(alarm: Alarm) -> None:
-    idle = gevent.spawn(gevent.sleep, 0.01)
-    gevent.sleep(0)
-    alarm.cancel(idle)
-    idle.get(timeout=30)
-
-
 def test_a_killed_waiter_is_not_woken_in_its_next_wait(alarm: Alarm) -> None:
     """The alarm must not switch to a greenlet that waits for something else by then."""
     other: list[float] = []

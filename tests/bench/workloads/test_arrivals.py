@@ -60,17 +60,6 @@ def test_the_same_seed_gives_the_same_schedule_and_another_seed_another() -> Non
     assert first(CHUNK, 10.0, "poisson", 1) != first(CHUNK, 10.0, "poisson", 2)
 
 
-@pytest.mark.parametrize("part, parts", [(2, 2), (-1, 2), (0, 0)])
-def test_a_part_that_does_not_exist_is_refused(part: int, parts: int) -> None:
-    with pytest.raises(ValueError, match="is not one of"):
-        offsets_ns(1.0, "fixed", 1, part, parts)
-
-
-def test_an_unknown_spacing_is_refused() -> None:
-    with pytest.raises(ValueError, match="fixed or poisson"):
-        offsets_ns(1.0, "burst", 1)
-
-
 @pytest.mark.parametrize("spacing", ["fixed", "poisson"])
 @pytest.mark.parametrize(("since_s", "until_s"), [(0.0, 3.0), (0.7, 3.0), (1.0, 1.0), (2.9, 3.1)])
 def test_what_is_due_is_what_the_schedule_hands_out(spacing: str, since_s: float, until_s: float) -> None:

@@ -54,11 +54,6 @@ def test_a_caller_repeats_its_choices_and_no_two_callers_share_them() -> None:
     assert one != list(islice(contention(seed=2).resources(4), 200))
 
 
-def test_no_hold_and_no_think_have_no_stream_at_all() -> None:
-    assert contention().holds_ns(0) is None
-    assert contention().thinks_ns(0) is None
-
-
 def test_a_fixed_hold_is_exact() -> None:
     assert list(islice(contention(hold=Delay("fixed", 5.0)).holds_ns(0), 3)) == [5_000_000] * 3
 

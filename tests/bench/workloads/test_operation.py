@@ -193,9 +193,3 @@ def test_whoever_is_killed_in_the_release_is_recorded_without_a_reply(more: dict
     assert record["release_sent_ns"] > 0 == record["release_replied_ns"]
     assert record["outcome"] == OUTCOME_CODES["acquired"]
     assert [exception for _, exception in scene.told] == [None]
-
-
-def test_packed_votes_hold_each_count_in_its_own_byte() -> None:
-    votes = PackedVotes()
-    assert votes[Tally(1, 2, 3, 4, 5, 6)] == 1 | 2 << 8 | 3 << 16 | 4 << 24 | 5 << 32 | 6 << 40
-    assert votes == {Tally(1, 2, 3, 4, 5, 6): 1 | 2 << 8 | 3 << 16 | 4 << 24 | 5 << 32 | 6 << 40}

@@ -69,22 +69,6 @@ def test_our_options_reach_the_scenario() -> None:
     assert (scenario.ttl_ms, scenario.retry.window_ms, scenario.events) == (2000, 7.0, "stock")
 
 
-def test_pauses_are_repeatable_and_reach_the_recipe() -> None:
-    words = ["--recipe", "set-nx-get-del", "--pause", "after-get:100ms:0.03", "--pause", "after-grant:1ms:1"]
-    told = plan_of(options("--target", TWO[0], *words, "--seed", "7"), {}).recipe_settings
-    assert [(pause.point, pause.ms, pause.share) for pause in told.pause] == [
-        ("after-get", 100, 0.03),
-        ("after-grant", 1, 1),
-    ]
-    assert told.seed == 7
-
-
-def test_the_masters_run_id_is_in_every_key() -> None:
-    given = options(*targets(*TWO))
-    given.lockbench_run_id = "7f3a"
-    assert plan_of(given, {}).key_prefix == "lockbench:7f3a:"
-
-
 @pytest.mark.parametrize(
     "words, sentence",
     [

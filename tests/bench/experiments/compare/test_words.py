@@ -6,22 +6,19 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import xmlschema
 from msgspec.structs import replace
 
 from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_stored
-from bench.experiments.compare.result import ComparedVerdict, ComparisonResult, Exact
+from bench.experiments.compare.result import ComparisonResult, Exact
 from bench.experiments.compare.sides import rounds_of
 from bench.experiments.compare.words import sheet, suite
 from bench.gates.metric import find_metric
 from bench.gates.threshold import read_thresholds
 from bench.measure.run_result import RunResult
-from bench.measure.section import builtins_of, schema_of
 from bench.report.junit import junit_xml
-from bench.report.sheet import sheet_markdown
 from bench.run.experiment import ExperimentOrder
 from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import SAMPLE, run_of
@@ -50,18 +47,6 @@ def compared(tmp_path: Path, factor: float = 1.0, kind: Any = "gate", limits: tu
 
 def shown(result: ComparisonResult, width: int = 100) -> str:
     return sheet_text(sheet(result, "results/x/result.json"), width)
-
-
-@pytest.mark.parametrize(("factor", "word"), [(1.0, "PASS"), (1.3, "FAIL"), (0.7, "PASS"), (1.105, "INCONCLUSIVE")])
-def test_the_verdict_stands_first_everywhere(tmp_path: Path, factor: float, word: str) -> None:
-    result = compared(tmp_path, factor)
-    if word == "INCONCLUSIVE":  # an interval that reaches beyond the tolerance, of an effect that may be smaller
-        unclear = ComparedVerdict(status="inconclusive", reasons=("rate: the interval is too wide to tell",))
-        result = replace(result, verdict=unclear)
-    summary = sheet(result)
-    assert shown(result).startswith(f"{word}   new.toml")
-    assert sheet_markdown(summary).startswith(f"## {word}: new.toml")
-    jsonschema.validate(builtins_of(result), schema_of(ComparisonResult, "urn:x"))
 
 
 def test_changes_are_told_as_measured(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
-from bench.experiments.contest.turn import TurnLoad, figures_of, jains_index, rate_between
+from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between
 from bench.experiments.contest.words import sheet, write_readme
 from bench.measure.section import typed
 from lockcore import Outcome
@@ -126,13 +126,6 @@ def test_an_answer_becomes_figures() -> None:
     assert (figures.client_us, figures.server_us, figures.commands_per_lease) == (10, 2, 10)
     assert (figures.p50_us, figures.p99_us) == (pytest.approx(30.0, rel=0.006), pytest.approx(40.0, rel=0.006))
     assert figures.jain == 0.8
-
-
-@pytest.mark.parametrize(("amounts", "index"), [([3, 3, 3], 1.0), ([6, 0, 0], 1 / 3), ([0, 0], None), ([], None)])
-def test_jains_index_is_1_when_all_got_the_same_and_1_of_n_when_one_got_all(
-    amounts: list[float], index: float | None
-) -> None:
-    assert jains_index(amounts) == (index if index is None else pytest.approx(index))
 
 
 def test_an_acquire_that_was_never_granted_took_for_ever() -> None:

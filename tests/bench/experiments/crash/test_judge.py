@@ -18,7 +18,6 @@ from bench.experiments.crash.judge import (
 from bench.experiments.crash.plan import Crash, impossible
 from bench.experiments.crash.result import KINDS, POLICIES, MedianAndMax
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from bench.measure.section import builtins_of, typed
 from bench.measure.statistics import upper_bound_95
 
 CALM = Ledger(0, 0, False, 0.002, 0)
@@ -204,8 +203,3 @@ def test_a_cell_holds_its_figures_and_the_worst_verdict() -> None:
     assert trusting.unavailable_s.max == 0.01
     assert (abstaining.verdict, abstaining.unavailable_s.max) == (VIOLATED, 2.0)
     assert group(cuts).lost_total == 40
-
-
-def test_cuts_survive_the_journal() -> None:
-    before = cut(crash(), 10, ledger=SYNCING, doubled=2)
-    assert typed(builtins_of(before), CutFacts) == before

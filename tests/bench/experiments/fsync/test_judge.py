@@ -9,7 +9,6 @@ import pytest
 from bench.experiments.fsync.judge import always_costs, find_rows, findings_of, judge_fsync
 from bench.experiments.fsync.result import Spread
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from bench.measure.latency import SlowEvent
 from tests.doubles.fsync_visits import load, rows_of, sustained, visit
 
 MANY = (256, 16)
@@ -74,23 +73,11 @@ def test_what_cannot_be_counted_is_null_not_zero() -> None:
     assert row.disk_fdatasync_s is None
 
 
-def test_a_spread_over_something_unknown_is_unknown() -> None:
-    assert Spread.of([1.0, None]) is None
-    assert Spread.of([]) is None
-
-
 @pytest.mark.parametrize(
     "due, granted, kept", [(10_000, 9_900, True), (10_000, 9_700, False), (100, 82, True), (100, 70, False)]
 )
 def test_an_open_load_is_sustained_but_for_one_per_cent_or_chance(due: int, granted: int, kept: bool) -> None:
     assert sustained(load(granted, rate=1.0, due=due)) is kept
-
-
-def test_events_of_all_repeats_are_put_together() -> None:
-    events = {"fork": {"seconds": 1, "max_ms": 3}}
-    worse = {"fork": {"seconds": 2, "max_ms": 9}}
-    row = find_rows(rows_of([visit("always", latency_events=events), visit("always", latency_events=worse)]))[0]
-    assert row.latency_events == {"fork": SlowEvent(seconds=3, max_ms=9)}
 
 
 @pytest.mark.parametrize("cpu, bound", [(0.95, True), (0.5, False)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bench.experiments.fsync.load_process import PhaseTally
-from bench.experiments.fsync.plan import LoadOrder
 
 WINDOW = (1_000, 2_000)
 
@@ -35,8 +34,3 @@ def test_what_was_denied_is_counted_by_its_outcome_and_released_by_nobody() -> N
     assert tally.denied == {"unreachable": 1}
     assert len(tally.ended) == 2
     assert tally.release_failures == 1
-
-
-def test_every_caller_has_a_resource_of_its_own() -> None:
-    order = LoadOrder(["redis://127.0.0.1:1"], "p:", clients=3, pipeline=4, waitaof=False, seed=1)
-    assert len(set(order.resources)) == 12

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench.experiments.fsync.cell_servers import without_waitaof
-from bench.experiments.fsync.plan import FsyncPlan, full_cells, product_cells, quick_cells
+from bench.experiments.fsync.plan import FsyncPlan, product_cells, quick_cells
 from bench.experiments.fsync.result import POLICIES
 from bench.measure.reading import converted
 from bench.measure.section import builtins_of
@@ -67,14 +67,6 @@ def test_the_quick_matrix_is_planned_for_less_than_five_minutes() -> None:
     assert total_s(plan()) < 290
     once = replace(plan(), cells=quick_cells(POLICIES), repeats=1)
     assert total_s(once) < 265, "with waitaof, too, every cell is visited"
-
-
-def test_the_whole_matrix_has_every_axis_in_full() -> None:
-    cells = full_cells(POLICIES)
-    assert {cell.injected_ms for cell in cells} == {0.0, 0.5, 2.0, 10.0}
-    assert {cell.policy for cell in cells} == set(POLICIES)
-    assert {cell.rewrite for cell in cells} == {"off", "on", "on-no-sync"}
-    assert len(set(cells)) == len(cells)
 
 
 @pytest.mark.parametrize(

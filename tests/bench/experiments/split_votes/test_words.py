@@ -49,20 +49,9 @@ def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) 
     assert text.count("NOT AS EXPECTED") == 2, "the row, too"
 
 
-def test_two_leases_at_once_are_a_violation(result: dict[str, Any]) -> None:
-    result["verdict"] = {"status": "violated", "reasons": ["1 leases were granted while another was valid"]}
-    assert text_of(result, 80).startswith("VIOLATED")
-
-
 def test_keys_that_could_not_be_looked_for_are_not_called_none(result: dict[str, Any]) -> None:
     result["leaks"][0] |= {"found": None, "not_checked": "no answer"}
     assert "keys left   0; 1 instances could not be asked" in text_of(result, 80)
-
-
-def test_an_old_server_names_no_holders(result: dict[str, Any]) -> None:
-    for row in result["calibration"]:
-        row["probable_by_holders"] = None
-    assert "this server has no SET NX GET" in text_of(result, 100)
 
 
 def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
