@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -67,3 +69,14 @@ def free_port() -> int:
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     return {row["name"]: (row["num_requests"], row["num_failures"]) for row in rows}
+
+
+def answers(url: str) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(get(url))
+    return False
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return answer.read().decode()  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from bench.scenario import load
 from bench.telemetry.page import MetricsPage, open_page
 from bench.telemetry.points import Buckets, Snapshot, point
 from tests.dashboards.asked import Answer, Board, Prometheus, Watched, panels_of, read_boards
+from tests.integration.locust_runs import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -146,10 +147,7 @@ def _a_crash(prometheus: Prometheus) -> str:
     ]
     common = (("redlock.recipe", "redlock"), ("redlock.fsync", "everysec"))
     page.offer(Snapshot(time.time_ns(), time.time_ns(), common, points))
-    deadline_s = time.monotonic() + 30
-    while not prometheus.at("redlock_crash_double_grants_total", time.time()).series:
-        assert time.monotonic() < deadline_s, "nobody came for the crash"
-        time.sleep(0.1)
+    until(lambda: bool(prometheus.at("redlock_crash_double_grants_total", time.time()).series), "a scrape of the crash")
     page.close(0.0)
     return run
 

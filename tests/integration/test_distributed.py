@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from bench.topology.server import find_server
+from tests.integration.locust_runs import ROOT, until
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="namespaces need root and ip"),
 ]
-ROOT = Path(__file__).parents[2]
 LEAD, SERVERS = "10.77.0.1", 3
 # The locustfile of every host: ours, and a count of what this worker hands to its master, told when it leaves.
 LOCUSTFILE = """
@@ -97,9 +96,7 @@ def answer(hosts: dict[str, tuple[str, ...]], url: str, *words: str) -> str:
 def test_the_masters_totals_are_the_sum_of_its_workers_on_other_hosts(
     hosts: dict[str, tuple[str, ...]], urls: list[str], tmp_path: Path
 ) -> None:
-    deadline = time.monotonic() + 30
-    while not all(answer(hosts, url, "PING") == "True" for url in urls):
-        assert time.monotonic() < deadline, "the servers do not answer across the namespaces"
+    until(lambda: all(answer(hosts, url, "PING") == "True" for url in urls), "answers across the namespaces")
     (tmp_path / "locustfile.py").write_text(LOCUSTFILE, "utf-8")
     locust = (sys.executable, "-m", "locust", "-f", str(tmp_path / "locustfile.py"))
     targets = [word for url in urls for word in ("--target", url)]

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from bench.topology.faults.kinds import KINDS
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary
+from tests.integration.locust_runs import until
 from tests.integration.servers import SERVERS, every_server, fault
 
 pytestmark = pytest.mark.integration
@@ -44,9 +44,7 @@ def test_a_worker_stands_still_and_goes_on() -> None:
         assert state(process.pid) == "T"
         assert stop.detail == {"pid": process.pid}
         stop.end()
-        deadline_s = time.monotonic() + DEADLINE_S
-        while state(process.pid) == "T":
-            assert time.monotonic() < deadline_s
+        until(lambda: state(process.pid) != "T", "a worker that goes on")
         process.kill()
 
 
@@ -149,10 +147,9 @@ def test_nothing_is_left_when_lockbench_is_killed_in_the_middle_of_faults(tmp_pa
         owner.wait()
     try:
         assert all(select.select([pidfd], [], [], DEADLINE_S)[0] for pidfd in watched)
-        deadline_s = time.monotonic() + DEADLINE_S
-        while state(left["worker"]) == "T" or Path(left["folder"]).exists() or str(left["port"]) in rules():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        until(lambda: state(left["worker"]) != "T", "the worker that goes on")
+        until(lambda: not Path(left["folder"]).exists(), "the end of the folder")
+        until(lambda: str(left["port"]) not in rules(), "the end of the rules")
     finally:
         os.kill(left["worker"], signal.SIGKILL)
     assert list(tmp_path.iterdir()) == []

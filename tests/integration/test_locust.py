@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -19,18 +18,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from bench.topology.fleet import Fleet, start_fleet
-from tests.integration.locust_runs import ROOT, counts, free_port, keys, targets, until
+from bench.topology.fleet import Fleet
+from tests.integration.locust_runs import ROOT, answers, counts, free_port, get, keys, targets, until
 
 pytestmark = pytest.mark.integration
 LOCUSTFILE = ROOT / "bench" / "workloads" / "locustfile.py"
 MEASURED = re.compile(r"(acquire|release) in ms: p50 (\S+).* of (\d+) by (\d+) worker")
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with start_fleet(3, "none") as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)
@@ -206,17 +199,6 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
     assert code == 0, log
     assert len(re.findall(r"acquire in ms", log)) == 2
     assert "Traceback" not in log
-
-
-def answers(url: str) -> bool:
-    with contextlib.suppress(OSError):
-        return bool(get(url))
-    return False
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return answer.read().decode()  # type: ignore[no-any-return]
 
 
 def post(url: str, form: str = "") -> None:

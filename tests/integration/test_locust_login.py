@@ -3,20 +3,18 @@
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from http.cookiejar import CookieJar
-from pathlib import Path
 
 import pytest
 
 from bench.topology.ports import keep_ports
+from tests.integration.locust_runs import ROOT, answers, until
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 PASSWORD = "drawn-for-this-test"
 
 
@@ -46,15 +44,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{ports[1].number}"
     try:
-        deadline_s = time.monotonic() + 60
-        while True:
-            try:
-                Browser(address).open("/login")
-                break
-            except urllib.error.URLError:
-                assert time.monotonic() < deadline_s
-                assert process.poll() is None
-                time.sleep(0.1)
+        until(lambda: answers(f"{address}/login"), "the login page", 60)
         yield address
     finally:
         process.kill()

@@ -17,7 +17,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, Records, read_history
 from bench.scenario import load
-from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.fleet import Fleet
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
 from tests.integration.locust_runs import counts, free_port, keys
@@ -25,12 +25,6 @@ from tests.integration.locust_runs import counts, free_port, keys
 pytestmark = pytest.mark.integration
 CALM = {"instance_timeout": "2500ms"}
 LAG_NS = 20_000_000
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with start_fleet(3, "none") as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@ and an oracle that is blind turns the row of a flawed lock red."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,17 +20,11 @@ from bench.recipes.schedules.table import SCHEDULES
 from bench.run.verdict import exit_code
 from bench.safety import judge as judge_module
 from bench.safety import rules
-from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.fleet import Fleet
 from lockcore import claims, engine
 
 pytestmark = pytest.mark.integration
 NOBODY = "redis://127.0.0.1:1"
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with start_fleet(3, "none") as started:
-        yield started
 
 
 @pytest.fixture

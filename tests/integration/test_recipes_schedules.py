@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from redis import Redis
 
 from bench.recipes.registry import RECIPES
 from bench.recipes.schedules.stage import Shown
 from bench.recipes.schedules.table import SCHEDULES, play
-from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.fleet import Fleet
 
 pytestmark = pytest.mark.integration
 ROWS = [
@@ -20,12 +18,6 @@ ROWS = [
     for recipe in recipes
 ]
 SHOWN: dict[tuple[str, str], Shown] = {}  # played once, looked at by several tests
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with start_fleet(3, "none") as started:
-        yield started
 
 
 def shown(schedule: str, recipe: str, fleet: Fleet) -> Shown:

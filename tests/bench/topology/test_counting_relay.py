@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.topology.counting_relay import CountingRelay, Counts
+from bench.topology.counting_relay import CountingRelay
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -34,25 +34,6 @@ def close(sockets: list[socket.socket]) -> None:
         sock.close()
 
 
-def test_asking_all_at_once_is_one_round_trip(relay: CountingRelay) -> None:
-    sockets = connected(relay)
-    for sock in sockets:
-        sock.sendall(PING)
-    assert [read(sock, len(PING)) for sock in sockets] == [PING] * 3
-    assert relay.settled() == Counts(3, 3, 3 * len(PING), 3 * len(PING), 1)
-    close(sockets)
-
-
-def test_asking_one_after_the_other_is_as_many(relay: CountingRelay) -> None:
-    sockets = connected(relay)
-    before = relay.settled()
-    for sock in sockets:
-        sock.sendall(PING)
-        read(sock, len(PING))
-    assert relay.settled().since(before) == Counts(0, 3, 3 * len(PING), 3 * len(PING), 3)
-    close(sockets)
-
-
 def test_pipelined_and_torn_commands_are_counted_one_by_one(relay: CountingRelay) -> None:
     sockets = connected(relay)
     sockets[0].sendall(PING * 5 + PING[:7])
@@ -60,14 +41,6 @@ def test_pipelined_and_torn_commands_are_counted_one_by_one(relay: CountingRelay
     read(sockets[0], 6 * len(PING))
     assert relay.settled().commands == 6
     close(sockets)
-
-
-def test_a_connection_per_request_shows(relay: CountingRelay) -> None:
-    for _ in range(4):
-        with socket.create_connection(("127.0.0.1", relay.ports[0]), timeout=30) as sock:
-            sock.sendall(PING)
-            read(sock, len(PING))
-    assert relay.settled().connections == 4
 
 
 def test_a_relay_ends_with_its_connections(relay: CountingRelay) -> None:

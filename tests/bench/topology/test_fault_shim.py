@@ -110,15 +110,6 @@ def test_the_times_of_appends_are_noted_when_asked_and_tell_what_came_last(prelo
     assert synced.written_ns > synced.synced_ns
 
 
-def test_a_sync_takes_longer_by_the_delay(preloaded) -> None:
-    code = APPEND + "began = time.monotonic(); os.fsync(file); print(time.monotonic() - began)"
-    preloaded.control.set_sync_delay(50_000_000)
-    assert float(preloaded.run(code)) >= 0.05
-    preloaded.control.set_sync_delay(10_000_000_000)
-    preloaded.control.set_sync_delay(0)
-    assert float(preloaded.run(code)) < 5
-
-
 def test_a_failing_sync_says_so_and_makes_nothing_durable(preloaded) -> None:
     preloaded.control.set_sync_error(28)
     code = """

@@ -137,20 +137,6 @@ def test_a_sender_into_a_black_hole_is_held_back(proxies: Proxies) -> None:
         assert len(receive(connection, count)) == count
 
 
-def test_a_reset_ends_what_is_there_and_what_comes_until_it_is_over(proxies: Proxies) -> None:
-    with connect(proxies) as before, connect(proxies, 1) as other:
-        round_trip_s(before)
-        proxies.shape(0, Shape(reset=True))
-        with pytest.raises(ConnectionResetError):
-            before.recv(1)
-        with pytest.raises(ConnectionResetError):
-            first_word(proxies)
-        round_trip_s(other)
-        proxies.shape(0, CLEAR)
-        with connect(proxies) as after:
-            round_trip_s(after)
-
-
 def test_an_instance_that_is_down_is_a_reset() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
