@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.errors import EnvironmentNotReadyError
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, Records, read_history
 from bench.scenario import load
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
-from tests.integration.locust_runs import counts, free_port, keys
+from tests.integration.locust_runs import counts, keys
 
 pytestmark = pytest.mark.integration
 CALM = {"instance_timeout": "2500ms"}
@@ -181,16 +180,3 @@ def test_callers_that_rest_or_wait_for_a_far_arrival_do_not_delay_the_end(fleet:
         done = run(plan_for(fleet, folder, users="4", **options))
         assert 1 <= len(done.records) <= 4
         assert done.took_s < 30
-
-
-def test_a_fleet_that_cannot_be_used_ends_a_planned_run_with_its_sentence(tmp_path: Path, fleet: Fleet) -> None:
-    scenario = load(options={"targets": [f"redis://127.0.0.1:{free_port()}"], "users": "2"})
-    process = LocustProcess.start(Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, tmp_path, timed=True))
-    try:
-        assert process.wait(30) == 3, process.log_tail()
-    finally:
-        process.close()
-    failure = process.failure()
-    assert isinstance(failure, EnvironmentNotReadyError)
-    assert "\n" not in str(failure)
-    assert "start it, or name other instances" in str(failure)

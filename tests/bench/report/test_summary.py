@@ -105,13 +105,6 @@ def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result
     assert len(lines) <= 22
 
 
-def test_what_a_hard_won_lease_costs_takes_one_line(result: Result) -> None:
-    result["cost"] |= {"commands_per_acquire": 293.52, "round_trips_per_acquire": 30.349}
-    result["cost"] |= {"client_cpu_us_per_cycle": 1358.6, "server_cpu_us_per_cycle": 1368.3}
-    costs = "294 commands · 30.3 round trips · CPU µs client 1,359 · servers 1,368"
-    assert f"per lease  {costs}\nsafety " in text_of(result, 80)
-
-
 def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Result) -> None:
     first = result["instances"][0]
     result["instances"] = [first | {"index": index, "address": f"10.0.0.{index}:6379"} for index in range(40)]

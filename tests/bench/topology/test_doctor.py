@@ -60,22 +60,6 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
     assert all(facts[name].advice for name in expected)
 
 
-def test_no_server_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "found_servers", lambda: ())
-    (fact,) = doctor._servers()
-    assert (fact.value, fact.status) == ("none found", Status.MISSING)
-    assert "install" in fact.advice
-
-
-def test_a_compiler_that_fails_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = tmp_path / "cc"
-    fake.write_text("#!/bin/sh\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("CC", str(fake))
-    assert doctor._compiler().value == f"{fake} fails"
-    assert doctor._compiler().status is Status.LIMITED
-
-
 def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "why_not_here", lambda _server: {"kill": None, "stop": None, "drop": "it needs root"})
     possible, impossible = doctor._faults()

@@ -135,20 +135,6 @@ def test_a_truncation_lowers_what_is_durable(preloaded, shorten: str) -> None:
     assert preloaded.control.synced(preloaded.folder / "aof").durable_bytes == 30
 
 
-def test_a_new_file_with_an_old_inode_number_is_another_file(preloaded) -> None:
-    path = preloaded.folder / "aof"
-    preloaded.run(APPEND + 'os.write(file, b"x" * 100); os.fsync(file)')
-    old = path.stat().st_ino
-    path.unlink()
-    for number in range(200):  # the next files; on ext4 the first has the old inode
-        path = preloaded.folder / f"new-{number}"
-        path.write_bytes(b"z" * 100)
-        assert preloaded.control.synced(path).durable_bytes == 0
-        if path.stat().st_ino == old:
-            return
-    pytest.skip("this file system did not use the inode number again")
-
-
 def test_a_process_killed_in_its_sync_leaves_it_in_flight_until_the_next_one_starts(preloaded) -> None:
     path = preloaded.folder / "aof"
     preloaded.control.set_sync_delay(60_000_000_000)

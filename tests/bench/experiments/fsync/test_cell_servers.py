@@ -43,15 +43,6 @@ def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_mea
         UserServers(URLS, wanted, allow_config=False)
 
 
-def test_a_dead_one_among_living_ones_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    these(monkeypatch, {"fsync": "always"}, {"unreachable": "connection refused"})
-    with pytest.raises(EnvironmentNotReadyError) as refused:
-        UserServers(URLS, ["always"], allow_config=True)
-    assert str(refused.value) == (
-        "1 of 2 targets cannot be used: 127.0.0.1:2 (connection refused); start them, or leave them out"
-    )
-
-
 def test_a_setting_that_could_not_be_put_back_hides_nothing_that_went_wrong_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
