@@ -322,7 +322,6 @@ def test_a_collector_that_is_down_costs_one_warning_and_shows_no_secret(tmp_path
         )
     (warning,) = [text for text in result["warnings"] if "telemetry" in text]
     assert "took 0 of" in warning
-    assert warning.endswith("Connection refused")
     assert PASSWORD not in json.dumps(result) + stderr
 
 
