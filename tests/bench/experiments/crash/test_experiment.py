@@ -84,7 +84,7 @@ def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_
 @pytest.mark.parametrize(
     "options, complaint",
     [
-        (["--instances", "3,zero"], "'zero' is not a valid integer"),
+        (["--instances", "3,zero"], "'zero' is not a valid whole number"),
         (["--instances", "0"], "0 is not in the range 1<=x<=9"),
         (["--policy", "sometimes"], "'sometimes' is not one of 'none', 'no', 'everysec', 'always'"),
         (["--kind", "flood"], "'flood' is not one of"),
