@@ -80,6 +80,15 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def scheduled_ns() -> tuple[int, int]:
+    """How long this thread has run, and how long it has waited for a core; zeros where the kernel does not count it.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
+    """
+    counted = (_read("/proc/thread-self/schedstat") or "0 0").split()
+    return int(counted[0]), int(counted[1])
+
+
 def _git(*arguments: str) -> str | None:
     """What git says of the checkout this file is in; None when it is in none."""
     if not (_SOURCE / ".git").exists():

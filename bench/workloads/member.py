@@ -29,12 +29,13 @@ from locust.rpc.protocol import Message
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.measure.environment import scheduled_ns
 from bench.workloads.contention import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
 from bench.workloads.plan import FLEET, Plan, plan_of
 from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker
-from lockcore.clock import monotonic_ns
+from lockcore.clock import NS_PER_S, monotonic_ns
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +68,18 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
     """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks in vain this process
     ends with a sentence, and the process `leader` is to end, too: a recipe that never yields would keep it for ever.
 
-    One look in vain is no proof: the process may have been stopped meanwhile.
+    One look in vain is no proof: the process may have been stopped meanwhile. Nor is one before which it mostly waited
+    for a core: a busy machine is not the recipe's doing.
     """
-    seen_ns, in_vain = -1, 0
+    seen_ns, in_vain, waited_ns = -1, 0, scheduled_ns()[1]
 
     def look(_signal: int, frame: FrameType | None) -> None:
-        nonlocal seen_ns, in_vain
+        nonlocal seen_ns, in_vain, waited_ns
         if worker.finished:
             return
-        in_vain = in_vain + 1 if worker.probed_ns == seen_ns else 0
+        before_ns, waited_ns = waited_ns, scheduled_ns()[1]
+        had_a_core = waited_ns - before_ns < LOOK_S * NS_PER_S // 2
+        in_vain = in_vain + 1 if worker.probed_ns == seen_ns and had_a_core else 0
         seen_ns = worker.probed_ns
         if in_vain == 2:
             _end_stuck(worker.plan.scenario.recipe, frame, leader)

@@ -22,7 +22,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from secrets import token_urlsafe
 
 import gevent
@@ -34,6 +33,7 @@ from redis import Redis, ResponseError
 
 from bench.experiments.fsync.plan import CONNECTED, TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
 from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
+from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
 from bench.topology.child import orders, say
 from bench.topology.target import parse_targets
@@ -234,9 +234,10 @@ class Callers:
             arrivals = offsets_ns(phase.rate_per_s, "poisson", self._seed)
             pacer = Pacer(PreciseAlarm().wait_until, arrivals, origin_ns, start_ns, stop_ns)
             due = due_between(phase.rate_per_s, "poisson", self._seed, start_ns, stop_ns)
-        before_ns = _scheduled_ns()
+        before_ns = *scheduled_ns(), monotonic_ns()
         gevent.joinall([gevent.spawn(_call, *caller, pacer, tally) for caller in self._callers], raise_error=True)
-        ran_ns, waited_ns, took_ns = (after - before for after, before in zip(_scheduled_ns(), before_ns, strict=True))
+        after_ns = *scheduled_ns(), monotonic_ns()
+        ran_ns, waited_ns, took_ns = (after - before for after, before in zip(after_ns, before_ns, strict=True))
         return self._figures(phase, tally, pacer, due, (ran_ns / took_ns, waited_ns / took_ns))
 
     def _figures(
@@ -267,12 +268,6 @@ def _call(resource: str, acquire: Acquire, pacer: Pacer | None, tally: PhaseTall
     _, stop_ns = tally.window
     while (due_ns := monotonic_ns()) < stop_ns and (pacer is None or (due_ns := pacer.take())):
         tally.cycle(acquire, resource, due_ns)
-
-
-def _scheduled_ns() -> tuple[int, int, int]:
-    """How long this thread has run, how long it has waited for a core, and the time."""
-    ran, waited, _ = Path("/proc/thread-self/schedstat").read_text("ascii").split()
-    return int(ran), int(waited), monotonic_ns()
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, release
 from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker, instance_report, lags_of
 from lockcore import InstanceStatus
+from lockcore.clock import NS_PER_S
 
 CHECKS: list[Callable[[], None]] = []
 
@@ -277,6 +278,23 @@ def a_process_in_which_nobody_runs_ends_at_the_second_look_and_one_that_was_stop
             worker.probed_ns = probed_ns
             look(signal.SIGALRM, None)  # type: ignore[operator,misc]
             assert len(ended) == ends
+    signal.alarm(0)
+
+
+@check
+def a_process_that_waited_for_a_core_is_not_called_stuck() -> None:
+    worker = SimpleNamespace(finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x")))
+    for waited_ns, ends in ((NS_PER_S * 9 // 10, False), (NS_PER_S // 10, True)):
+        waits, ended = ((0, look * waited_ns) for look in range(9)), []
+        with (
+            mock.patch.object(member, "_end_stuck", lambda *told, ended=ended: ended.append(told)),
+            mock.patch.object(member, "scheduled_ns", lambda waits=waits: next(waits)),
+        ):
+            member.end_when_stuck(worker, None)  # type: ignore[arg-type]
+            look = signal.getsignal(signal.SIGALRM)
+            for _ in range(8):
+                look(signal.SIGALRM, None)  # type: ignore[operator,misc]
+            assert bool(ended) == ends, (waited_ns, ended)
     signal.alarm(0)
 
 
