@@ -1,14 +1,13 @@
 """What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
 
 Rules: a kind is recognised by its own word (`kind`), else by the sections only it has. Each question tells its own
-result, in a module `words` with `sheet(result, place)` and `suite(result)`, and, if it has pictures, one `figures` with
+result, in a module `words` with `sheet(result, place)` and `suite(result)`, and, if it has pictures,
 `figures(result)`; only where they lie is known here.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 
 from bench.errors import UsageError
@@ -77,13 +76,8 @@ def cases_of(result: Result | Document) -> Suite:
 
 
 def room_of(kind: str, room: str) -> ModuleType:
-    """Return the module `words`, `result` or `figures` of the question whose results are of `kind`."""
+    """Return the module `words` or `result` of the question whose results are of `kind`."""
     return {"words": summary, "result": run_result}[room] if kind == "run" else import_module(_name(kind, room))
-
-
-def has_room(kind: str, room: str) -> bool:
-    """Whether there is such a module."""
-    return kind != "run" and find_spec(_name(kind, room)) is not None
 
 
 def _name(kind: str, room: str) -> str:

@@ -20,10 +20,8 @@ from bench.experiments.contest.judge import judge_peers, judge_speed
 from bench.experiments.contest.result import OverRounds, TelemetryCost
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
-from bench.experiments.fsync.figures import _fastest as fastest
 from bench.experiments.fsync.judge import findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.result import Option
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
 from bench.experiments.safety_matrix.row import find, judge_rows
 from bench.experiments.split_votes.judge import judge_split_votes
@@ -208,16 +206,6 @@ def test_no_judge_is_green_over_nothing_over_a_contradiction_or_over_noise(
 
 def test_every_command_with_a_good_word_is_fed() -> None:
     assert set(NEVER_GREEN) == set(GREEN) == set(WORDS)
-
-
-def test_no_policy_is_called_the_fastest_within_noise() -> None:
-    def option(policy: str, rate: float) -> Option:
-        named = {"instances": 1, "policy": policy, "restart": None, "generator_bound": False, "p99_s": None}
-        rates = {"median": rate, "low": rate, "high": rate}
-        return typed({**named, "acquired_per_s": rates, "sustained": None, "crash": None}, Option)
-
-    assert fastest([option("none", 4900), option("everysec", 5000)]).startswith("No fastest one: ")
-    assert fastest([option("none", 9000), option("everysec", 5000)]).startswith("Fastest: ")
 
 
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from bench.experiments.capacity.result import (
     Attainment,
     CapacityPoint,
@@ -20,8 +22,11 @@ from bench.experiments.capacity.result import (
     point_name,
 )
 from bench.experiments.capacity.search import Seen
-from bench.experiments.capacity.usl import Estimate
+from bench.experiments.capacity.usl import Estimate, throughput
 from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
+from bench.report.html.figure import Column, Data, Figure, Legend
+from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
+from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -29,6 +34,7 @@ from bench.scenario.quantity import delay_text, duration_text, skew_text
 _PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")
 _INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
 _CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
+_STYLES = {Seen.HELD: "good", Seen.MISSED: "bad", Seen.CLEARLY_MISSED: "bad"}
 _TABLE = ("leases/s\nwithin the SLO", "p99\nms", "attained", "knee\n/s", "next limit")
 
 
@@ -230,3 +236,78 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
         yield point_name(point.variables), answer(point, result)
         if point.headroom:
             yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def figures(result: CapacityResult) -> list[Figure]:
+    """What each rate did to the latency, and how callers scale, of every point."""
+    pictures = (
+        figure
+        for number, point in enumerate(result.points)
+        for figure in (_search_picture(point, result, number), _callers_picture(point, number))
+    )
+    return [figure for figure in pictures if figure]
+
+
+def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -> Figure | None:
+    probes = [(probe, at) for probe in point.probes if (at := _slowest(probe)) is not None]
+    if not probes:
+        return None
+    limits = {entry.limit for probe, _ in probes for entry in probe.slo if entry.expression.startswith("acquire.")}
+    x = logarithmic([probe.rate_per_s for probe, _ in probes], *X_RANGE)
+    y = logarithmic([*(at for _, at in probes), *limits], *Y_RANGE)
+    low, high = point.capacity.low, point.capacity.high
+    marks: list[Mark] = [] if low is None else [Band(low, high or x.high, "capacity", "found")]
+    marks += [Line([x.low, x.high], [limit, limit], "c2") for limit in sorted(limits)]
+    marks += [
+        Spot(probe.rate_per_s, at, _STYLES.get(probe.seen, "c5"), hollow=probe.seen is not Seen.HELD)
+        for probe, at in probes
+    ]
+    knee = point.knee
+    if knee:
+        marks.append(Spot(knee.rate_per_s, y.low, "c4", "knee"))
+    title = answer(point, result).partition("; next limit")[0]
+    title += f"; knee at {rate_text(knee.rate_per_s)}/s" if knee else ""
+    about = (
+        "Acquire p99 of each probe by the rate offered, both log scale; p90 or slowest where p99 has too few samples"
+    )
+    axes = Axes(x, y, "acquires offered per second (log scale)", "latency (log scale)", number_tick, duration_tick)
+    names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
+    rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
+    data = Data(tuple(Column(*name) for name in names), rows)
+    seen = Legend("good", "held the SLO", area=True), Legend("bad", "missed it", area=True)
+    picture = plot(axes, marks, name=title, about=about)
+    return Figure(f"search-{number}", title, about, picture, data, (*seen, Legend("c2", "the SLO's limit")))
+
+
+def _slowest(probe: Probe) -> float | None:
+    return probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max
+
+
+def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:
+    loops, law = point.callers, point.law
+    if len(loops) < 2:
+        return None
+    users, rates = [loop.users for loop in loops], [loop.achieved_per_s or 0.0 for loop in loops]
+    x, most = logarithmic(users, *X_RANGE), max(rates)
+    marks: list[Mark] = [Spot(n, rate, "c1") for n, rate in zip(users, rates, strict=True)]
+    keys = [Legend("c1", "measured", area=True)]
+    found = f"{count(most)} leases/s at most, with {users[rates.index(most)]} callers"
+    title = f"{found}; {point.no_law or 'no law was fitted'}"
+    if law:
+        grid = np.geomspace(min(users), max(users), 60)
+        curve = throughput(grid, law.rate_of_one.value, law.contention.value, law.coherency.value).tolist()
+        marks.insert(0, Line(grid.tolist(), curve, "c4"))
+        keys.append(Legend("c4", "scalability law"))
+        most, peak = max(most, *curve), law.peak_callers
+        around = f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f})"
+        title = f"Throughput peaks at {around}, {count(law.peak_rate.value)}/s"
+    about = "Leases per second by callers, closed loop; where more callers bring less, they wait for each other"
+    y = linear([most], *Y_RANGE)
+    axes = Axes(x, y, "callers (log scale)", "leases per second", number_tick, number_tick)
+    names = (("callers", "count"), ("leases_per_s", "per_s"), ("p50_s", "s"), ("p99_s", "s"))
+    rows = [[loop.users, loop.achieved_per_s, loop.acquire_s.p50, loop.acquire_s.p99] for loop in loops]
+    data = Data(tuple(Column(*name) for name in names), rows, [x(n) for n in users])
+    return Figure(f"callers-{number}", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))

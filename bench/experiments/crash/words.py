@@ -12,6 +12,9 @@ from bench.experiments.crash.plan import impossible
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
+from bench.report.html.figure import Column, Data, Figure
+from bench.report.html.forest import RANGE, Bar, forest
+from bench.report.html.scale import logarithmic, number_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 
@@ -29,6 +32,7 @@ _LOST_HEAD = (
 _AT_ONCE_HEAD = ("abstain-\ning", "no lock s\ntrusted", "\nabstain.")
 _DELAYED_HEAD = ("lost/cut\nmax", "window\ns", "back\ns", "no lock s\nmedian", "\nmax")
 _WORDS = frozenset({1, 2})
+MOST_ROWS = 64
 _LEGEND = (
     (
         "power cut",
@@ -273,3 +277,33 @@ def suite(result: CrashResult) -> Suite:
         for row in result.rows
     ]
     return Suite("crash", result.started_at, result.duration_s, cases, {"id": result.id})
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def figures(result: CrashResult) -> list[Figure]:
+    """Median and most of the locks lost per crash, of every group."""
+    groups = [(row, row.lost_per_cut.median or 0.0, row.lost_per_cut.max) for row in result.groups[:MOST_ROWS]]
+    known = [(row, median, most) for row, median, most in groups if most is not None]
+    if not known:
+        return []
+    worst = max(most for *_, most in known)
+    bars = [
+        Bar(
+            f"{row.crashed}/{row.instances} {row.policy} {row.kind}{' later' if row.restart == 'delayed' else ''}",
+            median or 0.5, median or 0.5, most or 0.5, f"{count(round(median))}, most {count(most)}",
+            "bad" if most else "good",
+        )
+        for row, median, most in known
+    ]  # fmt: skip
+    lossless = sum(not most for *_, most in known)
+    title = f"{lossless} of {len(known)} cases lost no acknowledged lock; the worst crash lost {count(worst)}"
+    about = (
+        "Acknowledged locks lost per crash, median and most, log scale; 0.5 stands for none; 1/3: one of three crashed"
+    )
+    x = logarithmic([0.5, 1.0, *(most for *_, most in known)], *RANGE)
+    picture = forest(bars, x, number_tick, "locks lost per crash (log scale)", name=title, about=about)
+    columns = (Column("case", "text"), Column("median", "count"), Column("most", "count"))
+    data = Data(columns, [[bar.name, median, most] for bar, (_, median, most) in zip(bars, known, strict=True)])
+    return [Figure("lost", title, about, picture, data)]

@@ -213,17 +213,9 @@ def _seen(crashes: Sequence[LossesSeen]) -> str:
     return f"{grants}{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
 
 
-def _times(cost: AlwaysCost) -> str:
-    return f"{cost.ratio:.1f}" if cost.ratio < 9.95 else f"{cost.ratio:.0f}"
-
-
 def _cost(costs: CostRange) -> str:
-    least, most = _times(costs.least), _times(costs.most)
-    if costs.most.ratio <= 1:
-        return "nothing measurable"
-    if costs.least.ratio < 1:
-        return f"between nothing measurable and {most}×"
-    return f"{most}×" if least == most else f"{least}–{most}×"
+    least, most = costs.least.price, costs.most.price
+    return most if least == most else f"between {least} and {most}"
 
 
 def _range(costs: CostRange) -> str:

@@ -221,6 +221,11 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[bool, says("one of the two was limited by the load process: the ratio is understated")]
 
+    @property
+    def price(self) -> str:
+        """The ratio in words; at 1 and below noise hides it."""
+        return "nothing measurable" if self.ratio <= 1 else f"{self.ratio:.{1 if self.ratio < 9.95 else 0}f}×"
+
 
 class FsyncFinding(Section, frozen=True, kw_only=True):
     """Did the policies behave as they must."""

@@ -7,8 +7,10 @@ rate that the generator limited is marked ≥; what was not measured is an en da
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 from bench.experiments.fsync.result import (
+    AlwaysCost,
     DiskFigures,
     FsyncResult,
     FsyncRow,
@@ -19,7 +21,10 @@ from bench.experiments.fsync.result import (
     Spread,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
-from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
+from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
+from bench.report.html.figure import Cell, Column, Data, Figure, Legend
+from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
+from bench.report.html.scale import logarithmic, number_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import GOOD, Part, Sentence, Sheet, sheet_of
 
@@ -51,6 +56,8 @@ _OF_CRASHES = (
     "restart waits out the longest TTL, so its price grows with yours"
 )
 _EVENTS = ("aof-fsync-always", "aof-write-pending-fsync", "fork")
+_STYLE_OF = {"none": "c5", "no": "c4", "everysec": "c1", "always": "bad", "waitaof": "good"}
+_STYLES = ("c1", "c2", "c4", "c3", "c5")
 _REWRITTEN = {"off": "", "on": " R", "on-no-sync": " R!"}
 MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
 
@@ -265,3 +272,64 @@ def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
         f"{count(crash.double_grants)} in {count(crash.cuts)}",
         f"{crash.unavailable_s.max:.1f}",
     )
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def figures(result: FsyncResult) -> list[Figure]:
+    """What each choice gives and loses, and what always costs by callers, as far as there are figures for them."""
+    return [figure for figure in (_choices(result.planner), _costs(result.costs)) if figure]
+
+
+def _choices(page: PlannerPage) -> Figure | None:
+    known = [(one, one.acquired_per_s, one.crash) for one in page.options]
+    points = [(one, rate.median, crash.lost_per_cut.max or 0.5) for one, rate, crash in known if rate and crash]
+    if not points:
+        return None
+    about = (
+        "Planner: most locks lost in one crash against the maximum rate, both log scale; 0.5 stands for none; rings: "
+        "the load was the limit"
+    )
+    marks = [
+        Spot(rate, lost, _STYLE_OF[one.policy], f"{one.policy} N{one.instances}", hollow=bool(one.generator_bound))
+        for one, rate, lost in points
+    ]
+    x = logarithmic([rate for _, rate, _ in points], *X_RANGE)
+    y = logarithmic([0.5, 1.0, *(lost for *_, lost in points)], *Y_RANGE)
+    names = "most locks per second (log scale)", "locks lost (log scale)"
+    title = page.advice[0]
+    picture = plot(Axes(x, y, *names, number_tick, number_tick), marks, name=title, about=about)
+    columns = (("instances", "count"), ("policy", "text"), ("restart", "text"), ("acquired_per_s", "per_s"))
+    rows: list[list[Cell]] = [[one.instances, one.policy, one.restart, rate, lost] for one, rate, lost in points]
+    data = Data((*(Column(*column) for column in columns), Column("value", "count", names[1])), rows)
+    used = {one.policy for one, *_ in points}
+    keys = tuple(Legend(style, policy, area=True) for policy, style in _STYLE_OF.items() if policy in used)
+    return Figure("planner-losses", title, about, picture, data, keys)
+
+
+def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
+    known = sorted((cost for cost in costs if cost.ratio), key=lambda cost: cost.callers)
+    if not known:
+        return None
+    x = logarithmic([cost.callers for cost in known], *X_RANGE)
+    y = logarithmic([1.0, *(cost.ratio for cost in known)], *Y_RANGE)
+    groups: dict[str, list[AlwaysCost]] = {}
+    for cost in known:
+        groups.setdefault(f"N={cost.instances}, {disk_name(cost)} fsync", []).append(cost)
+    marks: list[Mark] = [Line([x.low, x.high], [1.0, 1.0], "c5")]
+    keys = []
+    for (name, row), style in zip(groups.items(), cycle(_STYLES)):
+        marks.append(Line([cost.callers for cost in row], [cost.ratio for cost in row], style))
+        marks += [Spot(cost.callers, cost.ratio, style, hollow=cost.generator_bound) for cost in row]
+        keys.append(Legend(style, name))
+    ends = (pick(known, key=lambda cost: cost.ratio) for pick in (min, max))
+    cheap, dear = (f"{cost.price} ({counted(cost.callers, 'caller')})" for cost in ends)
+    title = f"always costs between {cheap} and {dear}"
+    about = "Acquires/s with everysec ÷ with always, by callers, log scales; 1: no cost; rings: the load was the limit"
+    axes = Axes(x, y, "callers (log scale)", "everysec ÷ always (log scale)", number_tick, number_tick)
+    names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio")
+    data = Data(
+        tuple(Column(name, "count") for name in names), [[getattr(cost, name) for name in names] for cost in known]
+    )
+    return Figure("costs", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))

@@ -25,7 +25,7 @@ from bench.measure.run_result import RunResult
 from bench.report.html.figure import Chapter, Figure, Page
 from bench.report.html.run.page import run_page
 from bench.report.html.several_page import several_page
-from bench.report.kinds import has_room, kind_of, of_its_kind, room_of, told
+from bench.report.kinds import kind_of, of_its_kind, room_of, told
 from bench.report.sheet import STYLES
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def page_of(result: Result | Document, place: str = "") -> Page:
     if isinstance(document, RunResult):
         return run_page(document, place)
     kind, sheet = kind_of(document), told(document, place)
-    figures = tuple(room_of(kind, "figures").figures(document)) if has_room(kind, "figures") else ()
+    figures = tuple(getattr(room_of(kind, "words"), "figures", lambda _none: ())(document))
     pictures = (Chapter("In pictures", figures),) if figures else ()
     tables = (Chapter(part.name, (), (part,), "sheet") for part in sheet.parts)
     title = f"{sheet.verdict} · {kind} · {document.started_at[:16].replace('T', ' ')}"

@@ -8,11 +8,10 @@ from pathlib import Path
 from msgspec import structs
 
 from bench.experiments.crash.experiment import concluded
-from bench.experiments.crash.figures import figures
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
 from bench.experiments.crash.plan import Crash, CrashPlan
 from bench.experiments.crash.result import Compared, CrashKind, CrashResult, CrashSkipped, CrossCheck
-from bench.experiments.crash.words import sheet, suite
+from bench.experiments.crash.words import figures, sheet, suite
 from bench.measure.expectation import conclude_rows
 from bench.measure.section import typed
 from bench.report.sheet import sheet_markdown
@@ -121,12 +120,10 @@ def test_markdown_and_junit_say_the_same() -> None:
     assert {case.status for case in suite(bad).cases} == {"violated"}
 
 
-def test_figures_show_what_was_lost_and_granted_twice() -> None:
-    lost, double = figures(FINE)
+def test_a_figure_shows_what_was_lost() -> None:
+    (lost,) = figures(FINE)
     assert lost.title == "2 of 5 cases lost no acknowledged lock; the worst crash lost 380"
     assert "1/3 none kill later" in lost.svg
-    assert double.title == "Cuts with a double grant: 0 if restarted instances abstain, 60 if trusted"
-    assert "1 of 3, margin 1, abstains" in double.svg
 
 
 def test_a_group_of_cuts_that_all_stand_apart_is_in_no_figure_of_losses() -> None:

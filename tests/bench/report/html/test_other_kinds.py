@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-from bench.experiments.capacity.figures import figures as capacity_figures
-from bench.experiments.compare.figures import figures as comparison_figures
+from bench.experiments.capacity.words import figures as capacity_figures
 from bench.experiments.compare.result import ComparedSide, ComparedVerdict, ComparisonResult
-from bench.experiments.fsync.figures import figures as fsync_figures
+from bench.experiments.compare.words import figures as comparison_figures
 from bench.experiments.fsync.result import FsyncResult
-from bench.experiments.split_votes.figures import figures as split_votes_figures
+from bench.experiments.fsync.words import figures as fsync_figures
+from bench.experiments.split_votes.words import figures as split_votes_figures
 from bench.measure.environment import describe_environment
 from bench.measure.section import typed
 from bench.report.kinds import of_its_kind
@@ -46,20 +46,12 @@ def test_a_capacity_shows_its_bracket_its_knee_and_the_law():
     assert search.svg.count("circle") == 3
     assert 'class="found"' in search.svg
     assert callers.title == "Throughput peaks at 18 callers (16–20), 6,100/s"
-    assert 'class="area band"' in callers.svg
     assert callers.svg.count("<circle") == 5
 
 
 def test_a_capacity_without_a_law_says_why():
     result = capacity_result(capacity(law=None, no_law="it never turned down"))
     assert capacity_figures(result)[1].title == "6,000 leases/s at most, with 16 callers; it never turned down"
-
-
-def test_a_sweep_stands_first_and_names_its_best():
-    points = capacity(variables={"fsync": "no"}), capacity(None, None, variables={"fsync": "always"})
-    sweep = capacity_figures(capacity_result(*points))[0]
-    assert sweep.title == "Most with fsync=no: 1,000/s"
-    assert [row[0] for row in sweep.data.rows] == ["fsync=no", "fsync=always"]
 
 
 def compared(*entries):
@@ -109,18 +101,14 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
         for policy in ("everysec", "always")
     ]  # fmt: skip
     figures = fsync_figures(of_fsync(costs, options, "take always"))
-    assert [figure.name for figure in figures] == ["planner-losses", "planner-grants", "planner-latency", "costs"]
-    assert figures[1].title == "1 of 2 choices led to no double grant"
-    assert [row[-2:] for row in figures[1].data.rows] == [[0.01, 45.0], [0.01, 0.1]], (
-        "p99 and double grants in 100 cuts"
-    )
-    rings = [figure.svg.count('class="ring') for figure in figures[:3]]
-    assert rings == [1, 0, 1], "a ring is a rate that the load limited"
-    assert figures[3].title == "always costs between 6.9× (64 callers) and 57× (1 caller)"
+    assert [figure.name for figure in figures] == ["planner-losses", "costs"]
+    assert [row[-2:] for row in figures[0].data.rows] == [[9_000.0, 90.0], [9_000.0, 0.5]], "locks/s and locks lost"
+    assert figures[0].svg.count('class="ring') == 1, "a ring is a rate that the load limited"
     assert figures[0].title == "take always"
+    assert figures[1].title == "always costs between 6.9× (64 callers) and 57× (1 caller)"
     for option in options:
         option["crash"] = None
-    assert [figure.name for figure in fsync_figures(of_fsync([], options, "measure crashes"))] == ["planner-latency"]
+    assert fsync_figures(of_fsync([], options, "measure crashes")) == []
 
 
 def test_names_of_points_cover_nothing_and_stand_once():
