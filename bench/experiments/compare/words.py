@@ -12,7 +12,7 @@ from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exac
 from bench.gates.metric import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
 from bench.report.html.figure import Column, Data, Figure, Legend
-from bench.report.html.forest import RANGE, Bar, forest
+from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of

@@ -13,7 +13,7 @@ from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, Cr
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
 from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.forest import RANGE, Bar, forest
+from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of

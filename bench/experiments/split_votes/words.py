@@ -12,7 +12,7 @@ from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, 
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
 from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.forest import RANGE, Bar, forest
+from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import linear, ratio_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of

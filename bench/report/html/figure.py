@@ -43,7 +43,7 @@ class Legend:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding. `name`: an identifier, also of its files; `notes`: lines below it.
+    """A picture with its finding. `name`: an identifier, also of its files.
 
     `drawn`: what the page's script draws over the whole width, where `svg` is empty.
     """
@@ -54,7 +54,6 @@ class Figure:
     svg: str
     data: Data
     keys: tuple[Legend, ...] = ()
-    notes: tuple[str, ...] = ()
     drawn: Mapping[str, object] | None = None
 
 

@@ -23,8 +23,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document, Result
 from bench.measure.run_result import RunResult
 from bench.report.html.figure import Chapter, Figure, Page
-from bench.report.html.run.page import run_page
-from bench.report.html.several_page import several_page
+from bench.report.html.run_page import run_page, several_page
 from bench.report.kinds import kind_of, of_its_kind, room_of, told
 from bench.report.sheet import STYLES
 

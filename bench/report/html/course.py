@@ -17,7 +17,6 @@ from bench.report.html.scale import Label, Scale, duration_tick, exact, linear, 
 OUTCOMES = {
     "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
 }  # fmt: skip
-_TOGETHER_S = 0.3  # faults of one kind that began and ended so close are one band
 TIME = "s since the measured window began"
 
 
@@ -45,7 +44,8 @@ class _CourseFigures:
         self._edges = [*self._starts, self._end]
         self._middles = [start + self._width / 2 for start in self._starts]
         self._faults = fault_bands(result, self._end)
-        self._bands: list[Band] = [*warmup_band(self._starts), *self._faults]
+        warmup = [Band(self._starts[0], 0.0, "warm-up", "warmup")] if self._starts[0] < 0 else []
+        self._bands = [*warmup, *self._faults]
         self._x = exact(self._edges[0], self._end, *X_RANGE)
         self._slice = f"slices of {duration_tick(self._width)}"
 
@@ -159,22 +159,20 @@ class _CourseFigures:
 
 def fault_bands(result: RunResult, end_s: float) -> list[Band]:
     """One band for each group of faults, in seconds of the measured window; `end_s`: where one without an end stops."""
-    groups: list[tuple[float, float, str, list[str]]] = []
+    groups: dict[tuple[str, float, float], list[str]] = {}
     for fault in result.faults:
-        if fault.begun_s is None:
-            continue
-        start, stop = fault.begun_s, end_s if fault.ended_s is None else fault.ended_s
-        known = next((g for g in groups if g[2] == fault.kind and _together(g, start, stop)), None)
-        if known is None:
-            groups.append((start, stop, fault.kind, [_target(fault)]))
-        else:
-            known[3].append(_target(fault))
-    return [Band(start, min(stop, end_s), f"{kind} {_listed(targets)}") for start, stop, kind, targets in groups]
-
-
-def warmup_band(starts_s: Sequence[float]) -> list[Band]:
-    """The time before the measured window, if the slices show it."""
-    return [Band(starts_s[0], 0.0, "warm-up", "warmup")] if starts_s and starts_s[0] < 0 else []
+        if fault.begun_s is not None:
+            stop = end_s if fault.ended_s is None else fault.ended_s
+            apart_s = 0.3  # faults of one kind that began and ended closer are one band
+            same = (
+                one
+                for one in groups
+                if one[0] == fault.kind and max(abs(one[1] - fault.begun_s), abs(one[2] - stop)) < apart_s
+            )
+            noun, _, index = fault.target.partition(":")
+            target = f"#{index}" if noun == "instance" else f"{noun} {index}".strip()
+            groups.setdefault(next(same, (fault.kind, fault.begun_s, stop)), []).append(target)
+    return [Band(start, min(stop, end_s), f"{kind} {', '.join(on)}") for (kind, start, stop), on in groups.items()]
 
 
 def fault_at(bands: Sequence[Band], at_s: float) -> str:
@@ -193,16 +191,3 @@ def _row(fault: InjectedFault) -> tuple[str, ...]:
     params = ", ".join(f"{name} {value}" for name, value in fault.params.items())
     said = [f"skipped: {fault.skipped}" if fault.skipped else "", fault.failed or "", params]
     return (fault.kind, fault.target, *times, "; ".join(part for part in said if part))
-
-
-def _together(group: tuple[float, float, str, list[str]], start: float, stop: float) -> bool:
-    return abs(group[0] - start) < _TOGETHER_S and abs(group[1] - stop) < _TOGETHER_S
-
-
-def _target(fault: InjectedFault) -> str:
-    noun, _, index = fault.target.partition(":")
-    return f"#{index}" if noun == "instance" else f"{noun} {index}".strip()
-
-
-def _listed(targets: Sequence[str]) -> str:
-    return ", ".join(targets) if len(targets) < 4 else f"{targets[0]}…{targets[-1]}"

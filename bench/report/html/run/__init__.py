@@ -1,1 +1,0 @@
-"""The page of one run: *result → figures of latency, course, instances, safety*."""

@@ -1,0 +1,276 @@
+"""The page of one run, or of several side by side: *result.json → verdict, figures, tables, in the order people ask*.
+
+Rules: verdict and reasons first, then how fast, how it went over time, whether it was safe, the instances, the
+conditions. Words and figures are those of the terminal's summary. Of several runs figures stand beside each other,
+never a ratio: whether a difference is more than noise is for `lockbench compare`, which pairs its runs.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+from bench.measure.run_result import InstanceReport, RunResult
+from bench.measure.section import Section, builtins_of
+from bench.report.figures import MISSING, count, decimals, inverse, latency, percent
+from bench.report.html.course import course_figures, course_of, fault_bands, fault_rows
+from bench.report.html.figure import Chapter, Column, Data, Figure, Legend, Page
+from bench.report.html.latency import LatencyCurve, curve_of, curves_figure, percentile_figure
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet
+from bench.report.summary import sheet
+from bench.scenario import Scenario
+from bench.scenario.quantity import delay_text, skew_text
+
+_LEASE = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
+_TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
+_RULES = {
+    "service_fault": "two leases valid at once", "granted_invalid": "accepted after its own end",
+    "foreign_delete": "deleted another's lock", "client_overstay": "worked past its own validity",
+    "spurious_refusal": "refused, and nobody held it",
+}  # fmt: skip
+
+
+def run_page(result: RunResult, place: str = "") -> Page:
+    """Return the page of a run whose result stands at `place`."""
+    told = sheet(result, place)
+    chapters = (_speed(result, told), _course(result), _safety(result), _instances(result), _conditions(result))
+    return Page(
+        f"{told.verdict} · {result.scenario.recipe} · {result.started_at[:16].replace('T', ' ')}",
+        told,
+        tuple(chapter for chapter in chapters if chapter.figures or chapter.tables),
+        shlex.join(result.command),
+    )
+
+
+def _speed(result: RunResult, told: Sheet) -> Chapter:
+    (part,) = told.parts
+    rows = tuple((f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells) for name, *cells, note in part.rows)
+    about = "From HDR histograms; – means fewer than ten samples beyond it"
+    table = replace(part, name="How long it took", about=about, head=part.head[:-1], rows=rows)
+    curve = percentile_figure(result)
+    return Chapter("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
+
+
+def _course(result: RunResult) -> Chapter:
+    head = ("fault", "target", "begun", "ended", "")
+    rows = fault_rows(result)
+    table = Part("Faults of this run", "Seconds of the measured window", head, rows, frozenset({0, 1, 4}))
+    return Chapter("Over time", tuple(course_figures(result)), (table,) if rows else ())
+
+
+# -- did the lock hold -----------------------------------------------------------------------------------------------
+
+
+def _safety(result: RunResult) -> Chapter:
+    holders, examples = _holders(result), _examples(result)
+    found = ("service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals")
+    names = (*found, "unexplained", "contested_leases", "tested_leases")
+    rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
+    title = "What the oracle found" if holders else _safety_finding(result)
+    counts = Part(title, "in the whole run, warm-up and drain included", ("rule", "count"), rows)
+    return Chapter("Did the lock hold?", (holders,) if holders else (), (counts, examples) if examples else (counts,))
+
+
+def _safety_finding(result: RunResult) -> str:
+    """The verdict of the oracle in one line."""
+    safety = result.safety
+    tested = f"{count(safety.tested_leases)} tested leases"
+    if safety.verdict == "VIOLATED":
+        return f"VIOLATED: {safety.reason}, in {tested}"
+    if safety.verdict != "SAFE":
+        return f"{safety.verdict}: {safety.reason}"
+    return f"0 violations in {tested} (95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
+
+
+def _holders(result: RunResult) -> Figure | None:
+    """Holders per resource over time, drawn by the page's script (page.js); None when the result has none.
+
+    A stretch of which the result has no single leases says so; without a script the tables below say the same.
+    """
+    holders, over = result.safety.holders, course_of(result)
+    if over is None or not any(entry.rows for entry in holders):
+        return None
+    start, end = over.start_s[0], over.start_s[-1] + over.slice_s
+    drawn = {
+        "start_s": start,
+        "end_s": end,
+        "slice_s": over.slice_s,
+        "bands": [[band.start, band.stop, band.text] for band in fault_bands(result, end)],
+        "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
+        "marks": _marks(result, over.origin_ns),
+    }
+    rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
+    columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
+    about = (
+        "Each bar is a lease, from its grant to its release or the end of its validity. "
+        "The strip above shows the whole run: the darker, the longer held."
+    )
+    styles = (("good", "lease"), ("bad", "overlaps another"), ("c3", "works past its validity"))
+    keys = tuple(Legend(style, text, area=True) for style, text in styles)
+    return Figure("holders", _safety_finding(result), about, "", Data(columns, rows), keys, drawn=drawn)
+
+
+def _marks(result: RunResult, origin: int) -> list[dict[str, object]]:
+    """The findings, as places to go to: resource, from, to, in seconds of the window."""
+    marks = []
+    for example in result.safety.examples:
+        operations = example.operations
+        times = [at for op in operations for name in _TIMES if (at := getattr(op, name))]
+        span = [(min(times) - origin) / 1e9, (max(times) - origin) / 1e9]
+        at_s = (example.at_ns - origin) / 1e9
+        text = f"{_RULES.get(example.kind, example.kind)} at {at_s:.3f} s{' (warm-up)' if at_s < 0 else ''}"
+        marks.append({"resource": operations[0].resource, "span_s": span, "text": text})
+    return marks
+
+
+def _examples(result: RunResult) -> Part | None:
+    """The operations of every finding, times in ms from the first of them."""
+    rows: list[tuple[str, ...]] = []
+    for number, example in enumerate(result.safety.examples, 1):
+        operations = example.operations
+        first = min(op.start_ns for op in operations)
+        for place, op in enumerate(operations):
+            what = f"{number}. {_RULES.get(example.kind, example.kind)}" if not place else ""
+            blame = (example.blame or "no violation") if not place else ""
+            times = (f"{(at - first) / 1e6:,.3f}" if (at := getattr(op, name)) else "–" for name in _TIMES)
+            ended = f"{op.outcome}, {op.release_outcome}".replace("_", " ")
+            rows.append((what, blame, f"caller {op.caller}, resource {op.resource}", ended, *times))
+    if not rows:
+        return None
+    when = ("start", "granted", "valid until", "work end", "release sent", "returned")
+    about = "Up to five of each kind; times in ms from the earliest start of the finding"
+    head = ("finding", "cause", "who", "acquire, release", *when)
+    return Part("The operations involved", about, head, tuple(rows), frozenset(range(4)))
+
+
+# -- instances and conditions ----------------------------------------------------------------------------------------
+
+
+def _instances(result: RunResult) -> Chapter:
+    head = ("", "state", "reply p50", "p99", "slowest", "commands", "CPU each", "errors", "keys left")
+    about = "Reply times of sampled attempts; CPU of the server for each command"
+    rows = tuple(map(_instance, result.instances))
+    return Chapter("Instances", (), (Part("Instances", about, head, rows, frozenset({0, 1, 7})),))
+
+
+def _instance(one: InstanceReport) -> tuple[str, ...]:
+    reply = one.reply_s
+    times = [latency(value) for value in ((reply.p50, reply.p99, reply.max) if reply else (None,) * 3)]
+    cpu = MISSING if one.cpu_us_per_command is None else f"{one.cpu_us_per_command:.1f} µs"
+    errors = ", ".join(f"{kind.lower()} {count(number)}" for kind, number in one.errors.items())
+    name, state = f"#{one.index} {one.address}", one.state.replace("_", " ")
+    return name, state, *times, count(one.commands), cpu, errors, count(one.leaked_keys)
+
+
+def _conditions(result: RunResult) -> Chapter:
+    versions = result.environment.packages.items()
+    tables = (
+        ("Scenario", "Every key with its resolved value", ("key", "value"), _scenario(result.scenario)),
+        ("Servers", "What was started or targeted", ("what", "value"), _facts(result.fleet, but="instances")),
+        ("Machine", "Of the load generator", ("what", "value"), _facts(result.environment, but="packages")),
+        ("Packages", "Versions", ("package", "version"), {name: text or "not installed" for name, text in versions}),
+    )
+    parts = (Part(name, about, head, tuple(facts.items()), frozenset({0, 1})) for name, about, head, facts in tables)
+    return Chapter("Conditions", (), tuple(parts), "folded")
+
+
+def _facts(section: Section, but: str) -> dict[str, str]:
+    return {name: _fact_text(value) for name, value in builtins_of(section).items() if name != but}
+
+
+def _scenario(scenario: Scenario) -> dict[str, str]:
+    """Every key of a resolved scenario in words; times to wait and skew as a scenario file has them."""
+    said = {name: _fact_text(value) for name, value in asdict(scenario).items()}
+    written = {"hold": delay_text(scenario.hold), "think": delay_text(scenario.think), "skew": skew_text(scenario.skew)}
+    return said | written
+
+
+def _fact_text(value: object) -> str:
+    """Return `value` in words: mappings as `name value, …`, lists parted by semicolons."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_fact_text(part)}" for name, part in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return "; ".join(_fact_text(part) for part in value) or "none"
+    if value is None:
+        return MISSING
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+
+
+# -- several runs ----------------------------------------------------------------------------------------------------
+
+_STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")  # of curves; runs beyond them stand in the tables alone
+_RANK = ("violated", "fail", "invalid", "inconclusive", "pass")
+_IGNORED = ("seed", "targets")
+_ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
+    ("verdict", lambda r: sheet(r).verdict),
+    ("leases/s", lambda r: count(r.rate.achieved_per_s)),
+    ("offered/s", lambda r: count(r.rate.offered_per_s)),
+    ("acquire p50", lambda r: latency(r.latency_s.acquire.p50)),
+    ("acquire p99", lambda r: latency(r.latency_s.acquire.p99)),
+    ("acquire p99.9", lambda r: latency(r.latency_s.acquire.p999)),
+    ("acquire max", lambda r: latency(r.latency_s.acquire.max)),
+    ("release p99", lambda r: latency(r.latency_s.release.p99)),
+    ("hand-off p50", lambda r: latency(r.latency_s.handoff.p50)),
+    ("acquired", lambda r: percent(r.outcome_shares.acquired)),
+    ("attempts per lease", lambda r: decimals(r.attempts.mean)),
+    ("client CPU µs per lease", lambda r: count(r.cost.client_cpu_us_per_cycle)),
+    ("server CPU µs per lease", lambda r: count(r.cost.server_cpu_us_per_cycle)),
+    ("service faults", lambda r: count(r.safety.service_faults)),
+    ("tested leases", lambda r: count(r.safety.tested_leases)),
+)
+
+
+def several_page(results: Sequence[RunResult], names: Sequence[str]) -> Page:
+    """Return the page of runs that are called `names`, in their order."""
+    worst = min((result.verdict.status for result in results), key=_RANK.index)
+    labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
+    named = [*zip(labels, results, map(sheet, results), strict=True)]
+    lines = [Sentence("shown", f"{label}, {told.verdict}: {told.conditions}") for label, _, told in named]
+    lines.append(
+        Sentence("note", "side by side only: whether a difference is more than noise, lockbench compare tells")
+    )
+    heads = [f"{label[0]} {told.verdict} {count(r.rate.achieved_per_s)} leases/s" for label, r, told in named]
+    rows = tuple((name, *map(cell, results)) for name, cell in _ROWS)
+    about = "of the measured window; – means too few samples, or not applicable"
+    told = Sheet(
+        f"{len(results)} RUNS",
+        {"pass": GOOD, "violated": BAD, "fail": BAD}.get(worst, DOUBTFUL),
+        "; ".join(heads),
+        f"from {results[0].started_at} to {results[-1].started_at}",
+        (Part("Figures", about, ("", *labels), rows), _differences(results, labels)),
+        tuple(lines),
+    )
+    curves = _curves(zip(labels, results, _STYLES, strict=False))
+    pictures = (Chapter("In pictures", (curves,)),) if curves else ()
+    return Page(f"{len(results)} runs", told, (Chapter("Side by side", (), told.parts, "several"), *pictures))
+
+
+def _differences(results: Sequence[RunResult], labels: Sequence[str]) -> Part:
+    """What was not the same, as it may be the cause: scenario keys, servers, machine."""
+    facts = [
+        {
+            **{key: text for key, text in _scenario(result.scenario).items() if key not in _IGNORED},
+            "server": ", ".join(sorted({str(instance.server) for instance in result.instances})),
+            "machine": f"{result.environment.cpu_model}, {result.environment.usable_cores} cores",
+            "commit": str(result.environment.git_commit)[:12],
+        }
+        for result in results
+    ]
+    keys = [key for key in facts[0] if len({fact.get(key) for fact in facts}) > 1]
+    rows = tuple((key, *(fact.get(key, MISSING) for fact in facts)) for key in keys)
+    if not rows:
+        return Part("Nothing differs", "but the time they were run at", (), ())
+    words = frozenset(range(len(labels) + 1))
+    return Part("What differs", "between their scenarios, servers and machines", ("key", *labels), rows, words)
+
+
+def _curves(runs: Iterable[tuple[str, RunResult, str]]) -> Figure | None:
+    curves, said = [], []
+    for label, result, style in runs:
+        acquire = result.latency_s.acquire
+        if acquire.count:
+            points = curve_of(result.histograms["acquire"], acquire.max)
+            curves.append(LatencyCurve(Column(label, "s"), label, style, acquire.count, points))
+            said.append(f"{label[0]} {latency(acquire.p99)}")
+    return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)
