@@ -108,7 +108,7 @@ def resumed(values: Values, usual: Mapping[str, object], kind: type[Plan]) -> Pl
     """
     from msgspec import ValidationError
 
-    from bench.measure.reading import converted
+    from bench.measure.section import converted
     from bench.run.journal import is_unfinished, read_journal
 
     if (folder := values["resume"]) is None:

@@ -18,8 +18,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.environment import Environment
 from bench.measure.histogram import Histogram
 from bench.measure.latency import block_of_all
-from bench.measure.reading import converted
-from bench.measure.section import Amount, Section, builtins_of, says
+from bench.measure.section import Amount, Section, builtins_of, converted, says
 from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1

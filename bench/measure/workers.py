@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency
-from bench.measure.reading import decoded
 from bench.measure.run_result import InstanceReport
-from bench.measure.section import Section, says
+from bench.measure.section import Section, decoded, says
 
 Phase = Literal["running", "stopped"]
 # worst last: what the summary must not hide

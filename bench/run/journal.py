@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.measure.reading import converted
 from bench.measure.result import RESULT_NAME
-from bench.measure.section import builtins_of
+from bench.measure.section import builtins_of, converted
 
 JOURNAL_NAME = "progress.jsonl"
 Piece = TypeVar("Piece")

@@ -19,7 +19,7 @@ from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, HistoryTail, Records
 from bench.measure.timeline import Integers
-from bench.safety.live import LiveJudge, LiveVerdict
+from bench.safety.judge import LiveJudge, LiveVerdict
 from bench.topology.faults.injection import FaultOrder
 
 NS = 1_000_000_000

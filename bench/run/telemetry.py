@@ -17,7 +17,7 @@ from bench.errors import BenchError
 from bench.measure.run_result import SafetyReport
 from bench.run.faults import FaultTimeline
 from bench.run.servers import Servers
-from bench.safety.live import LiveJudge
+from bench.safety.judge import LiveJudge
 from bench.scenario import Scenario
 from bench.telemetry.instances import FSYNCS
 from bench.telemetry.run import Run, address_of, policy_of

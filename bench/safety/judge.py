@@ -1,4 +1,4 @@
-"""The oracle: *the history of all workers, circumstances → SafetyReport*.
+"""The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while the run lasts.
 
 Rules
 - Each part that is added holds all operations of its resources; a million operations take less than a second.
@@ -15,14 +15,14 @@ Source: the rule of three.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, RECORD_FIELDS, History, OperationFacts, Records
+from bench.measure.record import OUTCOMES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts, Records
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
@@ -31,6 +31,7 @@ from bench.safety import rules
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 EXAMPLES_PER_KIND = 5
+MOST_KEPT = 20_000  # leases of earlier looks
 NO_ATTEMPTS: Integers = np.empty((0, 2), np.int64)
 
 ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
@@ -176,14 +177,17 @@ def _asked(records: Records, lost: Integers) -> tuple[Integers, Integers]:
 
 def _times(records: Records, ttl_ms: int) -> list[Integers]:
     """Every time that rules make keys of; 0 (did not happen) left out."""
-    optional = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
-    happened = [records[name][records[name] != 0] for name in optional]
-    return [records["start_ns"], records["ended_ns"], rules.trace_end_ns(records, ttl_ms), *happened]
+    return [records["start_ns"], records["ended_ns"], rules.trace_end_ns(records, ttl_ms), *_happened(records)]
+
+
+def _happened(records: Records) -> list[Integers]:
+    names = ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
+    return [records[name][records[name] != 0] for name in names]
 
 
 def _happened_ns(kind: BrokenRule, records: Records, rows: Integers) -> Integers:
-    field = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
-    return np.asarray(records[field][rows])
+    name = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
+    return np.asarray(records[name][rows])
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
@@ -257,3 +261,73 @@ def holes(
             yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"
         if unfinished.get(who):
             yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"
+
+
+# -- while the run lasts ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LiveVerdict:
+    """What is known by now: `leases` that have ended, violations and overstays by kind; `failure` of the checker."""
+
+    leases: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    failure: str | None = None
+
+    @property
+    def violations(self) -> dict[str, int]:
+        """By kind, those that were seen."""
+        return {kind: self.counts[kind] for kind in VIOLATIONS if self.counts.get(kind)}
+
+    @property
+    def verdict(self) -> str | None:
+        """VIOLATED, UNKNOWN, or None while nothing was seen that must not be."""
+        return "VIOLATED" if self.violations else "UNKNOWN" if self.failure else None
+
+
+class LiveJudge:
+    """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for. `verdict` may be read anywhere.
+
+    A lease is known once it has ended, so this verdict is one look late, and never says SAFE. Leases of earlier looks
+    are kept while one still unseen may overlap them: as long as a TTL, at most `MOST_KEPT`. What was seen stays seen.
+    """
+
+    def __init__(self, ttl_ms: float) -> None:
+        self._ttl_ns = int(ttl_ms * 1_000_000)
+        self._kept: Records = np.empty(0, RECORD_DTYPE)
+        self.verdict = LiveVerdict()
+
+    def add(self, records: Records) -> LiveVerdict:
+        """Judge what was recorded since the last call, by all workers; return the new verdict. Never raises."""
+        before = self.verdict
+        try:
+            granted = acquired(records)
+            if granted.any():
+                fresh = records if granted.all() else records[granted]
+                both = np.concatenate([self._kept, fresh])
+                seen = _count(both)
+                if any(seen.values()):  # else there is nothing to take off
+                    seen.subtract(_count(self._kept))
+                counts = {kind: before.counts.get(kind, 0) + max(number, 0) for kind, number in seen.items()}
+                self._keep(both)
+                self.verdict = LiveVerdict(before.leases + len(fresh), {**before.counts, **counts}, before.failure)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known from here on
+            self.verdict = LiveVerdict(before.leases, before.counts, f"{type(error).__name__}: {error}")
+        return self.verdict
+
+    def _keep(self, records: Records) -> None:
+        ended_ns = np.maximum(records["ended_ns"], records["release_replied_ns"])
+        recent = np.flatnonzero(ended_ns >= ended_ns.max() - self._ttl_ns)
+        if len(recent) > MOST_KEPT:
+            recent = recent[np.argpartition(ended_ns[recent], len(recent) - MOST_KEPT)[-MOST_KEPT:]]
+        self._kept = records[np.sort(recent)]
+
+
+def _count(records: Records) -> Counter[str]:
+    """How often each rule is broken among these leases."""
+    counts: Counter[str] = Counter()
+    for timeline, rows in timelines(records["resource"], _happened(records)):
+        part = records[rows]
+        for kind, broken in rules.broken_rules(part, rules.order_leases(part, timeline), timeline):
+            counts[kind] += len(broken[0])
+    return counts

@@ -38,7 +38,7 @@ from typing import Generic, Self, TypeVar
 import msgspec
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.reading import decoded
+from bench.measure.section import decoded
 
 Message = TypeVar("Message")
 END_S = 2.0

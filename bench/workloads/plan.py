@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
-from bench.measure.reading import decoded
+from bench.measure.section import decoded
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Scenario, ScenarioKey, load

@@ -10,7 +10,7 @@ import pytest
 
 from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line
 from bench.run.progress import InstanceTrouble, Progress
-from bench.safety.live import LiveVerdict
+from bench.safety.judge import LiveVerdict
 
 
 def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -> Progress:

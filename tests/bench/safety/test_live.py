@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bench.safety import live as live_module
-from bench.safety.live import MOST_KEPT, LiveJudge
+from bench.safety import rules
+from bench.safety.judge import MOST_KEPT, LiveJudge
 
 TTL_MS = 100
 NOTHING = {"service_fault": 0, "foreign_delete": 0, "granted_invalid": 0, "client_overstay": 0}
@@ -59,7 +59,7 @@ def test_a_blind_rule_would_be_noticed(legal, monkeypatch):
     records["granted_ns"][20] = records["release_sent_ns"][10] - 1
     assert seen_live(records).violations == {"service_fault": 1}
     none = np.empty(0, np.int64)
-    monkeypatch.setattr(live_module.rules, "service_faults", lambda _leases: (none, none))
+    monkeypatch.setattr(rules, "service_faults", lambda _leases: (none, none))
     assert seen_live(records).verdict is None
 
 
@@ -73,7 +73,7 @@ def test_a_checker_that_fails_is_unknown_and_what_it_saw_stays(history, monkeypa
     oracle = LiveJudge(TTL_MS)
     bad = {"caller": 1, "outcome": "acquired", "start": 0, "granted": 5, "valid_until": 5}
     assert oracle.add(history([bad]).records).violations == {"granted_invalid": 1}
-    monkeypatch.setattr(live_module.rules, "order_leases", lambda *_: 1 / 0)
+    monkeypatch.setattr(rules, "order_leases", lambda *_: 1 / 0)
     clean = LiveJudge(TTL_MS)
     assert clean.add(history([bad]).records).verdict == "UNKNOWN"
     assert "ZeroDivisionError" in (clean.verdict.failure or "")

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from bench.experiments.fsync.cell_servers import without_waitaof
 from bench.experiments.fsync.plan import FsyncPlan, product_cells, quick_cells
 from bench.experiments.fsync.result import POLICIES
-from bench.measure.reading import converted
-from bench.measure.section import builtins_of
+from bench.measure.section import builtins_of, converted
 
 
 def plan(seed: int = 1) -> FsyncPlan:

@@ -8,11 +8,10 @@ import pytest
 PROGRAM = """
 import sys, threading
 import msgspec
-from bench.measure import reading
-from bench.measure.section import Count, Section
+from bench.measure.section import Count, Section, converted
 
 sys.setswitchinterval(1e-6)
-read = {"locked": reading.converted, "bare": msgspec.convert}[sys.argv[1]]
+read = {"locked": converted, "bare": msgspec.convert}[sys.argv[1]]
 fields = [f"field_{number}" for number in range(40)]
 
 def meet(kind, together):
