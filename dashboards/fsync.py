@@ -6,15 +6,19 @@ Source: README's fsync policies.
 
 from __future__ import annotations
 
-from dashboards.panels import bars, board, line, lines, row
-from dashboards.query import (
+from dashboards.panels import (
     INSTANCE,
     POLICY,
     acquire_quantile,
+    bars,
+    board,
+    line,
+    lines,
     now,
     quantile,
     rate,
     ratio,
+    row,
     total,
     typical,
 )
@@ -70,20 +74,6 @@ _LOSS = row(
 )
 
 
-_COURSE = row(
-    "Over time",
-    line(
-        8,
-        lines("Rate", "Leases acquired per second, by policy.", now("redlock.load.achieved", _BY)),
-        lines(
-            "Acquire p99",
-            "By policy, over all acquires: a failed one takes for ever (100 s).",
-            acquire_quantile(0.99, _BY),
-        ),
-    ),
-)
-
-
 _cpu, _commands = rate("redis.cpu.time", _BY), rate("redis.commands.processed", _BY)
 _by = (*INSTANCE, POLICY)
 _SERVERS = row(
@@ -91,7 +81,6 @@ _SERVERS = row(
     line(
         7,
         lines("CPU per command", "Server CPU time over commands processed, by policy.", ratio(_cpu, _commands, "s")),
-        lines("Stalls", "Delayed fsyncs, by instance.", rate("redis.aof.delayed_fsyncs", _by)),
         lines("AOF size", "By instance.", now("redis.aof.size", _by)),
         lines("AOF rewrites", "1 while an instance rewrites its AOF.", now("redis.aof.rewrite_in_progress", _by)),
     ),
@@ -101,4 +90,4 @@ _SERVERS = row(
 def fsync() -> str:
     """The board as JSON."""
     about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
-    return board("lockbench: Fsync trade-off", UID, about, (_PRICE, _LOSS, _COURSE, _SERVERS))
+    return board("lockbench: Fsync trade-off", UID, about, (_PRICE, _LOSS, _SERVERS))

@@ -7,8 +7,22 @@ or `gate`: one run against one run only shows where to look. Source: README, "ge
 from __future__ import annotations
 
 from bench.telemetry.table import BY_NAME
-from dashboards.panels import bars, board, choice, line, lines, number, row
-from dashboards.query import RUN, Query, acquire_quantile, quantile, rate, ratio, total, typical
+from dashboards.panels import (
+    RUN,
+    Query,
+    acquire_quantile,
+    board,
+    choice,
+    line,
+    lines,
+    number,
+    quantile,
+    rate,
+    ratio,
+    row,
+    total,
+    typical,
+)
 
 UID = "lockbench-generator"
 _BASE = "$baseline"
@@ -33,9 +47,6 @@ def _per_lease(name: str, part: str = "") -> Query:
 
 _cpu = rate("redlock.client.cpu", _WORKER)
 _lag = [quantile(q, "redlock.scheduler.lag").named(name) for q, name in ((0.5, "p50"), (0.99, "p99"))]
-_late = rate("redlock.load.late_starts").named("late (the generator's fault)")
-_queued = rate("redlock.load.queued_starts").named("queued (no caller free)")
-_dropped = rate("redlock.telemetry.dropped", ("redlock_telemetry_item",))
 _HEALTH = row(
     "Health",
     line(
@@ -64,8 +75,6 @@ _HEALTH = row(
         8,
         lines("CPU of the load", "Of one core, by load process. From 90 % on the rate is a lower bound.", _cpu),
         lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
-        lines("Late and queued starts", "Late ones make an open-loop run invalid.", _late, _queued),
-        lines("Telemetry dropped", "By kind: observed attempts, spans, exports, records.", _dropped),
     ),
 )
 
@@ -80,20 +89,6 @@ _RATIOS = row(
         number("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
         number("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
         number("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
-        number("Votes per lease", "Above 1 the chosen run needs more instances' answers.", _per_lease("redlock.votes")),
-    ),
-)
-
-
-_p99 = acquire_quantile(0.99, (RUN,), whole=True)
-_leases = total("redlock.acquire.outcomes", (RUN,), redlock_outcome="acquired")
-_BOTH = row(
-    "Run by run",
-    line(
-        7,
-        bars("Typical rate", "Median over each run's seconds.", typical("redlock.load.achieved", (RUN,))),
-        bars("Acquire p99", "Of all acquires of the run; 100 s: more than 1 % failed.", _p99),
-        bars("Leases", "Acquired in all, warm-up and drain included.", _leases),
     ),
 )
 
@@ -103,4 +98,4 @@ def generator() -> str:
     about = "Whether the load generator was good enough to be believed, and the chosen run against a baseline."
     runs = f"label_values({BY_NAME['redlock.run.info'].prometheus}, {RUN})"
     baseline = choice("baseline", "Baseline", "the run that is 1.0 in the ratios", runs, multi=False)
-    return board("lockbench: Generator health and comparison", UID, about, (_HEALTH, _RATIOS, _BOTH), (baseline,))
+    return board("lockbench: Generator health and comparison", UID, about, (_HEALTH, _RATIOS), (baseline,))

@@ -5,20 +5,24 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableOption
 
-from dashboards.panels import board, heat, line, lines, number, row, table
-from dashboards.query import (
+from dashboards.panels import (
     ACQUIRE,
-    RUN,
     Query,
     acquire_quantile,
+    board,
     buckets,
     grown,
+    heat,
+    line,
+    lines,
     mean,
     metric,
     now,
+    number,
     quantile,
     rate,
     ratio,
+    row,
     total,
     typical,
 )
@@ -28,11 +32,10 @@ SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "
 _PERCENTILES = ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"))
 
 
-def _within(*, whole: bool = False) -> Query:
+def _within() -> Query:
     """Acquired within `$slo`, over all that returned: failures are misses."""
-    good = grown(metric(ACQUIRE, "bucket", redlock_outcome="acquired", le="$slo"), whole=whole)
-    asked = grown(metric("redlock.acquire.outcomes"), whole=whole)
-    return ratio(Query(f"sum({good})", "", "within the SLO"), Query(f"sum({asked})", ""))
+    good = grown(metric(ACQUIRE, "bucket", redlock_outcome="acquired", le="$slo"), whole=True)
+    return ratio(Query(f"sum({good})", ""), total("redlock.acquire.outcomes"))
 
 
 def _gone() -> tuple[Query, Query]:
@@ -43,8 +46,6 @@ def _gone() -> tuple[Query, Query]:
 _violations = total("redlock.safety.violations", redlock_violation_kind="service_fault")
 _whole = acquire_quantile(0.99, whole=True)
 _leases = total("redlock.acquire.outcomes", redlock_outcome="acquired")
-_info_labels = (RUN, "redlock_recipe", "redlock_fsync", "redlock_instances", "redlock_users", "redlock_loop")
-_info = f"max by ({', '.join(_info_labels)}) ({grown(metric('redlock.run.info'), whole=True)})"
 _GLANCE = row(
     "At a glance",
     line(
@@ -66,16 +67,7 @@ _GLANCE = row(
         number(
             "Within the SLO",
             "Acquired within the chosen time (at first 10 ms), of all acquires; failures are misses.",
-            _within(whole=True),
-        ),
-        number("Faults active", "Injected faults in force now.", now("redlock.fault.active")),
-    ),
-    line(
-        5,
-        table(
-            "Runs in view",
-            "What each run is: lock, AOF policy, N, callers, open or closed loop.",
-            Query(_info, "{run}"),
+            _within(),
         ),
     ),
 )
@@ -133,11 +125,6 @@ _OUTCOMES = row(
             "Acquires that returned, by outcome: acquired, contended, split vote, unreachable, too late.",
             _outcomes,
             stacked=True,
-        ),
-        lines(
-            "Share within the SLO",
-            "Acquired within the chosen time (at first 10 ms), of all that returned.",
-            _within(),
         ),
         lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _callers[1], stacked=True),
     ),

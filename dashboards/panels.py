@@ -1,29 +1,41 @@
-"""Boards and their panels: *title, description, queries → panels in rows → a dashboard as the JSON that is committed*.
+"""Boards and their panels: *instruments → queries → panels in rows → a dashboard as the JSON that is committed*.
 
 Rules
+- PromQL is made from the instrument table: a metric or label that it does not have is refused here.
+- Every selector is narrowed by the board's variables: run, recipe, policy and, where it has one, instance.
+- A counter is looked at as a rate over `$__rate_interval`, or `whole`: its last value in `$__range`. Each run's
+  counters start at 0, so that is exactly the run's count.
+- Quantiles of acquire are over all of them (`acquire_quantile`): successes alone look well in the middle of an outage.
 - All queries of a panel have one unit, which decides the panel's; one without a description is refused.
 - Panels of a line share its 24 columns; they are numbered and placed here, as Grafana's own layout overflows them.
 - Classic JSON (schema of Grafana 11 and 12); the data source is a variable; every variable but the data source can
   hold several values. Faults and runs are annotations, so that every panel shows them.
 
-Source: Grafana's docs.
+Source: Prometheus, "Querying"; Grafana's docs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, heatmap, prometheus, stat, timeseries
-from grafana_foundation_sdk.builders import table as tables
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as shared
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heat_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from bench.telemetry.table import BY_NAME
-from dashboards.query import RATIO, RUN, Query, metric
+from bench.telemetry.table import BY_NAME, Instrument, InstrumentKind
+
+INSTANCE = ("server_address", "server_port")
+RUN = "redlock_run_id"
+POLICY = "redlock_fsync"
+RATIO = "1"
+ACQUIRE = "redlock.acquire.duration"
+_VARIABLES = {RUN: "$run", "redlock_recipe": "$recipe", POLICY: "$policy"}
+_INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 
 TAG = "lockbench"
 COLUMNS = 24
@@ -37,6 +49,127 @@ PanelLine = tuple[int, Sequence[Builder]]  # its height, and the panels side by 
 PanelRow = tuple[str, Sequence[PanelLine]]  # its heading, and its lines
 
 
+# -- queries ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """PromQL and what it yields: `unit` as in the table ("1" = a ratio), `legend` for Grafana's legend."""
+
+    expr: str
+    unit: str
+    legend: str = ""
+
+    def named(self, legend: str) -> Query:
+        """The same, called `legend`; `{{label}}` stands for a label's value."""
+        return Query(self.expr, self.unit, legend)
+
+
+def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
+    """The selector of instrument `name`; `part`: bucket, sum or count of a histogram; `labels`: exact values.
+
+    Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong part.
+    """
+    one = BY_NAME[name]
+    if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count")):
+        raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
+    known = _labels(one) | ({"le"} if part == "bucket" else set())
+    unknown = set(labels) - known
+    if unknown:
+        raise KeyError(f"{name} has no label {', '.join(sorted(unknown))}")
+    variables = _VARIABLES | {RUN: run} | {key: value for key, value in _INSTANCE_VARIABLES.items() if key in known}
+    matchers = [f'{key}=~"{value}"' for key, value in variables.items()]
+    matchers += [f'{key}="{value}"' for key, value in labels.items()]
+    return f"{one.prometheus}{'_' + part if part else ''}{{{', '.join(matchers)}}}"
+
+
+def _labels(one: Instrument) -> set[str]:
+    return {attribute.label for attribute in one.attributes}
+
+
+def _sum(expr: str, by: Sequence[str], function: str = "sum") -> str:
+    return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
+
+
+def _legend(by: Sequence[str]) -> str:
+    return ":".join(f"{{{{{label}}}}}" for label in by)
+
+
+def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
+    """A gauge as it stands, `function`-ed (sum, max, min, avg) by the labels `by`."""
+    return Query(_sum(metric(name, **labels), by, function), BY_NAME[name].unit, _legend(by))
+
+
+def grown(selector: str, *, whole: bool = False) -> str:
+    """Each series of a counter per second as of now, or `whole`: over the whole of the runs in view."""
+    return f"last_over_time({selector}[$__range])" if whole else f"rate({selector}[$__rate_interval])"
+
+
+def rate(name: str, by: Sequence[str] = (), *, part: str = "", **labels: str) -> Query:
+    """How fast a counter (or a part of a histogram) grows, per second."""
+    unit = "{operation}" if part in ("bucket", "count") else BY_NAME[name].unit
+    expr = _sum(grown(metric(name, part, **labels)), by)
+    return Query(expr, RATIO if unit == "s" else f"{unit}/s", _legend(by))
+
+
+def total(name: str, by: Sequence[str] = (), *, part: str = "", run: str = "$run", **labels: str) -> Query:
+    """A counter's value at the end of each run in view, summed."""
+    unit = BY_NAME[name].unit if part != "count" else "{operation}"
+    return Query(_sum(grown(metric(name, part, run=run, **labels), whole=True), by), unit, _legend(by))
+
+
+def voting() -> Query:
+    """How many instances vote: each one only while every load process gets its vote."""
+    each = _sum(metric("redlock.instance.voting"), (RUN, *INSTANCE), "min")
+    return Query(f"sum({each})", BY_NAME["redlock.instance.voting"].unit)
+
+
+def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
+    """A gauge's median over each run in view while it is not 0, summed over load processes, averaged over runs."""
+    of_run = tuple(dict.fromkeys((RUN, *by)))
+    each = _sum(f"quantile_over_time(0.5, ({metric(name, run=run, **labels)} > 0)[$__range:])", of_run)
+    return Query(_sum(each, by, "avg"), BY_NAME[name].unit, _legend(by))
+
+
+def quantile(q: float, name: str, by: Sequence[str] = (), *, whole: bool = False, **labels: str) -> Query:
+    """The `q` quantile of a histogram."""
+    return _quantile(q, name, by, grown(metric(name, "bucket", **labels), whole=whole))
+
+
+def acquire_quantile(q: float, by: Sequence[str] = (), *, whole: bool = False, run: str = "$run") -> Query:
+    """The `q` quantile over all acquires: one that failed is in no bucket but the last, as it took for ever.
+
+    So it is the largest bound when more than 1 − `q` failed.
+    """
+    acquired = metric(ACQUIRE, "bucket", run=run, redlock_outcome="acquired")
+    ended = metric(ACQUIRE, "bucket", run=run, le="+Inf")
+    failed = ended.replace('le="+Inf"', 'le="+Inf", redlock_outcome!="acquired"')
+    return _quantile(q, ACQUIRE, by, f"{grown(acquired, whole=whole)} or {grown(failed, whole=whole)}")
+
+
+def _quantile(q: float, name: str, by: Sequence[str], buckets: str) -> Query:
+    return Query(f"histogram_quantile({q:g}, {_sum(buckets, ('le', *by))})", BY_NAME[name].unit, _legend(by))
+
+
+def mean(name: str, by: Sequence[str] = (), **labels: str) -> Query:
+    """The mean of a histogram, moment by moment."""
+    upper, lower = (_sum(grown(metric(name, part, **labels)), by) for part in ("sum", "count"))
+    return Query(f"{upper} / {lower}", BY_NAME[name].unit, _legend(by))
+
+
+def buckets(name: str, **labels: str) -> Query:
+    """A histogram's buckets, for a heatmap: observations per second by upper bound."""
+    return Query(_sum(grown(metric(name, "bucket", **labels)), ("le",)), BY_NAME[name].unit, "{{le}}")
+
+
+def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
+    """One query over another; `unit` of the quotient."""
+    return Query(f"{upper.expr} / {lower.expr}", unit, upper.legend)
+
+
+# -- panels ----------------------------------------------------------------------------------------------------------
+
+
 def row(title: str, *lines: PanelLine) -> PanelRow:
     """Lines under one heading."""
     return title, lines
@@ -45,9 +178,6 @@ def row(title: str, *lines: PanelLine) -> PanelRow:
 def line(height: int, *panels: Builder) -> PanelLine:
     """Panels side by side, all so high; those at the end are wider where 24 columns cannot be shared evenly."""
     return height, panels
-
-
-# -- panels ----------------------------------------------------------------------------------------------------------
 
 
 def lines(
@@ -89,12 +219,6 @@ def heat(title: str, description: str, query: Query) -> heatmap.Panel:
     panel.color(heatmap.HeatmapColorOptions().mode(heat_models.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
     panel.y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
     return _filled(panel, title, description, (query,), form=PromQueryFormat.HEATMAP, exemplars=True)
-
-
-def table(title: str, description: str, query: Query) -> tables.Panel:
-    """Labels and values, a row each."""
-    panel = tables.Panel().show_header(True)
-    return _filled(panel, title, description, (query,), instant=True, form=PromQueryFormat.TABLE)
 
 
 def unit_of(unit: str) -> str:

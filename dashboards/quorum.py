@@ -5,8 +5,24 @@ Source: README's vocabulary (vote, margin, split vote, abstaining).
 
 from __future__ import annotations
 
-from dashboards.panels import board, line, lines, number, row
-from dashboards.query import INSTANCE, Query, grown, mean, metric, now, quantile, rate, ratio, total, voting
+from dashboards.panels import (
+    INSTANCE,
+    Query,
+    board,
+    grown,
+    line,
+    lines,
+    mean,
+    metric,
+    now,
+    number,
+    quantile,
+    rate,
+    ratio,
+    row,
+    total,
+    voting,
+)
 
 UID = "lockbench-quorum"
 _MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
@@ -51,7 +67,6 @@ _GLANCE = row(
 
 _attempts = mean("redlock.acquire.attempts").named("mean"), quantile(0.99, "redlock.acquire.attempts").named("p99")
 _dead = [quantile(q, _DEAD).named(name) for q, name in ((0.5, "p50"), (0.99, "p99"))]
-_no_reserve_now = ratio(rate(_MARGIN, part="bucket", le=_ZERO), rate(_MARGIN, part="count")).named("margin 0")
 _split = rate("redlock.split_votes").named("split votes")
 _VOTES = row(
     "Votes",
@@ -78,15 +93,12 @@ _VOTES = row(
             *_dead,
         ),
         lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
-        lines("Leases without reserve", "Share granted by exactly a quorum (margin 0).", _no_reserve_now),
     ),
 )
 
 
 _by_instance = [quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99)]
-_median = quantile(0.5, _REPLY, INSTANCE).expr
 _TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
-_skew = Query(f"max({_median}) / min({_median})", "x", "slowest ÷ fastest")
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _INSTANCES = row(
     "Instances",
@@ -94,11 +106,6 @@ _INSTANCES = row(
         8,
         lines("Reply to a SET, p50", _TIMED, _by_instance[0]),
         lines("Reply to a SET, p99", _TIMED, _by_instance[1]),
-        lines(
-            "Latency skew",
-            "Median reply of the slowest instance over that of the fastest. Above 2 the quorum waits for few.",
-            _skew,
-        ),
     ),
     line(
         7,
@@ -116,9 +123,6 @@ _INSTANCES = row(
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
 _uptime = now("redis.uptime", INSTANCE, function="min")
-_shares = [
-    ratio(rate("redlock.votes", redlock_vote=vote), rate("redlock.votes")).named(vote) for vote in ("silent", "absent")
-]
 _TROUBLES = row(
     "Troubles",
     line(
@@ -126,11 +130,6 @@ _TROUBLES = row(
         lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
         lines("Reconnects", "Connections made anew, by instance.", rate("redlock.instance.reconnects", INSTANCE)),
         lines("Uptime", "A fall is a restart: the instance may have forgotten its locks.", _uptime),
-        lines(
-            "Votes not cast",
-            "Silent: sent, no answer. Absent: not sent, as the instance is down, lagging or abstaining.",
-            *_shares,
-        ),
     ),
 )
 

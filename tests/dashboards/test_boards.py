@@ -7,7 +7,6 @@ from math import inf
 import pytest
 
 from bench.telemetry.table import BOUNDS, BY_NAME, INSTRUMENTS, InstrumentKind
-from dashboards.query import Query, metric
 from tests.dashboards.asked import FOLDER, panels_of
 
 dashboards_main = pytest.importorskip("dashboards.__main__", reason="grafana-foundation-sdk is not installed")
@@ -150,23 +149,23 @@ def test_every_instrument_that_a_run_has_is_on_a_board() -> None:
         for target in param.values[0]["targets"]
         for name, _ in _SELECTOR.findall(target["expr"])
     }
-    shown |= {"redlock.run.active"}  # an annotation
+    shown |= {"redlock.run.active", "redlock.run.info"}  # an annotation, a variable
     assert set(BY_NAME) - shown == {"redlock.extend.duration", "redis.aof.rewrites"}
 
 
 def test_a_metric_or_label_that_the_table_lacks_is_refused() -> None:
     with pytest.raises(KeyError):
-        metric("redlock.no.such")
+        panels.metric("redlock.no.such")
     with pytest.raises(KeyError, match="server_port"):
-        metric("redlock.votes", server_port="1")
+        panels.metric("redlock.votes", server_port="1")
     with pytest.raises(ValueError, match="is a histogram"):
-        metric("redlock.acquire.duration")
+        panels.metric("redlock.acquire.duration")
     with pytest.raises(ValueError, match="is a counter"):
-        metric("redlock.votes", "bucket")
+        panels.metric("redlock.votes", "bucket")
 
 
 def test_a_panel_of_two_units_or_without_description_is_refused() -> None:
     with pytest.raises(ValueError, match="one unit"):
-        panels.lines("mixed", "seconds and bytes", Query("a", "s"), Query("b", "By"))
+        panels.lines("mixed", "seconds and bytes", panels.Query("a", "s"), panels.Query("b", "By"))
     with pytest.raises(ValueError, match="description"):
-        panels.lines("silent", "", Query("a", "s"))
+        panels.lines("silent", "", panels.Query("a", "s"))
