@@ -68,20 +68,21 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
     """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks in vain this process
     ends with a sentence, and the process `leader` is to end, too: a recipe that never yields would keep it for ever.
 
-    One look in vain is no proof: the process may have been stopped meanwhile. Nor is one before which it mostly waited
-    for a core: a busy machine is not the recipe's doing.
+    One look in vain is no proof: the process may have been stopped meanwhile. Nor is the time it waited for a core: a
+    busy machine is not the recipe's doing.
     """
-    seen_ns, in_vain, waited_ns = -1, 0, scheduled_ns()[1]
+    seen_ns, in_vain, since_ns = -1, 0, 0
 
     def look(_signal: int, frame: FrameType | None) -> None:
-        nonlocal seen_ns, in_vain, waited_ns
+        nonlocal seen_ns, in_vain, since_ns
         if worker.finished:
             return
-        before_ns, waited_ns = waited_ns, scheduled_ns()[1]
-        had_a_core = waited_ns - before_ns < LOOK_S * NS_PER_S // 2
-        in_vain = in_vain + 1 if worker.probed_ns == seen_ns and had_a_core else 0
-        seen_ns = worker.probed_ns
-        if in_vain == 2:
+        own_ns = monotonic_ns() - scheduled_ns()[1]  # all time but what it waited for a core
+        if worker.probed_ns != seen_ns:
+            seen_ns, in_vain, since_ns = worker.probed_ns, 0, own_ns
+        else:
+            in_vain += 1
+        if in_vain >= 2 and own_ns - since_ns >= OWN_TIME_NS:
             _end_stuck(worker.plan.scenario.recipe, frame, leader)
         signal.alarm(LOOK_S)
 
@@ -105,6 +106,7 @@ def _end_stuck(recipe: str, frame: FrameType | None, leader: int | None) -> None
 HERE, BEGIN, FINISH, FINISHED, FAILED = (
     f"lockbench-{word}" for word in ("here", "begin", "finish", "finished", "failed")
 )
+OWN_TIME_NS = NS_PER_S // 2  # it had a core for so long, and nobody else ran
 LOOK_S = 1  # two looks are over before a master misses the heartbeats
 _AFTER_GRACE_S = 15.0
 

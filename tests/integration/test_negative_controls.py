@@ -145,7 +145,7 @@ def test_a_lock_that_never_yields_is_ended_with_a_sentence(
     assert done.returncode in (3, 4), done.stderr
     said = " ".join((done.stdout + done.stderr).split())
     assert "the recipe silent has let no other caller run for 2 s; now it is in " in said
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60  # on a busy machine; else 7
 
 
 def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:

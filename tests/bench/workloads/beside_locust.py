@@ -268,33 +268,32 @@ def a_user_may_be_told_to_stop_twice() -> None:
 
 
 @check
-def a_process_in_which_nobody_runs_ends_at_the_second_look_and_one_that_was_stopped_does_not() -> None:
-    ended: list[object] = []
-    worker = SimpleNamespace(finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x")))
-    with mock.patch.object(member, "_end_stuck", lambda *told: ended.append(told)):
-        member.end_when_stuck(worker, None)  # type: ignore[arg-type]
-        look = signal.getsignal(signal.SIGALRM)
-        for probed_ns, ends in ((5, 0), (5, 0), (6, 0), (6, 0), (6, 1)):
-            worker.probed_ns = probed_ns
-            look(signal.SIGALRM, None)  # type: ignore[operator,misc]
-            assert len(ended) == ends
-    signal.alarm(0)
-
-
-@check
-def a_process_that_waited_for_a_core_is_not_called_stuck() -> None:
-    worker = SimpleNamespace(finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x")))
-    for waited_ns, ends in ((NS_PER_S * 9 // 10, False), (NS_PER_S // 10, True)):
-        waits, ended = ((0, look * waited_ns) for look in range(9)), []
+def a_process_in_which_nobody_runs_ends_and_one_that_was_stopped_or_waited_for_a_core_does_not() -> None:
+    """(what the probe last saw, seconds since the last look, of which it waited for a core, sentences so far)."""
+    for looks in (
+        [(5, 1, 0, 0), (5, 1, 0, 0), (6, 1, 0, 0), (6, 1, 0, 0), (6, 1, 0, 1)],
+        [(5, 1, 0, 0), (5, 60, 0, 0), (6, 1, 0, 0)],  # stopped for a minute
+        [(5, 1, 0, 0), *[(5, 1, 0.95, 0)] * 8, (6, 1, 0, 0)],
+        [(5, 1, 0, 0), *[(5, 1, 0.8, 0)] * 2, (5, 1, 0.8, 1)],  # beside others, and stuck
+    ):
+        ended: list[object] = []
+        worker = SimpleNamespace(
+            finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x"))
+        )
+        clock, waited = [0], [0]
         with (
             mock.patch.object(member, "_end_stuck", lambda *told, ended=ended: ended.append(told)),
-            mock.patch.object(member, "scheduled_ns", lambda waits=waits: next(waits)),
+            mock.patch.object(member, "monotonic_ns", lambda clock=clock: clock[0]),
+            mock.patch.object(member, "scheduled_ns", lambda waited=waited: (0, waited[0])),
         ):
             member.end_when_stuck(worker, None)  # type: ignore[arg-type]
             look = signal.getsignal(signal.SIGALRM)
-            for _ in range(8):
+            for probed_ns, passed_s, waited_s, ends in looks:
+                worker.probed_ns = probed_ns
+                clock[0] += int(passed_s * NS_PER_S)
+                waited[0] += int(waited_s * NS_PER_S)
                 look(signal.SIGALRM, None)  # type: ignore[operator,misc]
-            assert bool(ended) == ends, (waited_ns, ended)
+                assert len(ended) == ends, (looks, probed_ns)
     signal.alarm(0)
 
 
