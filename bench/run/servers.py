@@ -26,8 +26,8 @@ from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.guard import Guard
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
+from bench.topology.servants import Guard
 from bench.topology.server import find_server
 
 WORK_PREFIX = "lockbench-run-"

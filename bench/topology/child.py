@@ -13,8 +13,7 @@ Rules
 - The kernel's signal is tied to the *thread* that made the process, and cleared by a fork, so each process asks for
   itself; asking late is caught by comparing the parent.
 - One that ends early is told of by its own last words on stderr, else by its signal or exit code.
-- A command whose end undoes what it did is a `Leash`: it is let go of, and never killed before it had time. What must
-  start fast and outlive a fork of ours (guard, proxies) is a `Servant`.
+- A command whose end undoes what it did is a `Leash`: it is let go of, and never killed before it had time.
 
 Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
 """
@@ -28,12 +27,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -42,7 +40,6 @@ from bench.measure.section import decoded
 
 Message = TypeVar("Message")
 END_S = 2.0
-_ANSWER_S = 10.0
 PARENT_VARIABLE = "LOCKBENCH_PARENT"  # the process that started this one
 _UNDO_S = 5.0
 _ROOT = Path(__file__).parents[2]
@@ -183,51 +180,6 @@ class Leash:
         """Let go and wait until the command has undone its change and ended. More than once is fine."""
         self._child.finish(_UNDO_S)
         self._child.close()
-
-
-class Answer(msgspec.Struct):
-    """What a servant says; `id`: of the request that it answers, 0 for its first words."""
-
-    id: int
-
-
-Said = TypeVar("Said", bound=Answer)
-
-
-class Servant(Child, Generic[Said]):
-    """A script of the standard library alone, started within 35 ms, that answers numbered requests.
-
-    `hello`: what it said first. Safe to use from several threads; an answer to a request that was interrupted is
-    dropped. A forked child's copy closes nothing.
-    """
-
-    def __init__(self, script: Path, words: Sequence[str], kind: type[Said], *, gone: str) -> None:
-        """Start `script`; `gone`: what it means when it has ended. Raises EnvironmentNotReadyError."""
-        super().__init__(script.stem, [sys.executable, "-I", "-S", str(script), *words])
-        self._owner, self._lock, self._asked, self._kind, self._gone = os.getpid(), threading.Lock(), 0, kind, gone
-        try:
-            self.hello = self.hear(kind, _ANSWER_S)
-        except BaseException:
-            self.close()
-            raise
-
-    def ask(self, **request: object) -> Said:
-        """Return the answer. Raises EnvironmentNotReadyError when it has ended."""
-        with self._lock:
-            self._asked += 1
-            try:
-                self.tell({"id": self._asked, **request})
-                while (answer := self.hear(self._kind, _ANSWER_S)).id != self._asked:
-                    pass
-            except (EnvironmentNotReadyError, ValueError) as error:  # ValueError: it was closed
-                raise EnvironmentNotReadyError(self._gone) from error
-            return answer
-
-    def close(self) -> None:
-        """Have it end; returns when it has. More than once is fine."""
-        if os.getpid() == self._owner:
-            self.finish(_ANSWER_S)
-            super().close()
 
 
 def _line(message: object) -> str:

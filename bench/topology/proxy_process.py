@@ -45,7 +45,7 @@ class ExactSelector(selectors.EpollSelector):
 
 @dataclass(slots=True)
 class Link:
-    """The way to one instance as it is now, as `Shape` in bench/topology/proxy.py says."""
+    """The way to one instance as it is now, as `Shape` in bench/topology/servants.py says."""
 
     port: int
     random: random.Random

@@ -7,7 +7,6 @@ by (Debian's `redis-server` is a link to `redis-check-rdb`).
 Source: `--version` of redis-server and valkey-server; DELEX is in Redis since 8.4, DELIFEQ in Valkey since 9.0.
 """
 
-import errno
 import hashlib
 import os
 import re
@@ -137,8 +136,9 @@ def _said(command: list[str], path: str, source: str) -> str:
             f"{path} ({source}) did not answer within {_ANSWER_S:g} s; set {SETTING} to another server"
         ) from error
     except OSError as error:
-        advice = "raise the limit with ulimit -n" if error.errno == errno.EMFILE else f"set {SETTING} to another server"
-        raise EnvironmentNotReadyError(f"{path} ({source}) does not run: {error.strerror}; {advice}") from error
+        raise EnvironmentNotReadyError(
+            f"{path} ({source}) does not run: {error.strerror}; set {SETTING} to another server"
+        ) from error
     return done.stdout.decode(errors="replace")
 
 

@@ -1,23 +1,18 @@
 """The fault shim: *a C library preloaded into a server, one mapped file → its disk and its wall clock, as Python says*.
 
 Rules
-- The library is compiled on first use into the user's private cache. Its name holds the hash of what it was made from
-  (source, flags, machine, C library) and of itself: a file that is not what its name says is never loaded.
-- It is moved into place whole, so that two first uses at once do no harm; and copied into each server's own folder and
-  preloaded as `./…`, because LD_PRELOAD cannot hold a path with a space and a server starts in its folder.
+- The library is compiled on first use and written into each server's own folder, to be preloaded as `./…`: LD_PRELOAD
+  cannot hold a path with a space, and a server starts in its folder.
 - One file, mapped here and in the server, laid out as `fault_shim.c` says: 64-bit integers, each stored whole. It
   outlives the server: after a restart the clock is still wrong and the ledger still knows what was durable.
 - The clock has eight slots and a turn that names the valid one, so a server never reads half a setting.
 
-Source: fault_shim.c; ld.so(8); statx(2), whose layout is fixed; the XDG base directory specification.
+Source: fault_shim.c; ld.so(8); statx(2), whose layout is fixed.
 """
 
-import contextlib
 import ctypes
-import hashlib
 import mmap
 import os
-import platform
 import shutil
 import struct
 import subprocess
@@ -26,6 +21,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
@@ -33,85 +29,40 @@ from bench.errors import EnvironmentNotReadyError
 SOURCE = Path(__file__).with_name("fault_shim.c")
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11")
 _COMPILE_S = 60.0
-_DIGITS = 16
 LIBRARY_FILE, CONTROL_FILE = "fault-shim.so", "fault-shim.map"
 IGNORED = "the server ignores LD_PRELOAD (it is linked statically, or setuid)"
 
 
-def shim_library(cache: Path | None = None) -> Path:
-    """Return the shim's library, compiling it if the cache has none. `cache`: default the user's cache folder.
-
-    Raises EnvironmentNotReadyError when there is no compiler, it fails, or no folder can be written.
-    """
-    source = SOURCE.read_bytes()
-    made_from = _digest(source + repr((_FLAGS, platform.machine(), platform.libc_ver())).encode())
-    folder = _private(cache or _cache_folder())
-    for found in sorted(folder.glob(f"fault-shim-{made_from}-*.so")):
-        if found.stem.rpartition("-")[2] == _digest(found.read_bytes()):
-            return found
-        found.unlink()
-    library = _compiled(folder)
-    final = folder / f"fault-shim-{made_from}-{_digest(library.read_bytes())}.so"
-    library.rename(final)
-    return final
-
-
-def find_compiler() -> str | None:
-    """The C compiler that makes the shim."""
-    return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
-
-
-def _compiled(folder: Path) -> Path:
+@cache
+def shim_library() -> bytes:
+    """Return the shim's library, compiled once per process. Raises EnvironmentNotReadyError when it cannot be made."""
     compiler = find_compiler()
     if compiler is None:
         raise EnvironmentNotReadyError(
             "the fault shim needs a C compiler, and there is none: install gcc and libc6-dev"
         )
-    descriptor, name = tempfile.mkstemp(prefix=".compiling-", suffix=".so", dir=folder)
-    os.close(descriptor)
     try:
-        done = subprocess.run(
-            [compiler, *_FLAGS, "-o", name, str(SOURCE), "-ldl"],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_COMPILE_S,
-        )
-        if done.returncode:
-            said = done.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {said[0]}; install libc headers")
-    except BaseException as error:
-        Path(name).unlink()
-        if isinstance(error, OSError | subprocess.TimeoutExpired):
-            raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {error}") from error
-        raise
-    return Path(name)
+        with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
+            library = Path(folder) / LIBRARY_FILE
+            done = subprocess.run(
+                [compiler, *_FLAGS, "-o", str(library), str(SOURCE), "-ldl"],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_COMPILE_S,
+            )
+            if not done.returncode:
+                return library.read_bytes()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {error}") from error
+    said = done.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {said[0]}; install libc headers")
 
 
-def _cache_folder() -> Path:
-    setting = os.environ.get("XDG_CACHE_HOME")
-    with contextlib.suppress(RuntimeError):  # no home
-        return (Path(setting) if setting else Path.home() / ".cache") / "lockbench"
-    return Path(tempfile.gettempdir()) / f"lockbench-cache-{os.geteuid()}"
-
-
-def _private(folder: Path) -> Path:
-    """The folder, made if need be. A foreign one is refused: what lies there would run in our servers."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = folder.stat()
-        if state.st_uid != os.geteuid() or state.st_mode & 0o022 or not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, "it is not a folder that only this user can write")
-    except OSError as error:
-        raise EnvironmentNotReadyError(
-            f"the fault shim cannot be kept in {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder of your own"
-        ) from error
-    return folder
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_DIGITS]
+def find_compiler() -> str | None:
+    """The C compiler that makes the shim."""
+    return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
 LAYOUT, ENTRIES = 3, 1024
@@ -269,15 +220,15 @@ class Control:
 class Preload:
     """Hands `environment` to `start_fleet`; afterwards `controls[index]` is instance `index`'s shim."""
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(self) -> None:
         """Have the library ready. Raises EnvironmentNotReadyError when it cannot be compiled."""
-        self._library = shim_library(cache)
+        self._library = shim_library()
         self.controls: dict[int, Control] = {}
 
     def environment(self, index: int, folder: Path) -> Mapping[str, str]:
         """What instance `index` in `folder` gets; called at every start of it, also after a kill."""
         if index not in self.controls:
-            shutil.copyfile(self._library, folder / LIBRARY_FILE)
+            (folder / LIBRARY_FILE).write_bytes(self._library)
             self.controls[index] = Control(folder / CONTROL_FILE)
         before = os.environ.get("LD_PRELOAD")
         preload = f"./{LIBRARY_FILE}" + (f":{before}" if before else "")

@@ -1,26 +1,21 @@
-"""One instance's URL, read once: *redis://, rediss:// or unix:// → an address to show and a client to ask*.
+"""A client for one instance's URL: *redis://, rediss:// or unix:// → an address to show and a client to ask*.
 
-Rules: the URL holds secrets, so only `address` (host:port or path) may be shown, and every text that comes from a
-server or a library goes through the mask first. A URL that can be read two ways (an unescaped `#`, `?`, `/` or `@` in
-a password) is refused, because its parts would be shown as a host. Clients never retry; our time-outs win.
-Source: redis-py's `parse_url`, the same options as lockcore takes.
+Rules: lockcore reads the URL, here as everywhere. It holds secrets, so only `address` (host:port or path) may be shown.
+Clients never retry; our time-outs win.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, SSLConnection, parse_url
+from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import ConnectionError as BrokenConnectionError
-from redis.retry import Retry
 
 from bench.errors import UsageError, secrets
+from lockcore.shells.target import target_of
 
 _NO_LIMIT = 1 << 31
 
@@ -48,23 +43,10 @@ class TlsConnection(SSLConnection):
 
 
 def connection_pool(options: Mapping[str, Any], *, timeout_s: float, connect_timeout_s: float) -> ConnectionPool:
-    """A pool that connects on first use. `options`: redis-py's `parse_url`; both time-outs in s, > 0.
-
-    Raises TypeError, ValueError or RedisError for options that redis-py does not take, some at the first connection.
-    """
-    kind = options.get("connection_class")
-    tls = {"connection_class": TlsConnection} if kind is SSLConnection else {}
-    ours = {
-        "protocol": 2,
-        "driver_info": None,
-        "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": connect_timeout_s,
-    }
-    return ConnectionPool(**{"max_connections": _NO_LIMIT, **options, **tls, **ours})
-
-
-_FORM = "redis://[user:password@]host[:port][/database], rediss://… or unix://[user:password@]/path"
+    """A pool that connects on first use. `options`: of lockcore's target; both time-outs in s, > 0."""
+    tls = {"connection_class": TlsConnection} if options["connection_class"] is SSLConnection else {}
+    times = {"socket_timeout": timeout_s, "socket_connect_timeout": connect_timeout_s}
+    return ConnectionPool(**{"max_connections": _NO_LIMIT, **options, **tls, **times})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +55,7 @@ class Target:
 
     address: str
     tls: bool
-    options: dict[str, Any] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
 
     def client(self, timeout_s: float) -> redis.Redis:
         """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries.
@@ -86,43 +68,13 @@ class Target:
 
 def parse_targets(urls: Sequence[str]) -> tuple[Target, ...]:
     """Read all URLs. Raises UsageError, naming a wrong one by its position and showing nothing that may be secret."""
-    if not urls:
-        raise UsageError(f"no target given: write at least one as {_FORM}")
     return tuple(_parse(url, position) for position, url in enumerate(urls, 1))
 
 
 def _parse(url: str, position: int) -> Target:
     secrets().learn(url)
-    if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise UsageError(f"target {position} has an unknown scheme; write it as {_FORM}")
     try:
-        parts = urlsplit(url)
-        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    except ValueError:
-        raise _unreadable(position) from None
-    local = parts.scheme == "unix"
-    if "#" in url or "@" in parts.query or "@" in parts.path or parts.netloc.count("@") > 1 or local > bool(parts.path):
-        raise _unreadable(position)
-    database = "" if local else parts.path.strip("/")
-    if database and not database.isdecimal():
-        raise UsageError(f"target {position}: after the address comes a database number, as in redis://host:6379/0")
-    try:
-        connection_pool(options, timeout_s=1.0, connect_timeout_s=1.0).make_connection()
-    except (TypeError, ValueError, redis.RedisError) as error:
-        option = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        what = f"the unknown option {option[1]}" if option else "an option with a wrong value"
-        raise UsageError(f"target {position} has {what} behind its '?'; redis-py's options are allowed there") from None
-    return Target(_address(parts.scheme, options), parts.scheme == "rediss", options)
-
-
-def _address(scheme: str, options: dict[str, Any]) -> str:
-    if scheme == "unix":
-        return str(options["path"])
-    host = str(options.get("host", "localhost"))
-    return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}"
-
-
-def _unreadable(position: int) -> UsageError:
-    return UsageError(
-        f"target {position} cannot be read: write it as {_FORM}, special characters of a password as %XX (# is %23)"
-    )
+        target = target_of(url, 1.0, "")
+    except ValueError as error:
+        raise UsageError(f"target {position}: {error}") from None
+    return Target(target.address, target.is_tls, target.options)

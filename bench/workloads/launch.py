@@ -28,7 +28,7 @@ import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
 from bench.topology.child import PARENT_VARIABLE
-from bench.topology.ports import KeptPort
+from bench.topology.fleet import KeptPort
 from bench.workloads.plan import PLAN_VARIABLE, Plan, planned
 
 

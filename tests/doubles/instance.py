@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from hiredis import Reader
 
-from bench.topology.ports import HOST, KeptPort
+from bench.topology.fleet import HOST, KeptPort
 from tests.doubles.keyspace import NIL, OK, Command, Keyspace, error
 from tests.lockcore.scripted import kind_of
 

@@ -49,7 +49,7 @@ def closed_port() -> int:
         (["run", "nowhere.toml"], "nowhere.toml: there is no such scenario file"),
         (["run", "--threshold", "aquire.p99 < 1ms"], "there is no metric aquire.p99; did you mean acquire.p99?"),
         (["run", "--threshold", "acquire.p99 < 1"], "the limit needs a unit (write it like acquire.p99 < 5ms)"),
-        (["run", "--target", "localhost"], "option --target: 'localhost' has no scheme"),
+        (["run", "--target", "localhost"], "option --target: 'localhost' is not an instance URL"),
         (["run", "--recipe", "redlok"], "there is no recipe 'redlok'"),
         (["run", "--recipe", "set-nx-lua", "--instances", "5"], "the recipe set-nx-lua locks on 1 instance"),
         (

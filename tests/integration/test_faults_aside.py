@@ -119,7 +119,7 @@ site.attach(fleet)
 faults = [injection(site, order) for order in orders]
 for fault in faults:
     fault.begin()
-pids = [instance.pid for instance in fleet.instances] + [site.proxies._servant.process.pid]
+pids = [instance.pid for instance in fleet.instances] + [site.proxies.process.pid]
 print(json.dumps({"worker": worker.pid, "pids": pids, "port": fleet.instances[0].port, "folder": str(fleet.folder)}))
 sys.stdout.flush()
 sys.stdin.read()

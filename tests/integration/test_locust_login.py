@@ -11,7 +11,7 @@ from http.cookiejar import CookieJar
 
 import pytest
 
-from bench.topology.ports import keep_ports
+from bench.topology.fleet import keep_ports
 from tests.integration.locust_runs import ROOT, answers, until
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology import probe
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.fleet import HOST, Fleet, KeptPort, keep_ports, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
 from tests.integration.lockcore.certificates import make_certificates
 from tests.integration.servers import SERVERS

@@ -9,8 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.fleet import start_fleet
-from bench.topology.ports import HOST
+from bench.topology.fleet import HOST, start_fleet
 from lockcore import Redlock
 from lockcore.errors import InstanceError
 from tests.doubles.instance import Instances

@@ -11,8 +11,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
-from bench.topology.fleet import start_fleet
-from bench.topology.ports import keep_ports
+from bench.topology.fleet import keep_ports, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 from bench.topology.target import TlsConnection, connection_pool, parse_targets
 from lockcore import Lease, Outcome

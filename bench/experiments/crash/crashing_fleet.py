@@ -19,10 +19,9 @@ from redis import Redis, RedisError
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.judge import Ledger
 from bench.experiments.crash.plan import Crash
-from bench.topology.faults.disk import cut_power
+from bench.topology.faults.machine import cut_power
 from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.fleet import HOST, Fleet, KeptPort, keep_ports, start_fleet
 from bench.topology.server import ServerBinary
 from bench.topology.shim import Control
 from lockcore.clock import NS_PER_S, monotonic_ns

@@ -8,7 +8,6 @@ none. Where there is no root or no loop device it is skipped, with that reason.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +94,7 @@ def _server_on(disk: LoopDisk, server: ServerBinary, policy: str) -> Iterator[tu
 
     def environment(_index: int, folder: Path) -> Mapping[str, str]:
         disk.take_the_place_of(folder)
-        shutil.copyfile(shim_library(), folder / LIBRARY_FILE)
+        (folder / LIBRARY_FILE).write_bytes(shim_library())
         control = Control(folder.parent / "ledger.map")
         controls.append(control)
         return {"LD_PRELOAD": f"./{LIBRARY_FILE}", "LOCKBENCH_SHIM": str(control.path)}

@@ -28,8 +28,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.guard import Guard
-from bench.topology.ports import HOST, keep_ports
+from bench.topology.fleet import HOST, keep_ports
+from bench.topology.servants import Guard
 
 PREFIX = "lockbench-observe-"
 GRAPHS = (  # recorded by dashboards/prometheus/rules.yml

@@ -22,9 +22,8 @@ from bench.experiments.safety_matrix.row import RowSetup, find
 from bench.measure.expectation import Preconditions
 from bench.recipes.schedules.pace import Pace, sleep_until, wait_for
 from bench.recipes.schedules.stage import sets_of
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST
-from bench.topology.proxy import Proxies, Shape
+from bench.topology.fleet import HOST, Fleet, start_fleet
+from bench.topology.servants import Proxies, Shape
 from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.quorum import outcome_of, quorum_of

@@ -32,8 +32,7 @@ from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RecipeEntry
 from bench.recipes.schedules.pace import PATIENCE_S, sleep_until
 from bench.safety.judge import Circumstances, judge
-from bench.topology.fleet import Fleet
-from bench.topology.ports import HOST, KeptPort
+from bench.topology.fleet import HOST, Fleet, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
 

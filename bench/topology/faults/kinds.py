@@ -11,7 +11,7 @@ from itertools import chain
 
 from bench.errors import UsageError
 from bench.scenario import Fault
-from bench.topology.faults import answers, clock, disk, network, processes
+from bench.topology.faults import answers, machine, processes
 from bench.topology.faults.injection import FaultOrder, Injection, read_params
 from bench.topology.faults.site import Need, Site
 
@@ -21,7 +21,7 @@ KINDS: Mapping[str, type[Injection]] = {
     "kill": processes.KillInstance,
     "stop": processes.StopInstance,
     "restart": processes.RestartInstance,
-    "proxy": network.ProxyFault,
+    "proxy": answers.ProxyFault,
     "client-pause": answers.ClientPause,
     "client-kill": answers.ClientKill,
     "script-flush": answers.ScriptFlush,
@@ -29,13 +29,13 @@ KINDS: Mapping[str, type[Injection]] = {
     "readonly": answers.ReadOnly,
     "loading": answers.Loading,
     "misconf": answers.Misconf,
-    "fsync-latency": disk.FsyncLatency,
-    "fsync-error": disk.FsyncError,
-    "clock-jump": clock.ClockJump,
-    "clock-rate": clock.ClockRate,
-    "power-cut": disk.PowerCut,
-    "drop": network.Drop,
-    "disk-full": disk.DiskFull,
+    "fsync-latency": machine.FsyncLatency,
+    "fsync-error": machine.FsyncError,
+    "clock-jump": machine.ClockJump,
+    "clock-rate": machine.ClockRate,
+    "power-cut": machine.PowerCut,
+    "drop": answers.Drop,
+    "disk-full": machine.DiskFull,
 }
 WORKER_KINDS: Mapping[str, type[Injection]] = {"kill": processes.KillWorker, "stop": processes.StopWorker}
 

@@ -21,10 +21,9 @@ import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.disk import MemoryDisk
-from bench.topology.fleet import Fleet, wait_until
-from bench.topology.ports import HOST
+from bench.topology.fleet import HOST, Fleet, wait_until
 from bench.topology.probe import Info
-from bench.topology.proxy import Proxies
+from bench.topology.servants import Proxies
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import parse_targets

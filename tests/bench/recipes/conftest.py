@@ -13,8 +13,7 @@ from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RECIPES, RecipeEntry
 from bench.recipes.replica_failover import replicate
 from bench.recipes.schedules.pace import wait_for
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST, KeptPort
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from lockcore import RetryPolicy
 
 SETTINGS = RecipeSettings(key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=100.0)

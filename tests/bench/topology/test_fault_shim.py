@@ -44,7 +44,9 @@ class Preloaded:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shim_library(tmp_path_factory.mktemp("cache"))
+    path = tmp_path_factory.mktemp("shim") / "fault-shim.so"
+    path.write_bytes(shim_library())
+    return path
 
 
 @pytest.fixture

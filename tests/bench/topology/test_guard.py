@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.guard import Guard
 from bench.topology.guard_process import _state
+from bench.topology.servants import Guard
 
 SLEEP = ["sleep", "600"]
 DEADLINE_S = 30.0
@@ -26,7 +26,7 @@ ENDING = (("exit",), ("raise",))  # how the parent ends by itself: it may be ove
 PARENT = """
 import json, os, sys, threading
 from pathlib import Path
-from bench.topology.guard import Guard
+from bench.topology.servants import Guard
 
 guards = []
 def start():
@@ -44,7 +44,7 @@ if "fork" in sys.argv:        # a child that keeps the socket open
         guards[0].close()     # not its own: must do nothing
         sys.stdin.read()
         os._exit(0)
-pids = {"server": guards[0].states()[0].pid, "guard": guards[0]._servant.process.pid, "child": child}
+pids = {"server": guards[0].states()[0].pid, "guard": guards[0].process.pid, "child": child}
 print(json.dumps({"folder": str(guards[0].folder), **pids}), flush=True)
 if "exit" in sys.argv:
     os._exit(0)
@@ -131,7 +131,7 @@ def test_a_killed_guard_takes_its_servers_along_and_closing_removes_the_folder(
     guard: Guard, tmp_path: Path, number: signal.Signals
 ) -> None:
     server = start(guard, SLEEP)
-    guard._servant.process.send_signal(number)
+    guard.process.send_signal(number)
     assert ended(server)
     with pytest.raises(EnvironmentNotReadyError, match="guard process was killed"):
         guard.states()
@@ -157,7 +157,7 @@ def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(guard._servant, "hear", interrupted)
+        patch.setattr(guard, "hear", interrupted)
         with pytest.raises(KeyboardInterrupt):
             guard.signal(0, signal.SIGKILL)
     second = guard.start(1, SLEEP, guard.folder, guard.folder / "log", {})

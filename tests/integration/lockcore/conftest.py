@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST, KeptPort
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.certificates import Certificates, make_certificates

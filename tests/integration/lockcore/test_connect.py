@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST, KeptPort
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from lockcore import Outcome
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from tests.doubles.instance import Instances

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.ports import HOST
+from bench.topology.fleet import HOST, Fleet, start_fleet
 from lockcore import LagCap, Outcome, Redlock
 from lockcore.errors import InstanceRefusedError
 from tests.doubles.instance import CLOSE, Instances

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.topology.ports import HOST, KeptPort, keep_ports
+from bench.topology.fleet import HOST, KeptPort, keep_ports
 
 
 def listener(port: int = 0) -> socket.socket:

@@ -1,4 +1,4 @@
-"""A disk that is slow, broken, full or loses its power: fsync-latency, fsync-error, power-cut, disk-full.
+"""A disk that is slow, broken, full or loses its power, and a wrong wall clock: what the machine does to a server.
 
 Rules
 - Latency and errors strike every fsync and fdatasync of the server and its children, in whichever thread, through the
@@ -8,24 +8,28 @@ Rules
   successful fsync *began*; everything behind that is lost, as in the worst case (a kernel may have written more).
 - `torn` keeps a seed-driven part of the lost tail, so that a record may end in the middle.
 - File names are taken as durable: Redis syncs the folder of its manifest.
+- Servers expire keys by their wall clock. Monotonic clocks stay true, as they do where NTP steps a clock. A jump is
+  undone by a jump back; a rate without a jump, so what it gained stays gained. Both survive a restart of the server.
 
-Source: fdatasync(2); Redis 7.0's aof.c and bio.c; the ledger in bench/topology/fault_shim.c.
+Source: fdatasync(2); Redis 7.0's aof.c, bio.c and mstime; the ledger in bench/topology/fault_shim.c.
 """
 
 import contextlib
 import errno
 import os
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.scenario.keys import FLAG, choice, duration
+from bench.scenario.keys import FLAG, KeyKind, choice, duration
+from bench.scenario.quantity import parse_duration
 from bench.topology.faults.injection import NS_PER_MS, Injection, Param
 from bench.topology.faults.processes import RESTART_PARAMS, RestartInstance
 from bench.topology.faults.site import Need
-from bench.topology.fleet import Instance
+from bench.topology.fleet import Instance, wait_until
 from bench.topology.probe import Info
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 
@@ -193,3 +197,71 @@ class PowerCut(RestartInstance):
             cuts = cut_power(self.site.fleet.instances[self.index], self.site.control(self.index), torn)
         self.detail["lost_bytes"] = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
         self.detail["files"] = [asdict(cut) for cut in cuts]
+
+
+_DAY_MS = 86_400_000.0
+_SLOWEST, _FASTEST = 0.1, 10
+_NOTICE_S = 2.0
+
+
+def _jump_ms(raw: object) -> float:
+    """A time with a direction such as "5s" or "-5s", not zero."""
+    text = raw.strip() if isinstance(raw, str) else ""
+    ms = parse_duration(text.lstrip("+-") or raw)
+    if not 0 < ms <= _DAY_MS:
+        raise ValueError(f"{raw!r} is not a time up to 24h, forward or back (5s or -5s)")
+    return -ms if text.startswith("-") else ms
+
+
+def _rate(raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not _SLOWEST <= raw <= _FASTEST:
+        raise ValueError(f"{raw!r} is not a number from {_SLOWEST:g} to {_FASTEST:g}")
+    return float(raw)
+
+
+class ClockJump(Injection):
+    """The clock jumps `by` a time: forward, keys vanish early; back, they block longer."""
+
+    needs = frozenset({Need.SHIM})
+    params = (Param("by", KeyKind("", _jump_ms), None, "how far, such as 5s or -5s"),)
+
+    def begin(self) -> None:
+        """Jump, and return when the server has noticed: it looks at its clock once per turn."""
+        self.undo.callback(self._jump_back)
+        self._jump(1)
+
+    def _jump_back(self) -> None:
+        with contextlib.suppress(BenchError):  # it is down, or stands still: the clock is right all the same
+            self._jump(-1)
+
+    def _jump(self, sign: int) -> None:
+        by_ns = sign * int(self.order.params.number("by") * NS_PER_MS)
+        control = self.site.control(self.index)
+        control.shift_clock(by_ns)
+        complaint = f"instance {self.index} does not show the jump of its clock"
+        wait_until(lambda: abs(self._behind_ns(control)) <= abs(by_ns) / 2, _NOTICE_S, complaint)
+
+    def _behind_ns(self, control: Control) -> int:
+        """How far the time the server tells is from what the shim shows, its way here and back left out."""
+        before_ns = time.time_ns()
+        seconds, microseconds = map(int, self.site.command(self.index, "TIME"))
+        after_ns = time.time_ns()
+        told_ns = (seconds * 1_000_000 + microseconds) * 1000 - control.clock_offset_ns()
+        return min(told_ns - before_ns, 0) + max(told_ns - after_ns, 0)
+
+
+class ClockRate(Injection):
+    """The clock runs at `rate` times true speed."""
+
+    needs = frozenset({Need.SHIM})
+    params = (Param("rate", KeyKind("", _rate), None, "1.1 = ten percent fast"),)
+
+    def begin(self) -> None:
+        """Run wrong."""
+        self.undo.callback(self._run_true)
+        self.site.control(self.index).set_clock_rate(self.order.params.number("rate"))
+
+    def _run_true(self) -> None:
+        control = self.site.control(self.index)
+        control.set_clock_rate(1.0)
+        self.detail["ahead_ms"] = control.clock_offset_ns() / NS_PER_MS
