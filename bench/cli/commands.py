@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
@@ -24,14 +24,14 @@ PLACES = {
     "completion": "bench.cli.first_steps",
     "crash": "bench.experiments.crash.command",
     "doctor": "bench.cli.first_steps",
-    "fleet": "bench.cli.fleet",
+    "fleet": "bench.cli.run",
     "fsync": "bench.experiments.fsync.command",
     "gate": "bench.experiments.compare.command",
     "init": "bench.cli.first_steps",
     "observe": "bench.experiments.observe.command",
     "planner": "bench.experiments.fsync.command",
     "recipes": "bench.cli.first_steps",
-    "report": "bench.cli.report",
+    "report": "bench.cli.showing",
     "run": "bench.cli.run",
     "safety": "bench.experiments.safety_matrix.command",
     "split-votes": "bench.experiments.split_votes.command",
@@ -90,15 +90,8 @@ class LazyGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("lockbench")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(_version(), message="lockbench %(version)s")
+@click.version_option(package_name="lockbench", message="lockbench %(version)s")
 def lockbench() -> None:
     """Take locks on N independent Redis instances under load, and judge what happened.
 

@@ -20,8 +20,7 @@ from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
     from bench.measure.result import Document
-    from bench.run.experiment import ExperimentOrder, Show
-    from bench.run.verdict import Done, Stored
+    from bench.run.experiment import Done, ExperimentOrder, Show, Stored
 
 Plan = TypeVar("Plan")
 
@@ -76,14 +75,17 @@ def measured(
     `again`: the options that must be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was
     cut before there was anything to show.
     """
-    from bench.cli.folder import matrix_folder, result_folder
+    from bench.cli.showing import ResultFolder, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
     from lockcore.mask import masked_command
 
     run_id = secrets.token_hex(4)
-    make = matrix_folder if "resume" in values else result_folder
-    folder = make(values.get("resume") or values["out"], kind, run_id)
+    wanted = values.get("resume") or values["out"]
+    if "resume" in values and wanted is not None and is_unfinished(wanted):
+        folder = ResultFolder(wanted, ())
+    else:
+        folder = result_folder(wanted, kind, run_id)
     command = [program, *masked_command(sys.argv[1:])]
     given = [f"--{name}" for name in again if values.get(name) or values.get(f"{name}s")]
     go_on = f"go on with lockbench {kind} --resume {folder.path}"

@@ -1,15 +1,12 @@
 """Options that several commands have: *texts on the command line → values, judged once and in the same words*.
 
 Rules: an option of a scenario is a key of the same name; its value is kept as text and judged by the scenario alone, so
-that a file and an option are refused alike. --metrics-port is only another way to say what two variables of
-OpenTelemetry say, so that the load's processes hear of it, too. Source: README's command table;
-OpenTelemetry's specification, "Environment variables".
+that a file and an option are refused alike.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,29 +129,3 @@ def _recipe_names(_context: click.Context, _parameter: click.Parameter, begun: s
 
 def _parameter(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
-
-
-def metrics_port_option(command: Command) -> Command:
-    """Give a click command --metrics-port; its function does not see it."""
-    option = click.option(
-        "--metrics-port",
-        metavar="PORT",
-        type=click.IntRange(1, 65_535),
-        expose_value=False,
-        callback=_ask_for_page,
-        help="serve Prometheus metrics at http://127.0.0.1:PORT/metrics during the run (OTLP: set OTEL_* variables)",
-    )
-    return option(command)
-
-
-def _ask_for_page(_context: click.Context, _option: click.Parameter, port: int | None) -> None:
-    if port is None:
-        return
-    named = os.environ.get("OTEL_METRICS_EXPORTER", "").strip()
-    if not named and any(
-        os.environ.get(name) for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-    ):
-        named = "otlp"
-    exporters = [word for word in named.split(",") if word.strip() not in ("", "none", "prometheus")]
-    os.environ["OTEL_METRICS_EXPORTER"] = ",".join([*exporters, "prometheus"])
-    os.environ["OTEL_EXPORTER_PROMETHEUS_PORT"] = str(port)

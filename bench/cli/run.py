@@ -1,28 +1,39 @@
-"""`lockbench run`, and what `observe` has of it: *scenario and output options → one run, shown and stored*.
+"""`lockbench run`, what `observe` has of it, and `fleet`: *options → one run shown and stored; servers alone*.
 
-Rules: progress and warnings go to stderr; stdout holds the summary, or with --json the result and nothing else. What
-cannot be stored is shown all the same, and only then complained of. What is heavy is imported once the options are
-known to be right. Source: README's command table.
+Rules: progress, warnings and what happens to the servers go to stderr; stdout holds the summary, or with --json the
+result and nothing else; of a fleet one URL per line (or one JSON object), flushed at once, so that a script can read
+them. What cannot be stored is shown all the same, and only then complained of. What is heavy is imported once the
+options are known to be right.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.options import PLACE, Values, metrics_port_option, run_options, scenario_of, scenario_options
+from bench.cli.options import PLACE, Values, run_options, scenario_of, scenario_options, server_option
+from bench.errors import EXIT_INTERRUPTED
 from bench.scenario import Scenario
 from lockcore.mask import masked_command
+
+if TYPE_CHECKING:
+    from bench.topology.fleet import Fleet
+
+_LOOK_S = 0.5
 
 
 @click.command(epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key.")
 @click.argument("scenario", required=False, type=PLACE)
 @scenario_options
-@metrics_port_option
 @run_options("run")
 def run(scenario: Path | None, **values: Any) -> int:
     """One run: servers, Locust, record, verdict.
@@ -37,12 +48,10 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
 
     Raises BenchError and KeyboardInterrupt.
     """
-    from bench.cli.folder import result_folder
     from bench.cli.progress_line import ProgressLine
-    from bench.cli.showing import Outputs, show_result
+    from bench.cli.showing import Outputs, result_folder, show_result
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
-    from bench.run.verdict import INTERRUPTED
 
     files, run_id = Outputs.of(values), secrets.token_hex(4)
     folder = result_folder(values["out"], command, run_id)
@@ -57,4 +66,59 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
             folder.remove_if_empty()
         interrupts.patience = interrupts.count + 1  # the first Ctrl-C from here on waits until all is shown
         show_result(finished, files, values)
-        return INTERRUPTED if interrupts.count else finished.exit_code
+        return EXIT_INTERRUPTED if interrupts.count else finished.exit_code
+
+
+@click.command()
+@click.option("--instances", metavar="N", type=click.IntRange(1, 64), default=5, help="how many servers  [5]")
+@click.option(
+    "--fsync",
+    type=click.Choice(["none", "no", "everysec", "always"]),
+    default="everysec",
+    help="AOF policy; none = no AOF  [everysec]",
+)
+@click.option("--port", metavar="N", type=click.IntRange(1, 65_535), help="first of consecutive ports  [free ones]")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the lines")
+@click.option("--quiet", is_flag=True, help="print the URLs only")
+def fleet(*, instances: int, fsync: str, port: int | None, server: str | None, as_json: bool, quiet: bool) -> int:
+    """Start servers, print one URL per line, stop them on Ctrl-C."""
+    from bench.topology.fleet import start_fleet
+    from bench.topology.server import find_server
+
+    with start_fleet(instances, fsync, server=find_server(server), port=port) as started:
+
+        def tell() -> None:
+            urls = [instance.url for instance in started.instances]
+            facts = {"urls": urls, "fsync": fsync, "server": asdict(started.server), "folder": str(started.folder)}
+            print(json.dumps(facts) if as_json else "\n".join(urls), flush=True)
+            if not quiet:
+                what = f"{len(urls)} × {started.server}, fsync {fsync}, in {started.folder}"
+                print(f"lockbench: {what}; Ctrl-C stops them", file=sys.stderr)
+
+        serve(started, tell)
+    return EXIT_INTERRUPTED
+
+
+def serve(fleet: Fleet, on_ready: Callable[[], None]) -> None:
+    """Return once somebody wishes to end; the fleet is still running then, for its owner to close.
+
+    `on_ready()` is called when no wish can get lost any more: whoever reads what it says may send a signal at once.
+    An instance that ends meanwhile is told of on stderr. Raises EnvironmentNotReadyError when the guard is gone.
+    """
+    from bench.run.interrupt import Interrupts
+
+    dead: set[int] = set()
+    with Interrupts() as interrupts:
+        interrupts.raising = False
+        on_ready()
+        while not interrupts.count:
+            for instance, exit_code in zip(fleet.instances, fleet.exit_codes(), strict=True):
+                if exit_code is not None and instance.index not in dead:
+                    dead.add(instance.index)
+                    said = f"instance {instance.index} ({instance.url}) ended with exit code {exit_code}"
+                    print(f"lockbench: {said}", file=sys.stderr)
+            with suppress(KeyboardInterrupt):
+                interrupts.raising = True  # only sleep may be torn: the guard is asked whole questions
+                time.sleep(_LOOK_S)
+            interrupts.raising = False

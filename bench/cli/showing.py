@@ -1,30 +1,38 @@
-"""What a command shows of its result: *its end → tables or JSON on stdout, files beside, complaints on stderr*.
+"""What a command leaves and shows of its result, and `lockbench report`, which shows stored ones again.
+
+*Its end → a folder, tables or JSON on stdout, files beside, complaints on stderr*
 
 Rules: stdout holds the tables, or with --json the result and nothing else. What could not be stored is shown all the
-same, --quiet or not, and then complained of. A file that cannot be written is refused before the work, not after it;
-what GitHub names in GITHUB_STEP_SUMMARY is appended to, whatever else is asked for. Source: README's command table.
+same, --quiet or not, and then complained of. A file or folder that cannot be written is refused before the work, not
+after it; the folder is made when there is something to write, so that a killed command leaves no empty one. What GitHub
+names in GITHUB_STEP_SUMMARY is appended to, whatever else is asked for. A stored result is only read, never judged
+again, so the exit code of `report` says only whether it could be made.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import os
+import secrets
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from bench.cli.options import Values
-from bench.errors import BenchError, EnvironmentNotReadyError
+import click
+
+from bench.cli.options import PLACE, Values
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.run.interrupt import until_shown
 
 if TYPE_CHECKING:
     from bench.measure.result import Document
     from bench.report.junit import Suite
-    from bench.run.verdict import Done
-
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+    from bench.run.experiment import Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class Outputs:
     @classmethod
     def of(cls, values: Values, environ: Mapping[str, str] = os.environ) -> Self:
         """From a command's options and the environment. Raises EnvironmentNotReadyError for what cannot be written."""
-        step = environ.get(STEP_SUMMARY)
+        step = environ.get("GITHUB_STEP_SUMMARY")
         outputs = cls(values["markdown"], values["junit"], Path(step) if step else None)
         for path in (outputs.markdown, outputs.junit, outputs.step_summary):
             if path is not None:
@@ -110,3 +118,113 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
         why = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
     print(f"lockbench: there is no report.html: {why}", file=sys.stderr)
     return None
+
+
+LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """The place of a new folder; `made` are all folders that come into being with it, the deepest first."""
+
+    path: Path
+    made: tuple[Path, ...]
+
+    def remove_if_empty(self) -> None:
+        """Take away what was made, as far as nothing was written into it."""
+        with contextlib.suppress(OSError):
+            for folder in self.made:
+                folder.rmdir()
+
+
+def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
+    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made and is not yet.
+
+    Raises EnvironmentNotReadyError.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
+    try:
+        made = tuple(place for place in (folder, *folder.parents) if not place.exists())
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise EnvironmentNotReadyError(
+            f"the result folder {folder} exists already; name a new one with --out"
+        ) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise EnvironmentNotReadyError(
+            f"the result folder {folder} cannot be made ({reason}); name another place with --out"
+        ) from None
+    place = ResultFolder(folder, made)
+    usage = shutil.disk_usage(folder)
+    place.remove_if_empty()
+    if usage.total and usage.free < LEAST_FREE_BYTES:  # a file system without a size has no limit
+        raise EnvironmentNotReadyError(
+            f"the result folder {folder} has {usage.free / 1e6:.1f} MB of free space, and a result may need "
+            f"{LEAST_FREE_BYTES / 1e6:.0f} MB; free the disk or name another place with --out"
+        )
+    return place
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=PLACE, metavar="RESULT…")
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=PLACE,
+    help="where the page goes  [report.html beside the result; of several: results/<time>-report-<id>/]",
+)
+@click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
+@click.option("--json", "as_json", is_flag=True, help="print where the pages are as JSON on stdout, nothing else")
+@click.option("--quiet", is_flag=True, help="no summary")
+def report(results: tuple[Path, ...], **values: Any) -> int:
+    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json."""
+    from bench.measure.result import read_result
+    from bench.report.kinds import of_its_kind
+
+    names = [str(place.parent if place.is_file() else place) for place in results]
+    documents = [of_its_kind(read_result(place), name) for place, name in zip(results, names, strict=True)]
+    try:
+        page = _write(documents, results, names, values["html"])
+        _show(documents, names, page, values)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew") from None
+    return 0
+
+
+def _write(documents: Sequence[Document], results: Sequence[Path], names: Sequence[str], wanted: Path | None) -> Path:
+    from bench.report.html.page import REPORT_NAME, page_of, page_of_several, write_page
+
+    if len(documents) == 1:
+        folder = results[0] if results[0].is_dir() else results[0].parent
+        return write_page(page_of(documents[0], names[0]), wanted or folder / REPORT_NAME)
+    page = page_of_several(documents, [Path(name).name or name for name in names])  # refused before a folder is made
+    if wanted is None:
+        folder = result_folder(None, "report", secrets.token_hex(4)).path
+        folder.mkdir(parents=True)
+        wanted = folder / REPORT_NAME
+    return write_page(page, wanted)
+
+
+def _show(documents: Sequence[Document], names: Sequence[str], page: Path, values: Values) -> None:
+    from rich.console import Console
+
+    from bench.report.kinds import told
+    from bench.report.sheet import print_sheet, sheet_markdown
+
+    sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
+    markdown, path = "\n".join(map(sheet_markdown, sheets)), values["markdown"]
+    if str(path) == "-":
+        print(markdown, end="")
+    elif path is not None:
+        write_text(path, markdown)
+    if values["as_json"]:
+        print(json.dumps({"results": list(names), "html": str(page)}, ensure_ascii=False))
+    elif not values["quiet"] and str(path) != "-":
+        console = Console(highlight=False)
+        for sheet in sheets:
+            print_sheet(sheet, console)
+            console.print()
+        print(f"report     {page}")

@@ -1,7 +1,11 @@
 """What a run comes to: *history, notes, counters → the whole result*.
 
-Rules: everything that qualifies a number stands in `warnings`, as a value; what is missing is None and said. Leaked
-keys are counted, then unlinked by their known names. Source: bench.measure (fold, result), bench.safety (judge).
+Rules
+- Everything that qualifies a number stands in `warnings`, as a value; what is missing is None and said.
+- Leaked keys are counted, then unlinked by their known names.
+- Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
+- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it is never green.
+- A run that Ctrl-C cut is not known, however well it began.
 """
 
 from __future__ import annotations
@@ -13,27 +17,40 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.gates.threshold import read_thresholds
+from bench.gates.threshold import read_thresholds, sentence
+from bench.measure import verdict as words
 from bench.measure import workers
 from bench.measure.begun import read_open
 from bench.measure.environment import describe_environment
 from bench.measure.facts import Due, Facts, Window
 from bench.measure.fold import Fold, Sections
 from bench.measure.record import history_parts, read_history
-from bench.measure.run_result import InfoDelta, InstanceReport, RunResult, SafetyReport, fields_of
+from bench.measure.run_result import (
+    InfoDelta,
+    InstanceReport,
+    JudgedThreshold,
+    Measured,
+    RunResult,
+    SafetyReport,
+    fields_of,
+)
 from bench.measure.statistics import trend_warning
+from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
+from bench.measure.verdict import conclude as concluded
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
 from bench.run.servers import Servers
-from bench.run.verdict import invalidities, judge_run
 from bench.safety.holders import Holders
 from bench.safety.judge import Circumstances, Judge, holes
 from bench.scenario import Scenario
 from bench.topology.probe import LeakCount, leaked_keys
-from bench.workloads.arrivals import due_between
+from bench.workloads.demand import due_between
 from lockcore.clock import NS_PER_MS
+
+_JUDGED = ("fail", "inconclusive")
+_OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +213,46 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
         said.append(f"{left} {words} been unlinked")
     if said:
         yield f"instance #{instance.index} ({instance.address}): {'; '.join(said)}"
+
+
+def judge_run(
+    measured: Measured,
+    deaths: Sequence[str],
+    thresholds: Sequence[JudgedThreshold] = (),
+    *,
+    interrupted: bool = False,
+) -> Verdict:
+    """Return the run's verdict.
+
+    `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them; `interrupted`: by Ctrl-C.
+    """
+    safety, invalid = measured.safety, invalidities(measured, deaths)
+    by_status = {status: [sentence(one) for one in thresholds if one.status == status] for status in _JUDGED}
+    found = {
+        words.VIOLATED: [str(safety.reason)] if safety.verdict == "VIOLATED" else [],
+        words.FAIL: [] if invalid else by_status["fail"],
+        words.INVALID: invalid,
+        words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
+        words.INCONCLUSIVE: [] if invalid else [*_nothing_granted(measured), *by_status["inconclusive"]],
+    }
+    evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
+    word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)
+    if word is not words.SAFE and not any(found.values()):
+        return Verdict.of(word, word.exit_code, evidence, ())
+    return concluded(words.SAFE, evidence, found, thin=words.NOT_TESTED)
+
+
+def invalidities(measured: Measured, deaths: Sequence[str]) -> list[str]:
+    """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
+    generator = measured.generator
+    claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
+    return [*deaths, *claim]
+
+
+def _nothing_granted(measured: Measured) -> list[str]:
+    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue these are others."""
+    if measured.outcomes.acquired:
+        return []
+    if measured.rate.achieved_per_s:
+        return ["no acquire that was due in the measured window got its lease; those granted in it were due before"]
+    return ["no lease was granted in the measured window"]

@@ -23,9 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypedDict, TypeVar
 
+from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
 from bench.measure.environment import Environment, describe_environment
+from bench.measure.result import Document, write_result
+from bench.measure.verdict import Verdict
 from bench.run.interrupt import Interrupts
-from bench.run.verdict import INTERRUPTED, Done, Stored, exit_code, store
 
 Show = Callable[[str], None]
 Plan_co = TypeVar("Plan_co", covariant=True)
@@ -44,6 +46,39 @@ class ExperimentOrder(Generic[Plan_co]):
     command: Sequence[str]
     folder: Path
     server: str | None = None
+
+
+Stored = TypeVar("Stored", bound=Document)
+Stored_co = TypeVar("Stored_co", bound=Document, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Stored_co]):
+    """What came of it; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
+
+    result: Stored_co
+    path: Path | None
+    exit_code: int
+    unstored: str = ""
+
+
+def store(result: Stored, folder: Path, code: int, also: Callable[[], None] = lambda: None) -> Done[Stored]:
+    """Write `result` into `folder`, and what `also` writes; one that cannot be written is told all the same.
+
+    A full disk takes neither the result, which can still be shown, nor 130 from its exit code, which is else `code`.
+    """
+    path = None
+    try:
+        path = write_result(result, folder)
+        also()
+    except EnvironmentNotReadyError as error:
+        return Done(result, path, code if code == EXIT_INTERRUPTED else error.exit_code, str(error))
+    return Done(result, path, code)
+
+
+def exit_code(verdict: Verdict, *, interrupted: bool) -> int:
+    """Return the exit code of a run with this verdict."""
+    return EXIT_INTERRUPTED if interrupted else int(verdict.exit_code or 0)
 
 
 class Header(TypedDict):
@@ -114,4 +149,4 @@ class Experiment:
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:
         """Return the end of what was cut and can be gone on with: told, not stored."""
-        return Done(result, None, INTERRUPTED, "cut short")
+        return Done(result, None, EXIT_INTERRUPTED, "cut short")

@@ -11,9 +11,6 @@ Source: the folder protocol.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,7 +73,7 @@ def follow(
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
                 faults.stop()
-                _ask_to_end(load)
+                load.interrupt()
         elif interrupts.count > 1 or now_ns - asked_ns > grace_s * NS:
             course.killed = True
             load.close()
@@ -122,11 +119,6 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
     first, *rest = str(failure).splitlines()
     what = first.partition("; the end of its log:")[0]
     return f"{what}: {rest[-1].strip()}" if rest and exit_code > 0 else what
-
-
-def _ask_to_end(load: LocustProcess) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(load.pid, signal.SIGINT)
 
 
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def open_journal(
     """
     path, go_on = folder / JOURNAL_NAME, is_unfinished(folder)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise _not_writable(path, error) from error

@@ -19,18 +19,18 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError
 from bench.gates.threshold import read_thresholds
 from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
+from bench.run.experiment import Done, exit_code, store
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower
 from bench.run.servers import Servers, counted, open_servers, work_folder
 from bench.run.telemetry import open_telemetry
-from bench.run.verdict import INTERRUPTED, Done, exit_code, store
 from bench.scenario import Scenario
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
@@ -73,7 +73,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         if interrupts.count:  # 130 comes before every other code
             raise KeyboardInterrupt from None
         raise
-    return replace(finished, exit_code=INTERRUPTED) if interrupts.count else finished  # also while it was put away
+    return replace(finished, exit_code=EXIT_INTERRUPTED) if interrupts.count else finished  # also while it was put away
 
 
 def run_on(

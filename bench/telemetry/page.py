@@ -44,7 +44,8 @@ class MetricsPage:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
             raise EnvironmentNotReadyError(
-                f"the metrics page cannot be served at {host}:{port}: {error.strerror}; choose another --metrics-port"
+                f"the metrics page cannot be served at {host}:{port}: {error.strerror}; "
+                "choose another OTEL_EXPORTER_PROMETHEUS_PORT"
             ) from None
         self.address = f"http://{host}:{self._server.server_port}/metrics"
 
@@ -118,5 +119,6 @@ def open_page(place: tuple[str, int], resource: Mapping[str, str]) -> MetricsPag
         return MetricsPage(place, resource)
     except ImportError as error:
         raise EnvironmentNotReadyError(
-            f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', or leave --metrics-port away"
+            f"the metrics page needs {error.name}; pip install 'lockbench[telemetry]', "
+            "or take prometheus out of OTEL_METRICS_EXPORTER"
         ) from None

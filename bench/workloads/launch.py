@@ -90,7 +90,7 @@ def note_failure(error: BenchError) -> None:
 
 
 class LocustProcess:
-    """A started Locust with its workers. Made by `start`; `close` (or `stop`) must be called."""
+    """A started Locust with its workers. Made by `start`; `close` must be called."""
 
     def __init__(self, process: subprocess.Popen[bytes], workdir: Path, command: list[str]) -> None:
         self._process = process
@@ -138,12 +138,9 @@ class LocustProcess:
         except subprocess.TimeoutExpired:
             return None
 
-    def stop(self, grace_s: float) -> None:
-        """Ask Locust to end in order (Ctrl-C: locks go back, notes are written), wait up to `grace_s`, then kill."""
-        if self.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            self.wait(grace_s)
-        self.close()
+    def interrupt(self) -> None:
+        """Ask Locust to end in order: locks go back, notes are written."""
+        self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL. Idempotent."""

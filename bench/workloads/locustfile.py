@@ -26,10 +26,9 @@ from bench.errors import BenchError
 from bench.topology.child import PARENT_VARIABLE, die_with_parent
 from bench.workloads.conductor import Conductor
 from bench.workloads.launch import note_failure
-from bench.workloads.member import Member, interrupt_main_only
+from bench.workloads.member import LockUser, Member, interrupt_main_only
 from bench.workloads.plan import add_options, plan_of, take_plan
 from bench.workloads.table import show_fractions
-from bench.workloads.user import LockUser
 
 __all__ = ["LockUser"]
 

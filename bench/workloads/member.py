@@ -1,6 +1,8 @@
 """The side of a run that holds users: *Locust's events in a local runner or worker → one Worker, begun and ended*.
 
 Rules
+- A user's loop is its task, so Locust chooses no task, waits for nothing and fires no event between two operations. A
+  user asked to stop finishes its operation; one that rests or waits for a far arrival is woken to stop.
 - The lock is connected when a test starts, in this process, before its users are spawned. A failure is one sentence
   to whoever leads the run; the users then have nothing to do.
 - A worker finishes before its last report, so Locust's table at the master equals our counts: on the conductor's
@@ -20,20 +22,23 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
 
 import gevent
 from gevent import get_hub
 from gevent.event import Event
+from locust import User, constant, task
 from locust.env import Environment
 from locust.rpc.protocol import Message
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
+from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.environment import scheduled_ns
-from bench.workloads.contention import ALONE, Seat
+from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
+from bench.workloads.operation import Gear, Operate, operation
 from bench.workloads.plan import FLEET, Plan, plan_of
-from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
 
@@ -109,6 +114,59 @@ HERE, BEGIN, FINISH, FINISHED, FAILED = (
 OWN_TIME_NS = NS_PER_S // 2  # it had a core for so long, and nobody else ran
 LOOK_S = 1  # two looks are over before a master misses the heartbeats
 _AFTER_GRACE_S = 15.0
+
+
+class LockUser(User):
+    """One caller."""
+
+    wait_time = constant(1)  # the rest after an unexpected exception, and while there is nothing to do
+    worker: ClassVar[Worker | None] = None
+    _gear: Gear | None = None
+
+    @task
+    def cycles(self) -> None:
+        """Run operations until Locust asks this user to stop, the schedule ends, or there is no worker to run on."""
+        worker = self.worker
+        if worker is None:
+            return
+        try:
+            if self._gear is None:
+                self._gear = worker.gear()
+            self._cycle(self._gear, operation(self._gear))
+        except BenchError as error:
+            worker.broke(error)
+        except Exception as error:
+            worker.errors[f"{type(error).__name__}: {error}"] += 1
+            raise
+
+    def stop(self, force: bool = False) -> bool:
+        """Stop as Locust does, and do not wait for a far arrival or the end of a rest. Once is enough."""
+        if self._state == LOCUST_STATE_STOPPING and not force:
+            return False
+        killed: bool = super().stop(force)
+        if not killed and self.worker is not None:
+            self.worker.wake(self.greenlet)
+        return killed
+
+    def on_stop(self) -> None:
+        """Nobody uses this caller's number any more."""
+        if self._gear is not None and self.worker is not None:
+            self.worker.leave(self._gear)
+
+    def _cycle(self, gear: Gear, operate: Operate) -> None:
+        now, take, thinks_ns, rest_until = monotonic_ns, gear.take, gear.thinks_ns, gear.rest_until
+        for resource in gear.resources:
+            if self._state != LOCUST_STATE_RUNNING:
+                return
+            if take is None:
+                start_ns = now()
+                operate(resource, start_ns, start_ns)
+            elif intended_ns := take():
+                operate(resource, intended_ns, now())
+            else:
+                return
+            if thinks_ns is not None:
+                rest_until(now() + next(thinks_ns))
 
 
 class Member:

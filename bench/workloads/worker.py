@@ -44,8 +44,7 @@ from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
-from bench.workloads.arrivals import Pacer, offsets_ns
-from bench.workloads.contention import ALONE, CALLERS_PER_WORKER, Contention, Seat
+from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Pacer, Seat, offsets_ns
 from bench.workloads.operation import Gear, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of

@@ -30,7 +30,7 @@ from bench.measure.result import read_result
 from bench.measure.section import typed
 from bench.measure.verdict import WORDS, Kind, word_of
 from bench.report.generated import words_table
-from bench.run.verdict import judge_run
+from bench.run.conclude import judge_run
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
 from tests.doubles.capacity_points import point

@@ -17,7 +17,7 @@ from bench.recipes.instance import PlainInstance
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules.stage import Stage
 from bench.recipes.schedules.table import SCHEDULES
-from bench.run.verdict import exit_code
+from bench.run.experiment import exit_code
 from bench.safety import judge as judge_module
 from bench.safety import rules
 from bench.topology.fleet import Fleet

@@ -100,7 +100,6 @@ def test_the_plain_lock_runs(urls: Urls, kind: str) -> None:
         lock.close()
 
 
-def test_a_pool_has_no_limit_but_the_urls(urls: Urls) -> None:
-    for url, limit in ((urls.plain, 1 << 31), (f"{urls.plain}?max_connections=7", 7)):
-        (target,) = parse_targets([url])
-        assert target.client(2.0).connection_pool.max_connections == limit
+def test_a_pool_has_no_limit(urls: Urls) -> None:
+    (target,) = parse_targets([urls.plain])
+    assert target.client(2.0).connection_pool.max_connections == 1 << 31

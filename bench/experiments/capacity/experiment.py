@@ -25,10 +25,9 @@ from bench.experiments.capacity.search import CONFIRMATIONS, WITHIN, Search
 from bench.experiments.capacity.usl import Law
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
-from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
-from bench.run.verdict import Done
 from bench.scenario import Scenario
 from bench.scenario.quantity import duration_text
 from bench.topology.probe import info_snapshot

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from bench.experiments.compare.pairs import PairsOrder, Side
     from bench.experiments.compare.result import ComparisonResult, Kind
     from bench.experiments.compare.sides import Named
-    from bench.run.experiment import ExperimentOrder, Show
-    from bench.run.verdict import Done
+    from bench.run.experiment import Done, ExperimentOrder, Show
 
 PAIRS = {"compare": 10, "gate": 24}
 MOST_PAIRS = 1000

@@ -34,8 +34,7 @@ from bench.gates.metric import Metric
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.run_result import RunResult, fields_of
-from bench.run.experiment import Experiment, ExperimentOrder, Show
-from bench.run.verdict import Done
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 
 
 @dataclass(frozen=True, slots=True)

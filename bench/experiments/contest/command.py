@@ -18,13 +18,12 @@ from rich.console import Console
 from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
 from bench.cli.showing import Outputs, show
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError
 from bench.experiments.contest.ceiling import measure
 from bench.experiments.contest.judge import judge_speed
 from bench.experiments.contest.peers import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.words import speed_sheet, write_readme
 from bench.report.sheet import print_sheet
-from bench.run.verdict import INTERRUPTED
 
 _PLAN = ("cache", "rounds", "seconds", "hot_seconds", "seed")  # options of make peers, as PeersPlan has them
 COLUMNS = 100  # what the table of `make bench` needs: a narrower screen, or none, wraps it rather than losing figures
@@ -98,7 +97,7 @@ def _end(work: Callable[[], int]) -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         click.echo("lockbench: interrupted", err=True)
-        code = INTERRUPTED
+        code = EXIT_INTERRUPTED
     sys.exit(code)
 
 

@@ -34,8 +34,7 @@ from bench.experiments.contest.result import (
     TurnRow,
 )
 from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, median_of, servers_by_kind, two_cores
-from bench.run.experiment import Experiment, ExperimentOrder, Show
-from bench.run.verdict import Done
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 

@@ -44,9 +44,8 @@ from bench.experiments.crash.plan import (
     skipped_of,
 )
 from bench.experiments.crash.result import CrashConditions, CrashFleet, CrashResult, CrashSkipped, CrossCheck
-from bench.run.experiment import Experiment, ExperimentOrder, Header, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal, open_journal
-from bench.run.verdict import Done
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted

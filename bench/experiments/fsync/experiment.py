@@ -37,9 +37,8 @@ from bench.experiments.fsync.result import (
 from bench.experiments.fsync.visit import NothingGrantedError, Visit
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of
-from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.journal import Journal, open_journal
-from bench.run.verdict import Done
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 

@@ -13,7 +13,7 @@ Rules
 - WAITAOF blocks its connection, so callers that share one are served in groups: whatever was asked for while a group
   waited goes together, its SETs and releases first and one WAITAOF behind them. A connection that breaks raises.
 
-Source: Redlock on gevent (lockcore), bench.workloads.arrivals; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
+Source: Redlock on gevent (lockcore), bench.workloads.demand; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bench.measure.histogram import Histogram
 from bench.topology.child import orders, say
 from bench.topology.target import parse_targets
 from bench.workloads.alarm import PreciseAlarm
-from bench.workloads.arrivals import Pacer, due_between, offsets_ns
+from bench.workloads.demand import Pacer, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE

@@ -33,8 +33,8 @@ def observe(scenario: Path | None, **values: Any) -> int:
     wanted = scenario_of(scenario, values)
     from bench.cli.run import run_and_show
     from bench.cli.showing import Outputs
+    from bench.errors import EXIT_INTERRUPTED
     from bench.experiments.observe.watch import open_watch, shipped
-    from bench.run.verdict import INTERRUPTED
 
     Outputs.of(values)  # refused before anything starts
     with open_watch(values["prometheus"], values["collector"]) as watch:
@@ -45,7 +45,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
         for warning in watch.warnings:
             _say(f"lockbench: {warning}")
         code = run_and_show("observe", wanted, values)
-        if values["stay"] and code != INTERRUPTED:
+        if values["stay"] and code != EXIT_INTERRUPTED:
             _say(f"Prometheus  {watch.url}  stays until Ctrl-C")
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()

@@ -38,8 +38,7 @@ from bench.measure.expectation import AS_EXPECTED
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.recipes.schedules.stage import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
-from bench.run.experiment import Experiment, ExperimentOrder, Show
-from bench.run.verdict import Done
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, find_server

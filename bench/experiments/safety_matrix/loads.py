@@ -21,9 +21,9 @@ from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, c
 from bench.measure.run_result import RunResult
 from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.registry import find_recipe
+from bench.run.experiment import Done
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
-from bench.run.verdict import Done
 from bench.scenario import Fault, Scenario, load
 
 QUICK_MS, FULL_MS = 3000.0, 12_000.0

@@ -31,9 +31,8 @@ from bench.experiments.split_votes.result import (
     OwnFleet,
     SplitVotesResult,
 )
-from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import ask
-from bench.run.verdict import Done
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LeakCount, leaked_keys
 from bench.topology.server import find_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.fleet import serve
+from bench.cli.run import serve
 from bench.topology.fleet import Instance
 
 
@@ -27,7 +27,7 @@ class FleetOfTwo:
 def test_each_death_is_told_once_until_a_signal_ends_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bench.cli.fleet._LOOK_S", 0.001)
+    monkeypatch.setattr("bench.cli.run._LOOK_S", 0.001)
     serve(FleetOfTwo(), lambda: None)  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines() == [
         "lockbench: instance 1 (redis://127.0.0.1:7001) ended with exit code -9",
@@ -40,5 +40,5 @@ def test_a_signal_sent_as_soon_as_it_says_so_ends_it_before_the_first_look() -> 
 
 
 def test_a_signal_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.cli.fleet._LOOK_S", 60.0)
+    monkeypatch.setattr("bench.cli.run._LOOK_S", 60.0)
     serve(FleetOfTwo(), lambda: signal.setitimer(signal.ITIMER_REAL, 0.05) and None)  # type: ignore[arg-type, func-returns-value]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.cli.folder import LEAST_FREE_BYTES, result_folder
+from bench.cli.showing import LEAST_FREE_BYTES, result_folder
 from bench.errors import EnvironmentNotReadyError
 
 

@@ -12,9 +12,9 @@ import pytest
 from bench.cli import showing
 from bench.cli.showing import Outputs, report_beside
 from bench.measure.section import builtins_of
+from bench.run.experiment import Done
 from bench.run.interrupt import Interrupts, until_shown
 from bench.run.run import Order
-from bench.run.verdict import Done
 from tests.bench.whole_run import run_of
 from tests.conftest import Ended
 

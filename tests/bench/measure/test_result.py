@@ -18,7 +18,7 @@ from bench.measure.record import RECORD_DTYPE, History
 from bench.measure.result import read_result, write_result
 from bench.measure.run_result import FleetFacts, RunResult, fields_of, read_run
 from bench.measure.section import builtins_of, schema_of, typed
-from bench.run.verdict import judge_run
+from bench.run.conclude import judge_run
 from bench.safety.judge import judge
 from bench.scenario.load import load
 

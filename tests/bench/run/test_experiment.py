@@ -15,9 +15,8 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
 from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict
-from bench.run.experiment import Experiment, ExperimentOrder, Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.journal import open_journal
-from bench.run.verdict import Done
 
 SEED = 7
 

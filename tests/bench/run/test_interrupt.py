@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import InconclusiveError
+from bench.errors import EXIT_INTERRUPTED, InconclusiveError
+from bench.run.experiment import Done
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
-from bench.run.verdict import INTERRUPTED, Done
 from bench.scenario import load
 
 
@@ -119,7 +119,7 @@ def run_while(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception | 
 
 
 def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert run_while(monkeypatch, tmp_path, None) == INTERRUPTED
+    assert run_while(monkeypatch, tmp_path, None) == EXIT_INTERRUPTED
 
 
 def test_ctrl_c_in_a_run_that_fails_comes_before_its_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from msgspec import structs
 from bench.gates.threshold import read_threshold
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.verdict import Verdict
-from bench.run.verdict import exit_code, judge_run
+from bench.run.conclude import judge_run
+from bench.run.experiment import exit_code
 from tests.bench.whole_run import run_of
 
 

@@ -103,5 +103,5 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
 
 def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
-    with pytest.raises(EnvironmentNotReadyError, match="choose another --metrics-port"):
+    with pytest.raises(EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"):
         open_page(("127.0.0.1", port), RESOURCE)

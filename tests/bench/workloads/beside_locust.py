@@ -30,8 +30,8 @@ from bench.measure.section import builtins_of
 from bench.workloads import member
 from bench.workloads.alarm import CANCELLED
 from bench.workloads.conductor import Conductor, in_order_of_users
+from bench.workloads.member import LockUser
 from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, releases_of, show_fractions
-from bench.workloads.user import LockUser
 from bench.workloads.worker import Worker, instance_report, lags_of
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_S

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.workloads.alarm import CANCELLED, Alarm
-from bench.workloads.arrivals import CHUNK, Pacer, due_between, offsets_ns
+from bench.workloads.demand import CHUNK, Pacer, due_between, offsets_ns
 from lockcore.clock import monotonic_ns
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.scenario import Delay, Skew
-from bench.workloads.contention import CALLERS_PER_WORKER, Contention
+from bench.workloads.demand import CALLERS_PER_WORKER, Contention
 
 NONE = Delay()
 MANY = 60_000

@@ -74,8 +74,9 @@ def test_stopping_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     process = play(monkeypatch, tmp_path, script)
     wait_for(tmp_path / "ready")
-    process.stop(10)
-    assert process.poll() == 0
+    process.interrupt()
+    assert process.wait(10) == 0
+    process.close()
     assert process.log_tail() == "  in order"
 
 
@@ -86,7 +87,9 @@ def test_who_does_not_listen_is_killed_with_its_workers(tmp_path: Path, monkeypa
     )
     process = play(monkeypatch, tmp_path, script)
     worker = int(wait_for(tmp_path / "worker"))
-    process.stop(0.05)
+    process.interrupt()
+    assert process.wait(0.05) is None
+    process.close()
     assert process.poll() == -signal.SIGKILL
     all_end([worker])
 

@@ -20,7 +20,7 @@ from bench.experiments.safety_matrix.loads import (
 )
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from bench.recipes.registry import find_recipe
-from bench.run.verdict import Done
+from bench.run.experiment import Done
 from bench.topology.faults.kinds import read_faults
 from tests.doubles.attributes import attributes
 

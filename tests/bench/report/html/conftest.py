@@ -12,7 +12,7 @@ from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.run_result import fields_of
-from bench.run.verdict import judge_run
+from bench.run.conclude import judge_run
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
 from tests.bench.whole_run import SAMPLE, run_of

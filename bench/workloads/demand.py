@@ -1,26 +1,114 @@
-"""When operations shall start: *rate, spacing, seed → an endless schedule, one worker's share, its next free caller*.
+"""What callers want, how long and when: *skew, hold, think; rate, spacing; seed → endless draws and schedules*.
 
 Rules
+- Draws are made with numpy in chunks and handed out by a C iterator, so the hot path pays some 20 ns for each.
+- Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order callers run in.
+- Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to itself: number i of the
+  callers of worker p of P has i·P + p, so that no two share one however many each has. One too many is refused.
+- A time of zero draws nothing: there is no stream, and its user has no step for it.
 - The schedule is a function of its arguments: every worker computes the whole of it and takes its own stride, so the
-  shares are disjoint, together complete, and the sum of any number of workers is the very same process.
-- `fixed` spaces operations evenly; `poisson` draws exponential gaps, which is what many independent callers look
-  like.
-- Made beforehand in chunks with numpy.
+  shares are disjoint, together complete, and the sum of any number of workers is the very same process. `fixed` spaces
+  operations evenly; `poisson` draws exponential gaps, which is what many independent callers look like.
 - There is no dispatcher. A free caller takes the next arrival and waits until it is due. Three ways to start: on time;
   *queued* (taken after it was due, or due while this process was running other callers): load, and paid for in the
   latency; *late* (the timer fired more than 1 ms late): the generator's own fault.
 
-Source: open-loop load (wrk2, vegeta): arrivals must not depend on replies.
+Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma; open-loop load (wrk2, vegeta):
+arrivals must not depend on replies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, count
+from itertools import chain, count, repeat
 
 import numpy as np
 
+from bench.errors import UsageError
+from bench.scenario import Delay, Skew
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+CALLERS_PER_WORKER = 100_000  # a caller's number is its worker's index times this, plus its own
+Seat = tuple[int, int]  # which worker of the fleet, of how many
+ALONE: Seat = (0, 1)
+Sampler = Callable[[np.random.Generator, int], np.ndarray]
+_LONGEST_NS = 86_400 * NS_PER_S  # what a heavy tail is cut at: int64 must hold it
+_FIRST_CHUNK, _CHUNK = 16, 512  # doubling: ten thousand callers with few operations each stay small
+
+
+def resource_sampler(skew: Skew, resources: int) -> Sampler:
+    """Return what draws resource indices (0 ≤ index < `resources`) in arrays; build it once per process."""
+    if skew.kind == "zipf":
+        weights = np.arange(1, resources + 1, dtype=np.float64) ** -skew.value
+        shares = np.cumsum(weights / weights.sum())
+        shares[-1] = 1.0  # whatever rounding left
+        return lambda generator, size: np.searchsorted(shares, generator.random(size), side="right")
+    if skew.kind == "hot":
+        return lambda generator, size: np.where(
+            generator.random(size) < skew.value, 0, generator.integers(1, max(resources, 2), size)
+        )
+    return lambda generator, size: generator.integers(0, resources, size)
+
+
+def delay_sampler(delay: Delay) -> Sampler | None:
+    """Return what draws times in whole ns; None for a delay of zero."""
+    scale_ns = delay.ms * NS_PER_MS
+    if not scale_ns:
+        return None
+    if delay.kind == "exp":
+        return lambda generator, size: generator.exponential(scale_ns, size).astype(np.int64)
+    if delay.kind == "lognormal":
+        median = float(np.log(scale_ns))
+        return lambda generator, size: np.minimum(generator.lognormal(median, delay.sigma, size), _LONGEST_NS).astype(
+            np.int64
+        )
+    return lambda _generator, size: np.full(size, round(scale_ns), np.int64)
+
+
+class Contention:
+    """The choices of all callers of one process."""
+
+    def __init__(self, skew: Skew, resources: int, hold: Delay, think: Delay, seed: int, *, seat: Seat = ALONE) -> None:
+        self._own = (seat, resources) if skew.kind == "own" else None
+        self._resources = resource_sampler(skew, resources) if resources > 1 else None
+        self._hold = delay_sampler(hold)
+        self._think = delay_sampler(think)
+        self._seed = seed
+
+    def resources(self, caller: int) -> Iterator[int]:
+        """Yield, without end, the indices of the resources that `caller` wants.
+
+        Raises UsageError when each is to have one of its own and there is none left for this one.
+        """
+        if self._own is not None:
+            (part, parts), resources = self._own
+            own = caller % CALLERS_PER_WORKER * parts + part
+            if own >= resources:
+                raise UsageError(
+                    f"skew own: there are more callers than the {resources:,} resources; raise --resources"
+                )
+            return repeat(own)
+        return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
+
+    def holds_ns(self, caller: int) -> Iterator[int] | None:
+        """Yield, without end, how long (ns) `caller` works under each lock; None when it does not."""
+        return self._draws(self._hold, caller, 2) if self._hold else None
+
+    def thinks_ns(self, caller: int) -> Iterator[int] | None:
+        """Yield, without end, how long (ns) `caller` rests after each operation; None when it does not."""
+        return self._draws(self._think, caller, 3) if self._think else None
+
+    def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
+        generator = np.random.default_rng([self._seed, caller, stream])
+        return chain.from_iterable(sampler(generator, size).tolist() for size in _sizes())
+
+
+def _sizes() -> Iterator[int]:
+    size = _FIRST_CHUNK
+    while True:
+        yield size
+        size = min(2 * size, _CHUNK)
+
 
 LATE_NS = NS_PER_MS
 CHUNK = 1024  # arrivals of the whole schedule drawn at a time: about 30 µs
