@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,10 @@ class ScriptedLoad:
     def __init__(self, *steps: Callable[[], None] | int, failure: str = "") -> None:
         self._steps = list(steps)
         self._failure = failure
-        self._process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-        self.pid = self._process.pid
-        self.closed = False
+        self.asked = self.closed = False
+
+    def interrupt(self) -> None:
+        self.asked = True
 
     def wait(self, timeout_s: float) -> int | None:
         assert timeout_s > 0
@@ -48,36 +49,6 @@ class ScriptedLoad:
 
     def log_tail(self) -> str:
         return "  the last words"
-
-    def was_asked(self) -> bool:
-        """Whether it got the SIGINT that asks for an orderly end."""
-        asked = True
-        try:
-            asked = self._process.wait(0.3) != 0
-        except subprocess.TimeoutExpired:
-            asked = False
-        return asked
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-Script = Callable[..., ScriptedLoad]
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    """Makes loads, and ends their processes."""
-    made: list[ScriptedLoad] = []
-
-    def make(*steps: Callable[[], None] | int, failure: str = "") -> ScriptedLoad:
-        made.append(ScriptedLoad(*steps, failure=failure))
-        return made[-1]
-
-    yield make
-    for load in made:
-        load.end()
 
 
 US = os.getpid()
@@ -144,34 +115,34 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_a_run_that_ends_by_itself_keeps_its_whole_window(follower: Follower, script: Script) -> None:
+def test_a_run_that_ends_by_itself_keeps_its_whole_window(follower: Follower) -> None:
     seen: list[Progress] = []
-    load = script(note(20.0), stopped(), 0)
+    load = ScriptedLoad(note(20.0), stopped(), 0)
     course = course_of(load, follower, show=seen.append)
     assert course.window is not None
     assert course.window.duration_s == 10.0
     assert (course.interrupted, course.deaths, load.closed) == (False, (), False)
-    assert not load.was_asked()
+    assert not load.asked
     assert [look.phase for look in seen] == ["draining", "draining", "draining"]
     assert seen[0].troubles[0].state == "down"
     assert len(course.clock) == 3
 
 
-def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(follower: Follower, script: Script) -> None:
+def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(follower: Follower) -> None:
     interrupts = Interrupts()
-    load = script(note(4.0), lambda: add_wish(interrupts), stopped(), 0)
+    load = ScriptedLoad(note(4.0), lambda: add_wish(interrupts), stopped(), 0)
     course = course_of(load, follower, interrupts)
     assert (course.interrupted, course.deaths, load.closed) == (True, (), False)
-    assert load.was_asked()
+    assert load.asked
     assert course.window is not None
     assert 2.9 < course.window.duration_s < 5.0
 
 
-def test_a_second_ctrl_c_kills_it(follower: Follower, script: Script) -> None:
+def test_a_second_ctrl_c_kills_it(follower: Follower) -> None:
     interrupts = Interrupts()
-    load = script(note(4.0), lambda: add_wish(interrupts), lambda: add_wish(interrupts), -9)
+    load = ScriptedLoad(note(4.0), lambda: add_wish(interrupts), lambda: add_wish(interrupts), -9)
     course = course_of(load, follower, interrupts)
-    assert load.was_asked()
+    assert load.asked
     assert (load.closed, course.interrupted) == (True, True)
     assert course.deaths == (f"worker 0 (pid {US}) did not report its end: what it did last may have no record",)
 
@@ -180,28 +151,28 @@ def add_wish(interrupts: Interrupts) -> None:
     interrupts.count += 1
 
 
-def test_a_dead_worker_ends_the_run_and_is_named(follower: Follower, script: Script) -> None:
+def test_a_dead_worker_ends_the_run_and_is_named(follower: Follower) -> None:
     pid = ended_process()
-    load = script(note(5.0, pid), 0)
+    load = ScriptedLoad(note(5.0, pid), 0)
     course = course_of(load, follower)
-    assert load.was_asked()
+    assert load.asked
     assert not load.closed
     assert course.deaths == (f"worker 0 (pid {pid}) died in the middle of the run",)
     assert course.window is not None
     assert 3.9 < course.window.duration_s < 6.0
 
 
-def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(follower: Follower, script: Script) -> None:
-    load = script(note(20.0), lambda: None, -9)
+def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(follower: Follower) -> None:
+    load = ScriptedLoad(note(20.0), lambda: None, -9)
     course = course_of(load, follower, grace_s=2.0)
-    assert load.was_asked()
+    assert load.asked
     assert course.deaths == ("Locust did not end within 2 s after its time, and was stopped",)
     assert course.window is not None
     assert course.window.duration_s == 10.0
 
 
-def test_a_locust_that_fails_in_the_middle_is_said(follower: Follower, script: Script) -> None:
-    load = script(
+def test_a_locust_that_fails_in_the_middle_is_said(follower: Follower) -> None:
+    load = ScriptedLoad(
         note(5.0),
         1,
         failure="Locust ended with exit code 1; the end of its log:\n  OSError",
@@ -211,43 +182,41 @@ def test_a_locust_that_fails_in_the_middle_is_said(follower: Follower, script: S
     assert course.interrupted
 
 
-def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower: Follower, script: Script) -> None:
+def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower: Follower) -> None:
     """SIGTERM of its master: everybody ends in order, with exit code 0, after 6 of 10 s."""
     begin = note(8.0)
-    course = course_of(script(begin, stopped(stopped_s=1.0), 0), follower)
+    course = course_of(ScriptedLoad(begin, stopped(stopped_s=1.0), 0), follower)
     assert course.interrupted
     assert course.window is not None
     assert 5.9 < course.window.duration_s < 9.0
     assert "s before the end of the run" in course.deaths[0]
     again = Follower(Path(), processes=1, warmup_s=1.0, duration_s=10.0, began_ns=time.monotonic_ns())
-    course = course_of(script(0), again)  # nobody looked in between
+    course = course_of(ScriptedLoad(0), again)  # nobody looked in between
     assert course.interrupted
     assert course.deaths[0].startswith("the load ended ")
     assert course.window is not None
     assert 5.9 < course.window.duration_s < 9.0
 
 
-def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Follower, script: Script) -> None:
+def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Follower) -> None:
     follower.processes = 2
     first, second = os.getpid(), os.getppid()
     both = [note(6.0, pid) for pid in (first, second)]
-    load = script(lambda: [write() for write in both], stopped(second), stopped(), 0)  # type: ignore[arg-type, return-value]
+    load = ScriptedLoad(lambda: [write() for write in both], stopped(second), stopped(), 0)  # type: ignore[arg-type, return-value]
     course = course_of(load, follower)
-    assert load.was_asked()
+    assert load.asked
     assert course.interrupted
     assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["it stands still for good", "it was killed at the very end"])
-def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(
-    alive: bool, follower: Follower, script: Script
-) -> None:
+def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(alive: bool, follower: Follower) -> None:
     """Its last operations may lack: nothing is safe over such a history."""
     pid = os.getpid()
-    load = script(note(20.0, pid), note(20.0, pid), 0)
+    load = ScriptedLoad(note(20.0, pid), note(20.0, pid), 0)
     if not alive:
         pid = ended_process()
-        load = script(note(20.0), lambda: leave(pid), 0)
+        load = ScriptedLoad(note(20.0), lambda: leave(pid), 0)
     course = course_of(load, follower)
     assert len(course.deaths) == 1
     assert not course.orderly
@@ -262,18 +231,16 @@ def leave(pid: int) -> None:
     note(20.0, pid)()
 
 
-def test_a_load_that_ends_in_its_warm_up_is_no_measurement(follower: Follower, script: Script) -> None:
-    load = script(note(0.2), stopped(), 0)
+def test_a_load_that_ends_in_its_warm_up_is_no_measurement(follower: Follower) -> None:
+    load = ScriptedLoad(note(0.2), stopped(), 0)
     with pytest.raises(InconclusiveError, match=r"ended before its measured time \(worker 0 .* before the end"):
         course_of(load, follower)
 
 
-def test_a_locust_that_never_starts_its_users_is_an_error(
-    follower: Follower, script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locust_that_never_starts_its_users_is_an_error(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "START_S", -1.0)
     with pytest.raises(EnvironmentNotReadyError, match="did not start its users within"):
-        course_of(script(lambda: None), follower)
+        course_of(ScriptedLoad(lambda: None), follower)
 
 
 class Killing(FaultTimeline):
@@ -291,23 +258,23 @@ class Killing(FaultTimeline):
         super().stop()
 
 
-def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(follower: Follower, script: Script) -> None:
+def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(follower: Follower) -> None:
     pid = ended_process()
     faults = Killing(pid)
-    load = script(note(20.0, pid), lambda: None, 0)
+    load = ScriptedLoad(note(20.0, pid), lambda: None, 0)
     course = course_of(load, follower, faults=faults)
     assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
     assert course.casualties == (f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",)
     assert not course.orderly
-    assert (faults.stops, load.was_asked()) == (0, False)
+    assert (faults.stops, load.asked) == (0, False)
 
 
-def test_faults_are_undone_before_locust_is_asked_to_end(follower: Follower, script: Script) -> None:
+def test_faults_are_undone_before_locust_is_asked_to_end(follower: Follower) -> None:
     """A stopped worker would not hear it."""
     faults = Killing(0)
-    load = script(note(2.0), 0)
+    load = ScriptedLoad(note(2.0), 0)
     load_was_asked: list[bool] = []
-    faults.stop = lambda: load_was_asked.append(load.was_asked())  # type: ignore[method-assign]
+    faults.stop = lambda: load_was_asked.append(load.asked)  # type: ignore[method-assign]
     course_of(load, follower, wishing(), faults=faults)
     assert load_was_asked == [False]
-    assert load.was_asked()
+    assert load.asked
