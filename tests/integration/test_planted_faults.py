@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments.safety_matrix import servers
+from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
@@ -69,9 +69,9 @@ def test_a_release_without_owner_check_is_found_out(ground: RowSetup, monkeypatc
 
 
 def test_an_ignored_drift_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "WITHIN", (1.009,))
+    monkeypatch.setattr(leases, "WITHIN", (1.009,))
     monkeypatch.setattr(claims, "drift_ns", lambda _ttl_ms, _factor: 0)
-    finding = servers.validity_drift(replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
+    finding = leases.validity_drift(replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
     if finding.verdict in (SKIPPED, NOT_KNOWN):
         pytest.skip(f"not known here: {finding.reason}")
     assert finding.verdict == VIOLATED, finding.figures

@@ -137,9 +137,6 @@ CLAIMS = {
     "votes": {"granted_below_quorum": 0, "granted_after_their_end": 0},
     "release-to-all": {"orphan_votes": 0},
     "extension": {"extended_in_time": 1, "extended_after_their_end": 0, "foreign_extensions": 0},
-    "restart-margin": {"double_grants_n3_margin_1": 0, "double_grants_n3_margin_0": 3, "double_grants_n4_margin_0": 0},
-    "clean-shutdown": {"lost_keys": 0},
-    "delayed-restart": {"double_grants_delayed_all": 0, "double_grants_trusting_all": 1},
     "partition-ttl": {},
     "owner-tokens": {"urandom_collisions": 0, "uuid1_collisions": 0},
     "everysec-loses": {},
@@ -160,7 +157,7 @@ def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, t
             continue
         assert {figure: rows[name]["figures"][figure] for figure in figures} == figures
         assert rows[name]["verdict"] == ("not measured here" if name == "everysec-loses" else "as expected")
-    assert any("power cuts" in warning for warning in result["warnings"])
+    assert "power cuts" in rows["everysec-loses"]["reason"]
     if unknown:
         pytest.skip(f"not known here: {unknown}")
     assert 0.5 < rows["partition-ttl"]["figures"]["blocked_per_ttl"] < 1.5

@@ -24,7 +24,6 @@ from bench.experiments.safety_matrix.claims import claim_cases
 from bench.experiments.safety_matrix.loads import load_cases
 from bench.experiments.safety_matrix.result import Finding, SafetyConditions, SafetyFleet, SafetyResult, SafetyRow
 from bench.experiments.safety_matrix.row import (
-    ELSEWHERE,
     SKIPPED,
     PlannedRow,
     RowSetup,
@@ -177,8 +176,7 @@ def _rows(
 
 
 def _warnings(rows: Sequence[SafetyRow], wanted: int) -> list[str]:
-    """What was not looked at, and why: never silently."""
+    """What was not looked at here, and why: never silently."""
     cut = [f"interrupted after {len(rows)} of {wanted} rows: the others were not looked at"]
-    unseen = [row for row in rows if row.verdict in (SKIPPED, ELSEWHERE)]
-    told = [f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}" for row in unseen]
+    told = [f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}" for row in rows if row.verdict == SKIPPED]
     return [*(cut if len(rows) < wanted else []), *told]

@@ -46,7 +46,7 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
     part: Annotated[MatrixPart, says("deterministic course of events, short load, or a claim about Redlock")]
-    recipe: Annotated[str, says("the lock that was looked at; persistence for claims about servers")]
+    recipe: Annotated[str, says("the lock that was looked at")]
     fault: Annotated[str, says("the schedule, the strain of a load, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw, violated, safe or confirmed")]
     about: Annotated[str, says("what the row looks for, in words")] = ""

@@ -38,7 +38,7 @@ class RowSetup:
     """What a case is looked at on. `fleet`: three servers without persistence, not to be harmed.
 
     `quick`: a glance instead of a look; `seed` of every random choice; `server`: the program to start, None = look.
-    `memory`: what several rows share; `tries`: so far, by row; `is_over`: whether somebody wants it to end.
+    `tries`: so far, by row; `is_over`: whether somebody wants it to end.
     `budget_s`: for all rows, from `began_s` (monotonic) on.
     """
 
@@ -48,7 +48,6 @@ class RowSetup:
     server: str | None
     scratch: Path
     run_id: str
-    memory: dict[str, object] = field(default_factory=dict)
     tries: Counter[str] = field(default_factory=Counter)
     is_over: Callable[[], bool] = lambda: False
     budget_s: float = inf

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.safety_matrix.leases import connect, double_grant
+from bench.experiments.safety_matrix.leases import clock_drift, connect, double_grant, validity_drift
 from bench.experiments.safety_matrix.row import RowSetup
-from bench.experiments.safety_matrix.servers import clock_drift, validity_drift
 from bench.scenario import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site

@@ -164,5 +164,6 @@ def test_a_machine_that_is_behind_its_time_looks_once_then_not_at_all(
 
 def test_what_is_known_beforehand_takes_no_time(tmp_path: Path) -> None:
     over = replace(ground(tmp_path), budget_s=0.0)
-    seen = {case.recipe: look(case, over).verdict for case in all_cases()}
-    assert (seen["read-write"], seen["persistence"], seen["redlock"]) == (SKIPPED, ELSEWHERE, NOT_KNOWN)
+    seen = {(case.recipe, case.fault): look(case, over).verdict for case in all_cases()}
+    assert seen["read-write", "none"] == SKIPPED
+    assert (seen["redlock", "everysec-loses"], seen["redlock", "votes"]) == (ELSEWHERE, NOT_KNOWN)
