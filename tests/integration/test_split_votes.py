@@ -16,8 +16,8 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
-from bench.experiments.split_votes.calibration import Driver, names_holders
 from bench.experiments.split_votes.contenders import Crew
+from bench.experiments.split_votes.experiment import Driver
 from bench.experiments.split_votes.judge import calibration_row
 from bench.experiments.split_votes.plan import ORDERS, Block, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
@@ -56,10 +56,10 @@ class NoShuffle(Random):
 
 
 def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> None:
-    named, dice = names_holders(fleet.server.version), Random(1)
-    with Driver(fleet.urls, PREFIX, named=named) as driver:
+    dice = Random(1)
+    with Driver(fleet.urls, PREFIX) as driver:
         rounds = [driver.round(3, number, dice) for number in range(1000)]
-    row = calibration_row(5, 3, rounds, named=named)
+    row = calibration_row(5, 3, rounds)
     assert row.misses == ()
     assert row.split_rate.low < row.closed_form < row.split_rate.high
     assert row.endings.unproven == row.endings.unreachable == 0
@@ -67,36 +67,20 @@ def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> N
 
 
 def test_at_even_n_the_attempts_own_outcome_shows_it_too(fleet: Fleet) -> None:
-    with Driver(fleet.urls[:4], PREFIX, named=False) as driver:
+    with Driver(fleet.urls[:4], PREFIX) as driver:
         rounds = [driver.round(3, number, Random(number)) for number in range(1000)]
-    row = calibration_row(4, 3, rounds, named=False)
+    row = calibration_row(4, 3, rounds)
     assert row.misses == ()
     assert row.closed_form == pytest.approx(2 / 3, abs=0.01)
     assert row.probable_by_outcome.rate > 0.5
 
 
 def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
-    with Driver(fleet.urls, PREFIX, named=False) as driver:
+    with Driver(fleet.urls, PREFIX) as driver:
         rounds = [driver.round(3, number, NoShuffle(1)) for number in range(200)]
-    row = calibration_row(5, 3, rounds, named=False)
+    row = calibration_row(5, 3, rounds)
     assert not row.as_expected
     assert row.split_rate.rate == 0, "the first contender takes all"
-
-
-def test_refusals_name_the_holder_where_the_server_can(fleet: Fleet) -> None:
-    if not names_holders(fleet.server.version):
-        pytest.skip(f"{fleet.server} has no SET NX GET")
-    with Driver(fleet.urls, PREFIX, named=True) as driver:
-        attempts = driver.round(4, 0, Random(5))
-    for index in range(5):
-        column = [attempt.ballots[index] for attempt in attempts]
-        (holder,) = (who for who, ballot in enumerate(column) if ballot.vote is Vote.GRANTED)
-        assert {ballot.holder for ballot in column if ballot.vote is Vote.REFUSED} == {f"contender-{holder}"}
-
-
-@pytest.mark.parametrize(("version", "can"), [("6.2.14", False), ("7.0.15", True), ("7.4", True), ("9.1.2", True)])
-def test_set_nx_get_is_known_by_version(version: str, can: bool) -> None:
-    assert names_holders(version) == can
 
 
 # -- contention ------------------------------------------------------------------------------------------------------
@@ -122,11 +106,11 @@ def test_records_are_whole_and_in_order(crew: Crew) -> None:
     for order in ORDERS:
         for attempts in crew.run(Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))).values():
             for attempt in attempts:
-                assert len(attempt.ballots) == 5
-                for ballot in attempt.ballots:
-                    assert ballot.vote in (Vote.GRANTED, Vote.REFUSED)
-                    assert attempt.started_ns <= ballot.sent_ns < ballot.replied_ns
-                    assert 0 < ballot.release_sent_ns <= ballot.release_replied_ns, "given back, won or lost"
+                assert len(attempt.votes) == 5
+                for cast in attempt.votes:
+                    assert cast.vote in (Vote.GRANTED, Vote.REFUSED)
+                    assert attempt.started_ns <= cast.sent_ns < cast.replied_ns
+                    assert cast.release_sent_ns > 0, "given back, won or lost"
                 assert attempt.started_ns < attempt.decided_ns
                 if attempt.is_won:
                     assert attempt.decided_ns <= attempt.lease_end_ns < attempt.valid_until_ns
@@ -184,7 +168,6 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     assert [row["rounds"] for row in result["calibration"]] == [1000]
     assert [(row["contenders"], row["processes"], row["order"]) for row in result["contention"]] == [(4, 4, "random")]
     assert [(row["contenders"], row["granted"]) for row in result["retries"]] == [(6, 5)]
-    assert [leak["found"] for leak in result["leaks"]] == [0] * 5
     assert "server" in result["fleet"]
     assert (result["seed"], result["conditions"]["seats"]) == (1, 6)
     assert "### calibration: " in (tmp_path / "shown.md").read_text(encoding="utf-8")

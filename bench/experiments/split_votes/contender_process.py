@@ -7,14 +7,13 @@
 Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that everybody stops when
 somebody has won. The winner holds until all others have stopped, so that a trial has one grant. Nothing is asked of
 the clock between an attempt's start and its end but by the lock itself. When the parent goes, so does this process.
-A lost attempt's clean-up left with what lockcore sent next (a time never too late), and was answered by the time that
-nothing was pending any more (never too early).
+A lost attempt's clean-up counts as sent as soon as the attempt was lost: a time never too late.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -28,29 +27,13 @@ from bench.recipes.instance import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say
-from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Settings, Vote
+from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
-from lockcore.shells.greenlet import GreenletDriver
-from lockcore.shells.target import InstanceTarget, target_of
 
 TIMEOUT_MS = 2000.0  # a crew may be larger than the machine: a reply that waits for a core is not lost
 SPIN_NS = 150_000  # before its time a contender stops sleeping
 LOOK_S = 0.0002
-
-
-class WatchedDriver(GreenletDriver):
-    """lockcore's own driver, which also keeps when it sent something (ns, each before it left)."""
-
-    def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
-        self.sent_ns: list[int] = []
-        super().__init__(targets, settings)
-
-    def flush(self) -> None:
-        """See Driver.flush."""
-        if self.engine.dirty:
-            self.sent_ns.append(monotonic_ns())
-        super().flush()
 
 
 class ParallelVoter:
@@ -58,7 +41,9 @@ class ParallelVoter:
 
     def __init__(self, enrolment: Enrolment) -> None:
         self._records: list[AttemptRecord] = []
-        settings = Settings(
+        self._lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
+            enrolment.urls,
+            shell="gevent",
             key_prefix=enrolment.key_prefix,
             max_ttl_ms=TTL_MS,
             instance_timeout_ms=TIMEOUT_MS,
@@ -67,10 +52,6 @@ class ParallelVoter:
             retry=RetryPolicy("none"),
             observer=self,
         )
-        targets = [target_of(url, settings.connect_timeout_s, settings.key_prefix) for url in enrolment.urls]
-        driver = WatchedDriver.connect(targets, settings)
-        assert isinstance(driver, WatchedDriver)
-        self._driver, self._lock = driver, Redlock(driver)
         self.close = self._lock.close
 
     def observe(self, record: AttemptRecord) -> None:
@@ -80,41 +61,31 @@ class ParallelVoter:
     def acquire(self, resource: str) -> Lease | Denied:
         """Make one attempt."""
         self._records.clear()
-        self._driver.sent_ns.clear()
         return self._lock.try_acquire(resource, TTL_MS)
 
     def attempt(self, seat: int) -> Attempt:
         """Return that attempt as it went, once all its replies are there."""
-        drained_ns = self._drained()
+        self._wait_for_replies()
         record = self._records[0]
         won = record.outcome is Outcome.ACQUIRED
-        given_back = (0, 0) if won else (cleaned_ns(record, self._driver.sent_ns), drained_ns)
-        ballots = [
-            CastVote(vote, sent_ns, replied_ns, *(given_back if sent_ns else (0, 0)))
+        given_back_ns = 0 if won else lost_ns(record)
+        votes = [
+            CastVote(vote, sent_ns, replied_ns, given_back_ns if sent_ns else 0)
             for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
         ]
         until_ns = record.decided_ns + record.validity_ns if won else 0
-        return Attempt(seat, record.started_ns, record.decided_ns, record.outcome, tuple(ballots), until_ns)
+        return Attempt(seat, record.started_ns, record.decided_ns, record.outcome, tuple(votes), until_ns)
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
         """Give the lease back; return the attempt with the times of that."""
         sent_ns = monotonic_ns()
         self._lock.try_release(lease)
-        drained_ns = self._drained()
-        ballots = (replace(one, release_sent_ns=sent_ns, release_replied_ns=drained_ns) for one in attempt.ballots)
-        return replace(attempt, ballots=tuple(ballots))
+        self._wait_for_replies()
+        return replace(attempt, votes=tuple(replace(one, release_sent_ns=sent_ns) for one in attempt.votes))
 
-    def _drained(self) -> int:
-        """Wait until everything is answered; when that was so (ns)."""
+    def _wait_for_replies(self) -> None:
         while not self._records or any(status.pending for status in self._lock.instances):
             gevent.sleep(LOOK_S)
-        return monotonic_ns()
-
-
-def cleaned_ns(record: AttemptRecord, sent_ns: Sequence[int]) -> int:
-    """When (ns) a lost attempt's clean-up left: with the first of what was sent, `sent_ns`, once it was lost."""
-    lost = lost_ns(record)
-    return min((at for at in sent_ns if at >= lost), default=lost)
 
 
 def lost_ns(record: AttemptRecord) -> int:
@@ -126,25 +97,23 @@ def lost_ns(record: AttemptRecord) -> int:
 
 
 class TimedInstance(PlainInstance):
-    """An instance that keeps the ballot of the present attempt."""
+    """An instance that keeps its vote in the present attempt."""
 
-    ballot = CastVote(Vote.ABSENT)
+    cast = CastVote(Vote.ABSENT)
 
     def ask(self, *command: object) -> object:
         """See PlainInstance.ask."""
         asked_ns = monotonic_ns()
         if command[0] != "SET":
-            reply = super().ask(*command)
-            sent_ns = self.ballot.release_sent_ns or asked_ns
-            self.ballot = replace(self.ballot, release_sent_ns=sent_ns, release_replied_ns=monotonic_ns())
-            return reply
-        self.ballot = CastVote(Vote.SILENT, asked_ns)
+            self.cast = replace(self.cast, release_sent_ns=self.cast.release_sent_ns or asked_ns)
+            return super().ask(*command)
+        self.cast = CastVote(Vote.SILENT, asked_ns)
         try:
             reply = super().ask(*command)
         except DEFINITE:
-            self.ballot = CastVote(Vote.ERRORED, asked_ns, monotonic_ns())
+            self.cast = CastVote(Vote.ERRORED, asked_ns, monotonic_ns())
             raise
-        self.ballot = CastVote(Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns())
+        self.cast = CastVote(Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns())
         return reply
 
 
@@ -177,17 +146,17 @@ class SequentialVoter:
         """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
         result, (started_ns, ended_ns) = self._result, self._span_ns
         if isinstance(result, Lease):
-            return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, self._ballots(), result.valid_until_ns)
-        decided_ns = max((server.ballot.replied_ns for server in self._servers), default=0) or ended_ns
-        return Attempt(seat, started_ns, decided_ns, result.outcome, self._ballots())
+            return Attempt(seat, started_ns, ended_ns, Outcome.ACQUIRED, self._votes(), result.valid_until_ns)
+        decided_ns = max((server.cast.replied_ns for server in self._servers), default=0) or ended_ns
+        return Attempt(seat, started_ns, decided_ns, result.outcome, self._votes())
 
     def release(self, lease: Lease, attempt: Attempt) -> Attempt:
         """See ParallelVoter."""
         self._lock.release(lease)
-        return replace(attempt, ballots=self._ballots())
+        return replace(attempt, votes=self._votes())
 
-    def _ballots(self) -> tuple[CastVote, ...]:
-        return tuple(server.ballot for server in self._servers)
+    def _votes(self) -> tuple[CastVote, ...]:
+        return tuple(server.cast for server in self._servers)
 
 
 class Contender:

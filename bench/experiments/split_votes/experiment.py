@@ -7,7 +7,6 @@
 Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so that what else the
 machine does hits all alike; a time budget ends a section early, after whole passes, and says so; a signal ends it all,
 and what was measured until then is kept. Two valid leases at once are a violation whatever was asked.
-Source: bench.experiments.split_votes.trial; README, "Split votes".
 """
 
 from __future__ import annotations
@@ -16,30 +15,37 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any, Self
 
 from msgspec.structs import asdict
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
 
-from bench.experiments.split_votes.calibration import Driver, names_holders
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Crew
 from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
-from bench.experiments.split_votes.plan import Block, Contest, SplitVotesPlan, resource_of
+from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, SplitVotesPlan
 from bench.experiments.split_votes.result import (
     CalibrationRow,
     Conditions,
     OwnFleet,
     SplitVotesResult,
 )
+from bench.experiments.split_votes.trial import Attempt, CastVote
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import ask
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.probe import LeakCount, leaked_keys
 from bench.topology.server import find_server
+from lockcore import Outcome, Vote
+from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.quorum import outcome_of, quorum_of
 
 CALIBRATION_ROUNDS = 2000
 BLOCK = 20  # trials
-WINDOW_PER_ATTEMPT = 5  # the advice of lockcore.retry
+REPLY_S = 5.0
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
@@ -62,7 +68,6 @@ class _Measurement:
         self._plan, self._fleet, self._experiment, self._show = order.plan, fleet, experiment, show
         self._prefix = f"lockbench:{order.run_id}:"
         self._dice = Random(f"{self._plan.seed} split votes")
-        self._keys: list[str] = []
         self._next_trial = 1
         self._warnings: list[str] = []
 
@@ -85,7 +90,6 @@ class _Measurement:
             self._warnings.append("interrupted: what is missing was not measured, what is here may be less than asked")
         contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
         self._qualify([*contests, *retried])
-        leaks = self._leaks()
         contention = tuple(figures.contention_row(plan.instances) for figures in contests)
         retries = tuple(figures.retry_row() for figures in retried)
         return SplitVotesResult(
@@ -95,24 +99,21 @@ class _Measurement:
             calibration=tuple(calibration),
             contention=contention,
             retries=retries,
-            leaks=leaks,
             warnings=tuple(self._warnings),
             verdict=judge_split_votes(calibration, contention, retries, interrupted=experiment.cut),
         )
 
     def _calibrate(self, rows: list[CalibrationRow]) -> None:
         """Append a row per number of contenders."""
-        named = names_holders(self._fleet.server.version)
         count = max(CALIBRATION_ROUNDS, self._plan.rounds)
-        with Driver(self._fleet.urls, self._prefix, named=named) as driver:
+        with Driver(self._fleet.urls, self._prefix) as driver:
             for contenders in self._plan.contenders:
-                self._keys += [driver.key(contenders, number) for number in range(count)]
                 rounds = []
                 for number in range(count):
                     if number % 100 == 0:
                         self._show(f"calibration: round {number:,} of {count:,}, K={contenders}")
                     rounds.append(driver.round(contenders, number, self._dice))
-                rows.append(calibration_row(self._plan.instances, contenders, rounds, named=named))
+                rows.append(calibration_row(self._plan.instances, contenders, rounds))
 
     def _contend(self, crew: Crew, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
         """Pass after pass over all rows, a block each, until every row has its trials or the time is up."""
@@ -132,7 +133,6 @@ class _Measurement:
     def _block(self, contest: Contest, count: int) -> Block:
         block = Block(self._next_trial, count, contest)
         self._next_trial += count
-        self._keys += [self._prefix + resource_of(trial) for trial in block.trials]
         return block
 
     def _qualify(self, rows: Sequence[ContestFigures]) -> None:
@@ -145,20 +145,69 @@ class _Measurement:
                 "kernel lets them; how far apart they started stands in each row"
             )
 
-        short = []
-        for figures in rows:
-            contest, attempt_ms = figures.contest, figures.attempt_ms
-            window_ms = contest.retry.window_ms
-            if contest.retry.policy == "full-jitter" and attempt_ms and window_ms < WINDOW_PER_ATTEMPT * attempt_ms:
-                short.append(f"{window_ms:g} ms for {attempt_ms:.1f} ms (K={contest.contenders} {contest.order})")
-        if short:
-            self._warnings.append(
-                f"full-jitter windows below {WINDOW_PER_ATTEMPT} times an attempt, so that contenders meet again: "
-                + ", ".join(short)
-            )
 
-    def _leaks(self) -> tuple[LeakCount, ...]:
-        leaks = leaked_keys(self._fleet.urls, self._keys)
-        if left := sum(leak.found or 0 for leak in leaks):
-            self._warnings.append(f"{left:,} keys were left on the servers and have been removed")
-        return leaks
+class Driver:
+    """Votes shared out by pure chance, over one connection per instance. A context manager.
+
+    A round's K · N SETs leave one by one in one uniformly shuffled order over (contender, instance); a connection keeps
+    that order, and nothing is released before all have answered. So each instance falls to each contender with the
+    chance 1/K, which is what the closed form assumes, and every vote is certain.
+    """
+
+    def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
+        self._prefix = key_prefix
+        with ExitStack() as stack:
+            clients = [Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S) for url in urls]
+            for client in clients:
+                stack.callback(client.close)
+            self._lines = [client.connection_pool.get_connection() for client in clients]
+            self._stack = stack.pop_all()
+
+    def round(self, contenders: int, number: int, dice: Random) -> list[Attempt]:
+        """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
+        try:
+            return self._round(contenders, f"{self._prefix}calibration-{contenders}-{number}", dice)
+        except RedisError as error:
+            raise EnvironmentNotReadyError(f"a server did not answer a round of the calibration: {error}") from error
+
+    def _round(self, contenders: int, key: str, dice: Random) -> list[Attempt]:
+        lines, start_ns = self._lines, monotonic_ns()
+        turns = [(seat, index) for seat in range(contenders) for index in range(len(lines))]
+        dice.shuffle(turns)
+        sent_ns = {}
+        for seat, index in turns:
+            sent_ns[seat, index] = monotonic_ns()
+            lines[index].send_command("SET", key, seat, "NX", "PX", TTL_MS)  # type: ignore[no-untyped-call]
+        cast = {
+            (seat, index): CastVote(_vote(lines[index]), sent_ns[seat, index], monotonic_ns()) for seat, index in turns
+        }
+        decided_ns = monotonic_ns()
+        for line in lines:
+            line.send_command("DEL", key)  # type: ignore[no-untyped-call]
+        for line in lines:
+            line.read_response()
+        return [
+            _attempt(seat, start_ns, decided_ns, tuple(cast[seat, index] for index in range(len(lines))))
+            for seat in range(contenders)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._stack.close()
+
+
+def _vote(line: Any) -> Vote:
+    """The next reply on a connection."""
+    try:
+        return Vote.REFUSED if line.read_response() is None else Vote.GRANTED
+    except ResponseError:
+        return Vote.ERRORED
+
+
+def _attempt(seat: int, started_ns: int, decided_ns: int, cast: tuple[CastVote, ...]) -> Attempt:
+    votes = [one.vote for one in cast]
+    outcome = outcome_of(votes.count(Vote.GRANTED), votes.count(Vote.REFUSED), quorum_of(len(votes)))
+    until_ns = started_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
+    return Attempt(seat, started_ns, decided_ns, outcome, cast, until_ns)

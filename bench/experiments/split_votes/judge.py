@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 import numpy as np
 from msgspec.structs import asdict
@@ -19,7 +18,6 @@ from bench.experiments.split_votes.result import (
     ContentionRow,
     ContestRow,
     Endings,
-    ExpectedRate,
     RetryRow,
 )
 from bench.experiments.split_votes.trial import (
@@ -29,9 +27,7 @@ from bench.experiments.split_votes.trial import (
     closed_form,
     double_grants,
     ending_of,
-    is_probable,
     rounds_of,
-    tie_chance,
     until_grant,
 )
 from bench.measure.histogram import Histogram
@@ -47,27 +43,19 @@ from bench.measure.verdict import (
     Verdict,
     conclude,
 )
-from lockcore.clock import NS_PER_MS
 from lockcore.model import Outcome
 
 LEAST_ROUNDS = 1000  # of which a rate is off by 0.05 by chance less than 2 times in 1,000
 TOLERANCE = 0.05  # between a calibrated rate and the closed form
 
 
-def calibration_row(
-    instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]], *, named: bool
-) -> CalibrationRow:
-    """One K of the calibration; `named`: the refusals told who holds the key."""
+def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]]) -> CalibrationRow:
+    """One K of the calibration."""
     endings = Counter(ending_of(round_) for round_ in rounds)
     expected, measured = closed_form(instances, contenders), wilson(endings[Ending.SPLIT], len(rounds))
-    by_outcome = wilson(sum(map(_is_called_split, rounds)), len(rounds))
-    by_outcome_expected = tie_chance(instances, contenders)
-    by_holders = wilson(sum(any(map(is_probable, round_)) for round_ in rounds), len(rounds))
     unlike = len(rounds) - endings[Ending.WON] - endings[Ending.SPLIT]
     misses = [
-        *_miss("the split-vote rate", measured.rate, expected),
-        *_miss("the rate of outcomes SPLIT_VOTE", by_outcome.rate, by_outcome_expected),
-        *(_miss("the rate told by the refusals' holders", by_holders.rate, expected) if named else []),
+        *_miss(measured.rate, expected),
         *([f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []),
     ]
     return CalibrationRow(
@@ -76,10 +64,7 @@ def calibration_row(
         endings=_counted(endings),
         split_rate=measured,
         closed_form=expected,
-        probable_by_outcome=ExpectedRate(
-            rate=by_outcome.rate, low=by_outcome.low, high=by_outcome.high, expected=by_outcome_expected
-        ),
-        probable_by_holders=by_holders if named else None,
+        probable_by_outcome=wilson(sum(map(_is_called_split, rounds)), len(rounds)),
         as_expected=not misses,
         misses=tuple(misses),
     )
@@ -93,12 +78,12 @@ def _is_called_split(round_: Iterable[Attempt]) -> bool:
     return any(attempt.outcome is Outcome.SPLIT_VOTE for attempt in round_)
 
 
-def _miss(what: str, measured: float | None, expected: float) -> list[str]:
+def _miss(measured: float | None, expected: float) -> list[str]:
     if measured is None:
-        return [f"{what} was not measured"]
+        return ["the split-vote rate was not measured"]
     if abs(measured - expected) <= TOLERANCE:
         return []
-    return [f"{what} is {measured:.3f}, expected {expected:.3f} ± {TOLERANCE}"]
+    return [f"the split-vote rate is {measured:.3f}, expected {expected:.3f} ± {TOLERANCE}"]
 
 
 class ContestFigures:
@@ -127,18 +112,13 @@ class ContestFigures:
         """Rounds in which fewer than a quorum answered."""
         return self._endings[Ending.UNREACHABLE]
 
-    @property
-    def attempt_ms(self) -> float | None:
-        """The median duration of an attempt."""
-        return median(self._attempts_ns) / NS_PER_MS if self._attempts_ns else None
-
     def take(self, trials: Mapping[int, Sequence[Attempt]]) -> None:
         """Judge and count some trials."""
         for attempts in trials.values():
             self.double_grants += double_grants(attempts)
             for round_ in rounds_of(attempts):
                 if len(round_) > 1:
-                    self._endings[ending_of(round_, attempts)] += 1
+                    self._endings[ending_of(round_)] += 1
                     self._called += _is_called_split(round_)
             firsts: dict[int, int] = {}
             for attempt in attempts:
@@ -164,18 +144,12 @@ class ContestFigures:
     def retry_row(self) -> RetryRow:
         """The row of a contest with retries: how long until somebody wins."""
         won = [course for course in self._courses if course.winners_attempt]
-
-        def per_grant(numbers: Iterable[int]) -> float | None:
-            return sum(numbers) / len(won) if won else None
-
         return RetryRow(
             **asdict(self._row()),
             retry=self.contest.retry,
             granted=len(won),
             first_attempts_lost=sum(course.winners_attempt != 1 for course in self._courses),
-            rounds_per_grant=per_grant(course.rounds for course in won),
-            winners_attempt=per_grant(course.winners_attempt for course in won),
-            attempts_per_grant=per_grant(course.attempts for course in won),
+            attempts_per_grant=sum(course.attempts for course in won) / len(won) if won else None,
             first_grant_s=_latency([course.first_grant_ns for course in won]),
             dead_time_s=_latency([course.first_grant_ns for course in won if course.winners_attempt != 1]),
         )

@@ -1,4 +1,4 @@
-"""The result of `lockbench split-votes`: *calibrated rates, rows of contests, what was left → its type*."""
+"""The result of `lockbench split-votes`: *calibrated rates, rows of contests → its type*."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from bench.measure.result import Document
 from bench.measure.run_result import InstanceFacts, ServerBinary
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.statistics import Interval
-from bench.topology.probe import LeakCount
 
 
 class Endings(Section, frozen=True, kw_only=True):
@@ -22,15 +21,6 @@ class Endings(Section, frozen=True, kw_only=True):
     unreachable: Annotated[Count, says("fewer than a quorum answered: no matter of votes")] = 0
 
 
-class ExpectedRate(Section, frozen=True, kw_only=True):
-    """A measured share (95 %) beside the expected one."""
-
-    rate: Annotated[Share | None, says("measured")]
-    low: Annotated[Share | None, says("of its 95 % interval")]
-    high: Annotated[Share | None, says("of its 95 % interval")]
-    expected: Annotated[Share, says("by enumeration of all ways to share the votes")]
-
-
 class CalibrationRow(Section, frozen=True, kw_only=True):
     """One K whose votes were shared out by pure chance."""
 
@@ -39,11 +29,8 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
     endings: Annotated[Endings, says("how they ended")]
     split_rate: Annotated[Interval, says("split votes of all rounds, exact")]
     closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)")]
-    probable_by_outcome: Annotated[ExpectedRate, says("rounds in which an attempt alone ended as SPLIT_VOTE")]
-    probable_by_holders: Annotated[
-        Interval | None, says("rounds that the holders named by refusals tell; null: this server names none")
-    ]
-    as_expected: Annotated[bool, says("every rate is within 0.05 of what is expected")]
+    probable_by_outcome: Annotated[Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")]
+    as_expected: Annotated[bool, says("the rate is within 0.05 of the closed form")]
     misses: Annotated[tuple[str, ...], says("what is not as expected")]
 
 
@@ -77,8 +64,6 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     retry: Annotated[RetrySettings, says("when the next attempt starts")]
     granted: Annotated[Count, says("trials that somebody won")]
     first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
-    rounds_per_grant: Annotated[float | None, says("contention rounds until the grant, the won one included")]
-    winners_attempt: Annotated[float | None, says("which of the winner's own attempts it was, on average")]
     attempts_per_grant: Annotated[float | None, says("of all contenders until the grant")]
     first_grant_s: Annotated[Latency, says("from the first start to the first grant, in seconds")]
     dead_time_s: Annotated[Latency, says("the same of trials in which nobody's first attempt won")]
@@ -109,7 +94,6 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     calibration: Annotated[tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
-    leaks: Annotated[tuple[LeakCount, ...], says("keys that were left on the servers, and have been removed")]
 
 
 RESULT = SplitVotesResult

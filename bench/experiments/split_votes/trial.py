@@ -4,28 +4,25 @@ Rules, with q = N // 2 + 1:
 - Closed form: when K contenders' SETs arrive in one uniformly random order, each instance falls to each of them with
   the chance 1/K, independently. At most one can have q > N / 2 of them, so nobody wins with the chance
   1 − K · P(Bin(N, 1/K) ≥ q), for even N as well.
-- Exact: a vote is *certain* from its OK, or from the first refusal that only it explains, until its release is sent;
-  *possible* from the SET's sending until the release's reply. A contention round is *split* if at some moment nobody
-  had won and nobody still could: for every contender certain votes + free live instances < q, while ≥ q instances had
-  answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won without such
-  a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
+- Exact: a vote is *certain* from its OK until its release is sent. A contention round is *split* if at some moment
+  nobody had won and nobody still could: for every contender certain votes + free live instances < q, while ≥ q
+  instances had answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won
+  without such a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
 - A contention round is a maximal cluster of overlapping attempts on a resource without a valid holder: it ends with
   the first grant, and an attempt that starts while a lease is valid belongs to none.
 - Probable: what one attempt can tell from its own replies. All N answering at odd N, a loser is always refused by a
-  quorum and calls it CONTENDED: only the refusals' holders (SET NX GET) then tell a split vote from a held lock.
+  quorum and calls it CONTENDED.
 
 Source: the Redis text's "split brain condition where nobody wins". Pure.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from itertools import accumulate
 from math import comb, inf
 
 from msgspec import Struct
@@ -39,25 +36,23 @@ ANSWERS = (Vote.GRANTED, Vote.REFUSED)
 class CastVote(Struct, frozen=True, array_like=True):
     """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never.
 
-    `release_sent_ns` must not be late, `release_replied_ns` not early; `holder`: whom a refusal named ("" = nobody).
+    `release_sent_ns` must not be late.
     """
 
     vote: Vote
     sent_ns: int = 0
     replied_ns: int = 0
     release_sent_ns: int = 0
-    release_replied_ns: int = 0
-    holder: str = ""
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """One contender's round of SETs, one ballot per configured instance; `valid_until_ns` counts if it was won."""
+    """One contender's round of SETs, one vote per configured instance; `valid_until_ns` counts if it was won."""
 
     contender: int
     started_ns: int
     decided_ns: int
     outcome: Outcome
-    ballots: tuple[CastVote, ...]
+    votes: tuple[CastVote, ...]
     valid_until_ns: int = 0
 
     @property
@@ -68,7 +63,7 @@ class Attempt(Struct, frozen=True, array_like=True):
     @property
     def lease_end_ns(self) -> int:
         """When the lease it gave was over: at its first release, or its own end."""
-        releases = [ballot.release_sent_ns for ballot in self.ballots if ballot.release_sent_ns]
+        releases = [cast.release_sent_ns for cast in self.votes if cast.release_sent_ns]
         return min([self.valid_until_ns, *releases])
 
 
@@ -90,18 +85,6 @@ def closed_form(instances: int, contenders: int) -> float:
     enough = range(quorum, instances + 1)
     ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
     return float(1 - Fraction(contenders * ways, contenders**instances))
-
-
-def tie_chance(instances: int, contenders: int) -> float:
-    """The chance that in a simultaneous start some attempt alone ends as SPLIT_VOTE, all instances answering.
-
-    It then has, and lacks, less than a quorum: exactly half of the instances, as two contenders at most can have.
-    """
-    if instances % 2:
-        return 0.0
-    half, pairs = instances // 2, comb(contenders, 2)
-    ways = comb(instances, half) * (contenders * (contenders - 1) ** half - pairs)
-    return float(Fraction(ways, contenders**instances))
 
 
 # -- what happened ---------------------------------------------------------------------------------------------------
@@ -135,29 +118,25 @@ def double_grants(attempts: Sequence[Attempt]) -> int:
     return found
 
 
-def ending_of(attempts: Sequence[Attempt], everyone: Sequence[Attempt] = ()) -> Ending:
-    """How a round ended; its attempts have one ballot per configured instance.
-
-    `everyone`: all attempts on the resource, if there were others: their late votes may explain a refusal, too.
-    """
+def ending_of(attempts: Sequence[Attempt]) -> Ending:
+    """How a round ended; its attempts have one vote per configured instance."""
     if any(attempt.is_won for attempt in attempts):
         return Ending.WON
-    instances = len(attempts[0].ballots)
+    instances = len(attempts[0].votes)
     quorum = quorum_of(instances)
-    columns = [[attempt.ballots[index] for attempt in attempts] for index in range(instances)]
-    first_answers = sorted(
-        min(ballot.replied_ns for ballot in column if ballot.vote in ANSWERS)
-        for column in columns
-        if any(ballot.vote in ANSWERS for ballot in column)
-    )
-    live = len(first_answers)
-    if live < quorum:
+    columns = [[attempt.votes[index] for attempt in attempts] for index in range(instances)]
+    answers = [[cast.replied_ns for cast in column if cast.vote in ANSWERS] for column in columns]
+    first_answers = sorted(min(replied_ns) for replied_ns in answers if replied_ns)
+    if (live := len(first_answers)) < quorum:
         return Ending.UNREACHABLE
-    around = [[attempt.ballots[index] for attempt in everyone or attempts] for index in range(instances)]
-    spans = [span for index in range(instances) for span in _certain(index, columns[index], around[index])]
-    return (
-        Ending.SPLIT if _is_certain_at_some_moment(spans, first_answers[quorum - 1], live, quorum) else Ending.UNPROVEN
-    )
+    spans = [
+        _Certain(index, number, cast.replied_ns, until_ns)
+        for index, column in enumerate(columns)
+        for number, cast in enumerate(column)
+        if cast.vote is Vote.GRANTED and (until_ns := cast.release_sent_ns or inf) > cast.replied_ns
+    ]
+    split = _is_certain_at_some_moment(spans, first_answers[quorum - 1], live, quorum)
+    return Ending.SPLIT if split else Ending.UNPROVEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +154,6 @@ def _is_certain_at_some_moment(spans: Sequence[_Certain], enough_ns: int, live: 
 
     A sweep over the spans' ends and begins, as nothing else changes what is held.
     """
-    spans = [span for span in spans if span.from_ns < span.until_ns]
     changes: list[tuple[float, bool, _Certain]] = [(span.from_ns, True, span) for span in spans]
     changes += [(span.until_ns, False, span) for span in spans]
     changes.sort(key=lambda change: change[:2])  # an end is exclusive: before the begins of the same moment
@@ -196,64 +174,15 @@ def _nobody_can(held: Mapping[int, _Certain], live: int, quorum: int) -> bool:
     return most + live - len(held) < quorum
 
 
-def _certain(instance: int, column: Sequence[CastVote], around: Sequence[CastVote]) -> Iterator[_Certain]:
-    """The certain votes of one instance: `column` has one ballot per attempt of the round, `around` those of all.
-
-    A refusal proves a grant that is its only explanation: no other vote was possible while it was asked for.
-    """
-    explained = _Explanations(around)
-    proofs: dict[int, int] = {}
-    for ballot in column:
-        if ballot.vote is Vote.REFUSED and (only := explained.only(ballot)) is not None:
-            proofs[id(only)] = min(proofs.get(id(only), ballot.replied_ns), ballot.replied_ns)
-    for number, ballot in enumerate(column):
-        if ballot.vote is Vote.GRANTED:
-            from_ns = min(ballot.replied_ns, proofs.get(id(ballot), ballot.replied_ns))
-            yield _Certain(instance, number, from_ns, ballot.release_sent_ns or inf)
-
-
-class _Explanations:
-    """The votes that were possible on one instance, from SET sent until the release's reply, for many questions."""
-
-    def __init__(self, around: Sequence[CastVote]) -> None:
-        self._ballots = [ballot for ballot in around if ballot.vote in (Vote.GRANTED, Vote.SILENT)]
-        by_begin = sorted((ballot.sent_ns, number) for number, ballot in enumerate(self._ballots))
-        by_end = sorted((ballot.release_replied_ns or inf, number) for number, ballot in enumerate(self._ballots))
-        self._begins, self._ends = [at for at, _ in by_begin], [at for at, _ in by_end]
-        # sums of their numbers: where one more has begun than has ended, the difference is its number
-        self._begun = [0, *accumulate(number for _, number in by_begin)]
-        self._ended = [0, *accumulate(number for _, number in by_end)]
-
-    def only(self, refused: CastVote) -> CastVote | None:
-        """The one vote that was possible at some time between the refusal's SET and its reply; None if several."""
-        begun = bisect_right(self._begins, refused.replied_ns)
-        ended = bisect_left(self._ends, refused.sent_ns)
-        return self._ballots[self._begun[begun] - self._ended[ended]] if begun - ended == 1 else None
-
-
-def is_probable(attempt: Attempt) -> bool:
-    """Whether this attempt alone would call it a split vote: not won, a quorum answered, no holder of a quorum seen.
-
-    A refusal that names nobody may be anybody's. Without any names this is the outcome SPLIT_VOTE.
-    """
-    quorum = quorum_of(len(attempt.ballots))
-    granted = sum(ballot.vote is Vote.GRANTED for ballot in attempt.ballots)
-    names = Counter(ballot.holder for ballot in attempt.ballots if ballot.vote is Vote.REFUSED)
-    unnamed = names.pop("", 0)
-    most = max(names.values(), default=0) + unnamed
-    return granted < quorum and most < quorum <= granted + names.total() + unnamed
-
-
 @dataclass(frozen=True, slots=True)
 class UntilGrant:
     """A resource from the first start to the first grant. `first_grant_ns`: how long that took, 0 if never.
 
-    `rounds`: until then, the won one included; `attempts`: started until then, by all; `winners_attempt`: which of the
-    winner's own it was, 0 if nobody won. 2 and more: nobody's first attempt won.
+    `attempts`: started until then, by all; `winners_attempt`: which of the winner's own it was, 0 if nobody won. 2 and
+    more: nobody's first attempt won.
     """
 
     first_grant_ns: int
-    rounds: int
     attempts: int
     winners_attempt: int
 
@@ -265,7 +194,6 @@ def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
     before = [attempt for attempt in attempts if won is None or attempt.started_ns < won.decided_ns]
     return UntilGrant(
         first_grant_ns=0 if won is None else won.decided_ns - start_ns,
-        rounds=len(rounds_of(before)),
         attempts=len(before),
         winners_attempt=0 if won is None else sum(attempt.contender == won.contender for attempt in before),
     )

@@ -6,29 +6,23 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, ExpectedRate, RetryRow, SplitVotesResult
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
-from bench.report.html.figure import Column, Data, Figure
-from bench.report.html.plot import RANGE, Bar, forest
-from bench.report.html.scale import linear, ratio_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
 from bench.scenario.quantity import duration_text
-from bench.topology.probe import LeakCount
 
-_CALIBRATION = (
-    *("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "probable,\nby outcome", "probable,\nby holders"),
-)
+_CALIBRATION = ("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "prob-\nable")
 _CONTENTION = (
     *("K", "order", "spread\nms", "apart\np50 ms", "rounds", "nobody won,\n95 %", "split votes,\nexact, 95 %"),
     *("prob-\nable", "closed\nform", "took\np50 ms"),
 )
 _RETRIES = (
     *("K", "order", "retry", "first\np50 ms", "grant\np99", "\nmax", "all lost,\nof trials", "dead\np50 ms"),
-    *("per\nrounds", "grant\ntries", "\nall"),
+    "attempts\nper grant",
 )
 _LEFT = {"order", "retry", ""}
 
@@ -83,15 +77,13 @@ def _part(name: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str
 
 
 def _calibration(row: CalibrationRow) -> tuple[str, ...]:
-    by_outcome, by_holders = row.probable_by_outcome, row.probable_by_holders
     return (
         str(row.contenders),
         count(row.rounds),
         _interval(row.split_rate, digits=3),
         f"{row.closed_form:.3f}",
         "as expected" if row.as_expected else "NOT AS EXPECTED",
-        f"{_rate(by_outcome, 3)} of {by_outcome.expected:.3f}",
-        _rate(by_holders, 3) if by_holders else MISSING,
+        _rate(row.probable_by_outcome, 3),
     )
 
 
@@ -119,7 +111,7 @@ def _retry(row: RetryRow) -> tuple[str, ...]:
         *map(milliseconds, (first.p50, first.p99, first.max)),
         f"{row.first_attempts_lost}/{row.trials}",
         milliseconds(row.dead_time_s.p50),
-        *map(_mean, (row.rounds_per_grant, row.winners_attempt, row.attempts_per_grant)),
+        decimals(row.attempts_per_grant, 1),
     )
 
 
@@ -140,38 +132,25 @@ def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
     )
     if result.retries:
         yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
-        yield "per grant", "contention rounds; tries of the winner; attempts of all contenders"
-    yield "keys left", _leaks(result.leaks)
+        yield "attempts", "of all contenders, until somebody was granted"
 
 
 def _probable(result: SplitVotesResult) -> str:
     text = "an attempt alone ended as SPLIT_VOTE"
     if result.conditions.instances % 2:
         text += "; at odd N, all answering, a quorum refuses every loser: CONTENDED"
-    holders = "the holders named by refusals (SET NX GET) tell it apart"
-    missing = "this server has no SET NX GET, which would name the holders"
-    return f"{text}; {holders if result.calibration[0].probable_by_holders else missing}"
+    return text
 
 
-def _leaks(leaks: Sequence[LeakCount]) -> str:
-    unknown = sum(leak.found is None for leak in leaks)
-    text = count(sum(leak.found or 0 for leak in leaks))
-    return text if not unknown else f"{text}; {unknown} instances could not be asked"
-
-
-def _rate(interval: Interval | ExpectedRate, digits: int = 2) -> str:
+def _rate(interval: Interval, digits: int = 2) -> str:
     return decimals(interval.rate, digits)
 
 
-def _interval(interval: Interval | ExpectedRate, digits: int = 2) -> str:
+def _interval(interval: Interval, digits: int = 2) -> str:
     if interval.rate is None:
         return MISSING
     low, high = (f"{end:.{digits}f}".removeprefix("0") for end in (interval.low, interval.high))
     return f"{interval.rate:.{digits}f} {low}–{high}"
-
-
-def _mean(value: float | None) -> str:
-    return decimals(value, 1 if value is None or value < 99.95 else 0)
 
 
 def suite(result: SplitVotesResult) -> Suite:
@@ -187,45 +166,3 @@ def suite(result: SplitVotesResult) -> Suite:
     verdict = result.verdict
     whole = Case("split votes", verdict.status, "; ".join(verdict.reasons) or _headline(result))
     return Suite("split-votes", result.started_at, result.duration_s, [*cases, whole], {"id": result.id})
-
-
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
-MOST_ROWS = 64
-
-
-def figures(result: SplitVotesResult) -> list[Figure]:
-    """Calibration against the closed form, and contention of real processes beside it."""
-    calibration = [_rate_bar(f"K={row.contenders}", row, "c1") for row in result.calibration]
-    contention = [
-        _rate_bar(f"K={r.contenders} {r.order} {duration_text(r.spread_s * 1000)}", r, "c2") for r in result.contention
-    ]
-    about = "Share of contention rounds in which nobody could win, with its 95 % interval; the ring is the closed form"
-    drawn = []
-    if calibration:
-        title = f"By pure chance: {_said(calibration)}"
-        drawn.append(_rates("calibration", title, about, calibration))
-    if contention:
-        worst = max(contention, key=lambda bar: bar.value or 0)
-        title = f"Real processes: at most {worst.text.split('  ')[0]} ({worst.name})"
-        drawn.append(_rates("contention", title, about, contention[:MOST_ROWS]))
-    return drawn
-
-
-def _said(bars: Sequence[Bar]) -> str:
-    return ", ".join(f"{bar.name} {bar.text.split('  ')[0]}" for bar in bars)
-
-
-def _rate_bar(name: str, row: CalibrationRow | ContentionRow, style: str) -> Bar:
-    rate = row.split_rate
-    text = "–" if rate.rate is None else f"{rate.rate:.3f}  {rate.low:.3f}–{rate.high:.3f}"
-    return Bar(name, rate.rate, rate.low, rate.high, text, style, other=row.closed_form)
-
-
-def _rates(name: str, title: str, about: str, bars: Sequence[Bar]) -> Figure:
-    x = linear([1.0], *RANGE, most=4)
-    columns = (Column("case", "text"), *(Column(part, "ratio") for part in ("rate", "low", "high", "closed_form")))
-    rows = [[bar.name, bar.value, bar.low, bar.high, bar.other] for bar in bars]
-    picture = forest(bars, x, ratio_tick, "split votes ÷ rounds", name=title, about=about)
-    return Figure(name, title, about, picture, Data(columns, rows))

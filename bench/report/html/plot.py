@@ -184,10 +184,7 @@ RANGE = (_NAMES_PX, _WIDTH - _WORDS_PX)
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its name, the value with its interval (None = not known), the figure in words, its class.
-
-    `other`: a second value to stand beside it, drawn as a ring.
-    """
+    """One row: its name, the value with its interval (None = not known), the figure in words, its class."""
 
     name: str
     value: float | None
@@ -195,7 +192,6 @@ class Bar:
     high: float | None
     text: str
     style: str
-    other: float | None = None
 
 
 def forest(
@@ -228,9 +224,8 @@ def _row(bar: Bar, x: Scale, y: float) -> str:
     if bar.low is not None and bar.high is not None:
         left, right, style = x(bar.low), x(bar.high), f"line solid {bar.style}"
         parts += [_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right))]
-    for value, size, mark in ((bar.other, 5.0, "ring"), (bar.value, 4.0, "dot")):
-        if value is not None:
-            parts.append(_circle(x(value), y, size, f"{mark} {bar.style}"))
+    if bar.value is not None:
+        parts.append(_circle(x(bar.value), y, 4.0, f"dot {bar.style}"))
     return "".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.experiments.split_votes.contender_process import cleaned_ns, lost_ns
+from bench.experiments.split_votes.contender_process import lost_ns
 from lockcore import AttemptRecord, Outcome, Tally, Vote
 
 KINDS = {"G": Vote.GRANTED, "R": Vote.REFUSED, "E": Vote.ERRORED, "S": Vote.SILENT, "A": Vote.ABSENT}
@@ -37,8 +37,3 @@ def test_an_attempt_is_lost_with_the_reply_that_leaves_no_quorum(
 
 def test_one_that_was_won_too_late_is_lost_when_that_was_decided() -> None:
     assert lost_ns(record("GGGRR", (10, 20, 30, 40, 50), Outcome.TOO_LATE)) == 60
-
-
-@pytest.mark.parametrize(("sent", "cleaned"), [((5, 49, 50, 60), 50), ((5, 57), 57), ((5, 45), 50), ((), 50)])
-def test_the_clean_up_leaves_with_what_is_sent_next(sent: tuple[int, ...], cleaned: int) -> None:
-    assert cleaned_ns(record("GGRRR", (10, 20, 30, 50, 40)), sent) == cleaned

@@ -17,21 +17,18 @@ MS = 1_000_000
 
 
 def attempt(who: int, votes: str, start: int = 0, end: int = 10 * MS) -> Attempt:
-    """`votes`: G, or the digit of the contender that refused it. Times in ns."""
-    ballots = tuple(
-        CastVote(Vote.GRANTED, start, end) if vote == "G" else CastVote(Vote.REFUSED, start, end, holder=vote)
-        for vote in votes
-    )
+    """`votes`: G or R. Times in ns."""
+    cast = tuple(CastVote(Vote.GRANTED if vote == "G" else Vote.REFUSED, start, end) for vote in votes)
     outcome = Outcome.ACQUIRED if votes.count("G") >= 2 else Outcome.CONTENDED
-    return Attempt(who, start, end, outcome, ballots, 10**12 if outcome is Outcome.ACQUIRED else 0)
+    return Attempt(who, start, end, outcome, cast, 10**12 if outcome is Outcome.ACQUIRED else 0)
 
 
-SPLIT = [attempt(0, "G12"), attempt(1, "0G2"), attempt(2, "01G")]
-WON = [attempt(0, "GG2"), attempt(1, "002"), attempt(2, "00G")]
+SPLIT = [attempt(0, "GRR"), attempt(1, "RGR"), attempt(2, "RRG")]
+WON = [attempt(0, "GGR"), attempt(1, "RRR"), attempt(2, "RRG")]
 
 
-def calibrated(split: int, won: int, *, named: bool = True) -> CalibrationRow:
-    return calibration_row(3, 3, [SPLIT] * split + [WON] * won, named=named)
+def calibrated(split: int, won: int) -> CalibrationRow:
+    return calibration_row(3, 3, [SPLIT] * split + [WON] * won)
 
 
 def test_three_of_three_split_as_often_as_the_closed_form_says() -> None:
@@ -39,10 +36,8 @@ def test_three_of_three_split_as_often_as_the_closed_form_says() -> None:
     assert row.closed_form == pytest.approx(2 / 9)
     assert (row.split_rate.rate, row.rounds) == (0.222, 1000)
     assert row.endings == Endings(won=778, split=222)
-    assert row.probable_by_holders.rate == 0.222
-    assert (row.probable_by_outcome.rate, row.probable_by_outcome.expected) == (0, 0)
+    assert row.probable_by_outcome.rate == 0
     assert (row.as_expected, row.misses) == (True, ())
-    assert calibrated(222, 778, named=False).probable_by_holders is None
 
 
 @pytest.mark.parametrize("split", [165, 280])
@@ -53,18 +48,18 @@ def test_a_rate_beyond_the_tolerance_is_named_with_both_figures(split: int) -> N
 
 
 def test_a_round_nobody_won_that_is_not_proven_is_named() -> None:
-    unproven = [attempt(0, "G11"), attempt(1, "00G"), attempt(2, "001")]
-    row = calibration_row(3, 3, [SPLIT] * 222 + [WON] * 777 + [unproven], named=True)
+    unproven = [attempt(0, "GRR"), attempt(1, "RRG"), attempt(2, "RRR")]
+    row = calibration_row(3, 3, [SPLIT] * 222 + [WON] * 777 + [unproven])
     assert "1 rounds that nobody won were not found to be split votes" in row.misses
 
 
 def test_no_rounds_are_no_success() -> None:
-    assert "the split-vote rate was not measured" in calibration_row(3, 3, [], named=True).misses
+    assert "the split-vote rate was not measured" in calibration_row(3, 3, []).misses
 
 
 def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
     figures = ContestFigures(Contest(3, "parallel", 0.5, 9))
-    alone = [attempt(0, "000"), attempt(1, "000", 20 * MS, 30 * MS)]
+    alone = [attempt(0, "RRR"), attempt(1, "RRR", 20 * MS, 30 * MS)]
     figures.take({1: SPLIT, 2: WON, 3: alone})
     row = figures.contention_row(3)
     assert (row.trials, row.contention_rounds, figures.missing) == (3, 2, 6)
@@ -79,7 +74,7 @@ def test_a_retry_row_tells_how_long_nobody_had_it() -> None:
     figures.take({1: again, 2: WON})
     row = figures.retry_row()
     assert (row.granted, row.first_attempts_lost, figures.missing) == (2, 1, 0)
-    assert (row.rounds_per_grant, row.winners_attempt, row.attempts_per_grant) == (1.5, 1.5, 3.5)
+    assert row.attempts_per_grant == 3.5
     assert (row.first_grant_s.max, row.dead_time_s.max, row.dead_time_s.count) == (0.04, 0.04, 1)
     assert (row.retry.policy, row.retry.window_ms) == ("fixed", 200.0)
 

@@ -16,9 +16,7 @@ from bench.experiments.split_votes.trial import (
     closed_form,
     double_grants,
     ending_of,
-    is_probable,
     rounds_of,
-    tie_chance,
     until_grant,
 )
 from bench.measure.statistics import wilson
@@ -45,20 +43,6 @@ def test_the_closed_form_is_the_share_of_vote_tables_that_nobody_wins(instances:
     assert closed_form(instances, contenders) == pytest.approx(lost / len(every), abs=1e-12)
 
 
-@pytest.mark.parametrize("instances", range(1, 8))
-@pytest.mark.parametrize("contenders", range(2, 6))
-def test_an_attempts_own_outcome_shows_a_split_vote_as_often_as_the_vote_tables_say(
-    instances: int, contenders: int
-) -> None:
-    every = tables(instances, contenders)
-    shown = sum(
-        Outcome.SPLIT_VOTE in {outcome_of(own, instances - own, quorum_of(instances)) for own in votes}
-        for votes in every
-    )
-    assert tie_chance(instances, contenders) == pytest.approx(shown / len(every), abs=1e-12)
-    assert (shown > 0) == (instances % 2 == 0)
-
-
 @pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (718, 2000), (0, 1), (1, 1)])
 def test_the_interval_is_wilsons(successes: int, trials: int) -> None:
     ours, z = wilson(successes, trials), NormalDist().inv_cdf(0.975)
@@ -82,18 +66,17 @@ def attempt(
 ) -> Attempt:
     """`votes`: one of G R E S A per instance; all replies come at the same time. `released`: 0 = never."""
     kinds = {"G": G, "R": R, "E": E, "S": S, "A": A}
-    ballots = tuple(
+    cast = tuple(
         CastVote(
             kinds[vote],
             sent if vote != "A" else 0,
             replied if vote in "GRE" else 0,
             released if vote != "A" else 0,
-            released + 10 if released and vote != "A" else 0,
         )
         for vote in votes
     )
     outcome = outcome_of(votes.count("G"), votes.count("R"), quorum_of(len(votes)))
-    return Attempt(who, at, ended, outcome, ballots, valid_until_ns=1000 if outcome is Outcome.ACQUIRED else 0)
+    return Attempt(who, at, ended, outcome, cast, valid_until_ns=1000 if outcome is Outcome.ACQUIRED else 0)
 
 
 @pytest.mark.parametrize(
@@ -134,64 +117,6 @@ def test_a_quorum_must_have_answered_by_then() -> None:
     assert ending_of([*early, attempt(2, "SSGSS", replied=25)]) is Ending.SPLIT
 
 
-def refusal(sent: int, replied: int, release: int = 0) -> CastVote:
-    return CastVote(R, sent, replied, release, release)
-
-
-def test_a_refusal_proves_the_one_vote_that_explains_it() -> None:
-    """A gives back at 25; B's and C's OKs are read at 30; that A was refused by 24 proves that they stood by then."""
-    a = Attempt(0, 0, 24, Outcome.CONTENDED, (CastVote(G, 10, 20, 25, 40), refusal(10, 24, 25), refusal(10, 24, 25)))
-    b = Attempt(1, 0, 40, Outcome.CONTENDED, (refusal(10, 30), CastVote(G, 10, 30), refusal(10, 30)))
-    c = Attempt(2, 0, 40, Outcome.CONTENDED, (refusal(10, 30), refusal(10, 30), CastVote(G, 10, 30)))
-    assert ending_of([a, b, c]) is Ending.SPLIT
-
-    silent = Attempt(3, 0, 40, Outcome.UNREACHABLE, (CastVote(S, 12), CastVote(S, 12), CastVote(S, 12)))
-    assert ending_of([a, b, c, silent]) is Ending.UNPROVEN, "the silent vote may be what refused A"
-    assert ending_of([a, b, c], [a, b, c, silent]) is Ending.UNPROVEN, "also when it belongs to another round"
-
-    later = Attempt(3, 0, 60, Outcome.CONTENDED, tuple(CastVote(S, 25) for _ in range(3)))
-    assert ending_of([a, b, c, later]) is Ending.SPLIT, "what was sent after the refusal was read explains nothing"
-
-    gone = Attempt(3, 0, 9, Outcome.CONTENDED, tuple(CastVote(S, 1, 0, 5, 9) for _ in range(3)))
-    assert ending_of([a, b, c, gone]) is Ending.SPLIT, "nor what was released before it was asked for"
-
-
-# -- what one attempt can tell ---------------------------------------------------------------------------------------
-
-
-def named(*votes: str) -> Attempt:
-    """`G`, `S`, or the name of whom a refusal named, `?` for nobody."""
-    kinds = {"G": CastVote(G), "S": CastVote(S), "?": CastVote(R)}
-    ballots = tuple(kinds.get(vote, CastVote(R, holder=vote)) for vote in votes)
-    granted = votes.count("G")
-    refused = len(votes) - granted - votes.count("S")
-    return Attempt(0, 0, 1, outcome_of(granted, refused, quorum_of(len(votes))), ballots)
-
-
-@pytest.mark.parametrize(
-    ("votes", "probable"),
-    [
-        (("G", "G", "b", "b", "c"), True),
-        (("G", "b", "b", "b", "c"), False),  # b has a quorum
-        (("b", "b", "c", "c", "d"), True),
-        (("G", "G", "G", "b", "b"), False),  # won
-        (("G", "G", "b", "b", "?"), False),  # the nameless may be b
-        (("G", "b", "c", "d", "?"), True),  # may be anybody: still no quorum
-        (("G", "b", "S", "S", "S"), False),  # too few answered
-        (("G", "b", "c", "S", "S"), True),
-    ],
-)
-def test_an_attempt_tells_a_split_vote_by_its_holders_names(votes: tuple[str, ...], probable: bool) -> None:
-    assert is_probable(named(*votes)) == probable
-
-
-@pytest.mark.parametrize("instances", range(1, 6))
-def test_without_names_it_is_the_outcome_split_vote(instances: int) -> None:
-    for votes in product("G?S", repeat=instances):
-        alone = named(*votes)
-        assert is_probable(alone) == (alone.outcome is Outcome.SPLIT_VOTE)
-
-
 # -- rounds and courses ----------------------------------------------------------------------------------------------
 
 
@@ -200,8 +125,8 @@ def lost(who: int, start: int, end: int) -> Attempt:
 
 
 def won(who: int, start: int, granted: int, released: int = 0, valid_until: int = 1000) -> Attempt:
-    ballot = CastVote(G, start, granted, released, released and released + 1)
-    return Attempt(who, start, granted, Outcome.ACQUIRED, (ballot,), valid_until)
+    vote = CastVote(G, start, granted, released)
+    return Attempt(who, start, granted, Outcome.ACQUIRED, (vote,), valid_until)
 
 
 def sizes(*attempts: Attempt) -> list[int]:
@@ -243,9 +168,9 @@ def test_a_course_counts_up_to_the_first_grant() -> None:
         lost(2, 141, 150),
     ]
     course = until_grant(attempts)
-    assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (40, 2, 4, 2)
+    assert (course.first_grant_ns, course.attempts, course.winners_attempt) == (40, 4, 2)
 
 
 def test_a_course_without_a_grant_has_no_time() -> None:
     course = until_grant([lost(0, 100, 110), lost(1, 101, 111)])
-    assert (course.first_grant_ns, course.rounds, course.attempts, course.winners_attempt) == (0, 1, 2, 0)
+    assert (course.first_grant_ns, course.attempts, course.winners_attempt) == (0, 2, 0)

@@ -109,8 +109,7 @@ def test_a_phone(violated, tmp_path):
 
 @pytest.mark.slow
 def test_names_beside_points_can_be_read_on_a_phone(request, tmp_path):
-    result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
-    result["contention"] = [{**row, "contenders": 10**7, "order": "sequential"} for row in result["contention"]]
+    result = json.loads((request.path.parents[3] / "histories/results/crash.json").read_text("utf-8"))
     page = render(page_of(result))
     seen, console = look(page, tmp_path, width=375)
     assert (console, seen["covered"], seen["wide"]) == ([], 0, 0)

@@ -9,10 +9,8 @@ from bench.experiments.compare.result import ComparedSide, ComparedVerdict, Comp
 from bench.experiments.compare.words import figures as comparison_figures
 from bench.experiments.fsync.result import FsyncResult
 from bench.experiments.fsync.words import figures as fsync_figures
-from bench.experiments.split_votes.words import figures as split_votes_figures
 from bench.measure.environment import describe_environment
 from bench.measure.section import typed
-from bench.report.kinds import of_its_kind
 from tests.doubles.capacity_points import capacity_result, point, probe
 from tests.doubles.compared import judged
 
@@ -125,15 +123,6 @@ def test_names_of_points_cover_nothing_and_stand_once():
     assert abs(float(left) - float(right)) > 70 or abs(float(top) - float(other)) >= 13
     crowd = plot(axes, [Spot(5 + n / 50, 5, "c1", f"always N{n}") for n in range(20)], name="n", about="a")
     assert 0 < crowd.count("over spot") < 10, "rather no name than one over another"
-
-
-def test_split_votes_stand_beside_the_closed_form(request):
-    result = json.loads((request.path.parents[1] / "split-votes.json").read_text("utf-8"))
-    calibration, contention = split_votes_figures(of_its_kind(result))
-    assert calibration.title.startswith("By pure chance: K=3 0.381, K=5 ")
-    assert [row[4] for row in calibration.data.rows] == [row["closed_form"] for row in result["calibration"]]
-    assert calibration.svg.count('class="ring') == len(result["calibration"])
-    assert contention.title.startswith("Real processes: at most 0.870 (K=10 random")
 
 
 def test_a_change_by_a_multiple_is_drawn_on_a_log_scale():
