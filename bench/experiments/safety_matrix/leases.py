@@ -31,8 +31,8 @@ from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.fleet import HOST, Fleet, start_fleet
-from bench.topology.server import find_server
 from bench.topology.servants import Proxies, Shape
+from bench.topology.server import find_server
 from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.quorum import outcome_of, quorum_of
