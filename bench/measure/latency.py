@@ -36,11 +36,15 @@ class Latency(Section, frozen=True, kw_only=True):
     count: Annotated[Count, says("number of samples")]
     mean: Annotated[float | None, says("arithmetic mean; null without samples")]
     p50: Annotated[float | None, says("50 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
-    p90: Annotated[float | None, says("90 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
+    p90: Annotated[float | None, says("90 % of the samples do not exceed it; null: fewer than 10 lie beyond it")] = None
     p99: Annotated[float | None, says("99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
-    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
-    p9999: Annotated[float | None, says("99.99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
-    max: Annotated[float | None, says("largest sample; null without samples")]
+    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it; null: fewer than 10 lie beyond it")] = (
+        None
+    )
+    p9999: Annotated[
+        float | None, says("99.99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")
+    ] = None
+    max: Annotated[float | None, says("largest sample; null without samples")] = None
 
     @classmethod
     def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Latency:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bench.experiments.capacity.judge import agreed, judge_capacity, outrun
-from bench.experiments.capacity.search import Bracket, Seen
+from bench.experiments.capacity.judge import bracket_of, judge_capacity, outrun
+from bench.experiments.capacity.result import Seen
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers, judge_speed
 from bench.experiments.contest.result import OverRounds, TelemetryCost
@@ -75,11 +75,10 @@ def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str
 
 
 def capacity(looks: list[tuple[float, Seen]], closed: tuple[tuple[int, float, bool], ...] = ()) -> Verdict:
-    bracket, doubts = agreed(Bracket(1000.0, 1020.0, 3, at_least=False), looks)
+    bracket, doubts = bracket_of(looks)
     doubts += outrun(bracket, closed)
-    held = sum(rate == bracket.low and seen is Seen.HELD for rate, seen in looks)
     status = "inconclusive" if doubts else "pass"
-    return judge_capacity([point(bracket.low, status=status, reasons=doubts, capacity={"held": held})])
+    return judge_capacity([point(bracket.low, status=status, reasons=doubts, capacity={"held": bracket.held})])
 
 
 def comparison(kind: Any, words: tuple[str, ...], *statuses: str) -> Verdict:

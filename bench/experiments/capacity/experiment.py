@@ -1,7 +1,7 @@
 """How much a fleet can take: *scenario, SLO → probes on one fleet → bracket, knee, next limit, scaling law*.
 
     pilot      closed loop: where to begin
-    search     open-loop probes, one after the other, drained in between (search.py)
+    search     open-loop probes, one after the other, drained in between (judge.py)
     callers    closed loop with 1, 2, 4, … callers, and the Universal Scalability Law through them (usl.py)
 
 Rules: one fleet serves all probes of a point; each probe is a whole run, judged and stored below probes/. A safety
@@ -18,10 +18,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
-from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, law_of, point_of
-from bench.experiments.capacity.probe import callers_for, judge_probe, times_of
+from bench.experiments.capacity.judge import (
+    CONFIRMATIONS,
+    WITHIN,
+    CapacityPlan,
+    Findings,
+    Search,
+    judge_capacity,
+    law_of,
+    point_of,
+)  # fmt: skip
+from bench.experiments.capacity.probe import callers_for, judge_probe
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
-from bench.experiments.capacity.search import CONFIRMATIONS, WITHIN, Search
 from bench.experiments.capacity.usl import Law
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
@@ -34,8 +42,8 @@ from bench.topology.probe import info_snapshot
 
 PILOT_USERS = 16
 PILOT_SHARE = 4  # the search begins at this part of what the pilot reached
-CALLERS = (1, 2, 4, 8, 16, 32, 64, 128)
-MORE_CALLERS = (256, 512)  # while the peak has not been passed
+CALLERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+ENOUGH_CALLERS = 128  # more only while no law can be fitted and the generator is not the limit
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 1.5
 CALLERS_SHARE = 0.3  # of the budget: eight runs, where a search takes 12 to 25
@@ -164,7 +172,7 @@ class _Seeker:
     def _search(self, search: Search, scenario: Scenario, servers: Servers, findings: Findings) -> None:
         while (rate := search.next_rate()) is not None:
             likely = self._open_loop(scenario, rate)
-            if search.has_low and not search.hurried and not self._budget.fits(likely, CONFIRMATIONS + 1):
+            if search.low is not None and not search.hurried and not self._budget.fits(likely, CONFIRMATIONS + 1):
                 search.hurried = True
                 continue
             self._show(f"{self._prefix}{search.step.value}: probe {search.probes + 1} at {rate:,.0f}/s")
@@ -172,10 +180,9 @@ class _Seeker:
             probe = judge_probe(rate, search.step, result, self._plan.slo)
             findings.probes.append(probe)
             search.take(rate, probe.seen)
-            findings.bracket = search.bracket()
             if findings.violated:
                 return
-        low, high = findings.bracket.low, findings.bracket.high
+        low, high = search.low, search.high
         if search.hurried and low and (not high or high / low > WITHIN * 1.001):
             findings.unmeasured.append(self._budget.spent(f"what lies above {low:,.0f}/s was not looked at closer"))
 
@@ -187,12 +194,12 @@ class _Seeker:
 
     def _sweep_callers(self, scenario: Scenario, servers: Servers, findings: Findings) -> None:
         done = {loop.users for loop in findings.callers}
-        for users in (*CALLERS, *MORE_CALLERS):
+        for users in CALLERS:
             if users in done or (scenario.skew.kind == "own" and users > scenario.resources):
                 continue
-            if users in MORE_CALLERS and findings.callers[-1:] and findings.callers[-1].is_bound:
-                break
-            if users in MORE_CALLERS and isinstance(law_of(findings, self._plan.seed), Law):
+            if users > ENOUGH_CALLERS and (
+                findings.callers[-1].is_bound or isinstance(law_of(findings, self._plan.seed), Law)
+            ):
                 break
             self._show(f"{self._prefix}callers: {users}, closed loop")
             try:
@@ -209,7 +216,7 @@ class _Seeker:
         loop = ClosedLoop(
             users=users,
             achieved_per_s=result.rate.achieved_per_s,
-            acquire_s=times_of(result),
+            acquire_s=result.latency_s.acquire,
             generator_cpu_ratio=result.generator.cpu_ratio,
         )
         findings.callers.append(loop)

@@ -1,27 +1,45 @@
-"""What a capacity rests on: *bracket, every probe at every rate, closed loops → the bracket they leave, why not sure*.
+"""The largest rate that holds: *probes, one after the other → the next rate to try; at last what all of them come to*.
 
-Rules
+The search
+- Doubling from a first rate until one does not hold (halving first if the very first does not), then bisecting
+  geometrically until the ends of the bracket are within 2.5 %, then the lower end must hold three times more.
+- A miss is looked at again, while doubling twice: one bad moment of the machine must not end the search. A clear miss
+  (the operations offered were not completed) is believed at once.
+- A confirmation that fails becomes the upper end, and the bisecting goes on below it. SATURATED, the generator could
+  not make the load, bounds the search like a miss.
+
+The answer
 - Every probe counts, not only those that were to confirm: "3 of 3" after a miss is 3 of 4.
-- A rate that both held and missed is neither end of a bracket: the ends move out to where probes agree. A miss below a
-  rate that held, or a hold above one that missed, is such a contradiction too; the generator's misses say nothing.
+- A rate that missed below or at one that held is a contradiction: neither is an end of the bracket, which moves out to
+  where probes agree. The generator's misses say nothing; what they alone bound is "at least".
 - A closed loop that kept the SLO at twice the rate that is said not to hold contradicts it. Arrivals at random queue
   where callers who wait for each other do not; but with a limit of ten service times or more an M/M/1 server keeps half
   of its rate.
 
-Source: p99 of M/M/1 is ln 100 ÷ (μ − λ). Pure.
+Source: wrk2-style searches for the maximum rate; p99 of M/M/1 is ln 100 ÷ (μ − λ). Pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from bench.experiments.capacity.probe import Slo, next_limit
-from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Headroom, Knee, NextLimit, Probe
-from bench.experiments.capacity.search import CONFIRMATIONS, LEAST_RATE, Bracket, Seen
+from bench.experiments.capacity.result import (
+    Capacity,
+    CapacityPoint,
+    ClosedLoop,
+    Headroom,
+    Knee,
+    NextLimit,
+    Probe,
+    Seen,
+    Step,
+)
 from bench.experiments.capacity.usl import Law, fit_law
 from bench.measure.run_result import FleetFacts
 from bench.measure.verdict import (
@@ -37,10 +55,66 @@ from bench.measure.verdict import (
 )
 from bench.scenario import Scenario
 
+WITHIN = 1.025  # so that either end is within 5 % of the truth, with room for a probe's own error
+CONFIRMATIONS = 3
 LEAST_HELD = CONFIRMATIONS + 1  # the first one found it
+LEAST_RATE = 0.5  # below one operation in two seconds there is no rate to speak of
+MOST_PROBES = 40  # then what holds once does not hold again: it stays unconfirmed
+LOOKS = {Step.DOUBLING: 3, Step.BISECTING: 2, Step.CONFIRMING: 2}  # misses that are believed
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 
 Look = tuple[float, Seen]  # the rate of a probe, and what it showed
+
+
+@dataclass(slots=True)
+class Search:
+    """One search. `first` (> 0): the rate to begin with; `low` held, `high` did not, as far as is believed.
+
+    Ask `next_rate`, probe it, tell `take`; until `next_rate` is None. Once `hurried`, it only confirms what held.
+    """
+
+    first: float
+    step: Step = Step.DOUBLING
+    probes: int = 0
+    hurried: bool = False
+    low: float | None = None
+    high: float | None = None
+    _held: Counter[float] = field(default_factory=Counter)
+    _doubted: list[float] = field(default_factory=list)  # missed in a row, and to be looked at again
+
+    def next_rate(self) -> float | None:
+        """The rate to probe now; None when the search is over."""
+        low, high = self.low, self.high
+        if self.probes >= MOST_PROBES:
+            return None
+        if self._doubted:
+            return self._doubted[0]
+        if low is None:
+            self.step = Step.DOUBLING
+            rate = self.first if high is None else high / 2
+            return rate if rate >= LEAST_RATE else None
+        if high is None and not self.hurried:
+            self.step = Step.DOUBLING
+            return low * 2
+        if high is not None and high / low > WITHIN * (1 + 1e-9) and not self.hurried:
+            self.step = Step.BISECTING
+            return math.sqrt(low * high)
+        self.step = Step.CONFIRMING
+        return low if self._held[low] <= CONFIRMATIONS else None
+
+    def take(self, rate: float, seen: Seen) -> None:
+        """What a probe at `rate`, the last `next_rate`, showed."""
+        self.probes += 1
+        if seen is Seen.HELD:
+            self._doubted.clear()
+            self._held[rate] += 1
+            self.low = max(rate, self.low or 0.0)
+            return
+        self._doubted.append(rate)
+        if seen is Seen.CLEARLY_MISSED or len(self._doubted) >= LOOKS[self.step]:
+            self._doubted.clear()
+            self.high = rate
+            self.low = max((held for held in self._held if held < rate), default=None)  # it may have failed to confirm
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +147,6 @@ class Findings:
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
-    bracket: Bracket = field(default_factory=lambda: Bracket(None, None, 0, at_least=False))
     fleet: FleetFacts | None = None
     violated: str = ""
     unmeasured: list[str] = field(default_factory=list)  # for want of time
@@ -81,15 +154,14 @@ class Findings:
 
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
     """Return what the findings at one point come to."""
-    looks = [(probe.rate_per_s, probe.seen) for probe in findings.probes]
-    agreement, doubts = agreed(findings.bracket, looks)
+    bracket, doubts = bracket_of((probe.rate_per_s, probe.seen) for probe in findings.probes)
     held = [probe for probe in findings.probes if probe.seen is Seen.HELD]
-    best = next((probe for probe in reversed(held) if probe.rate_per_s == agreement.low), None)
+    best = next((probe for probe in reversed(held) if probe.rate_per_s == bracket.low), None)
     limit = next_limit(best.uses) if best else NextLimit(None, "not known: no probe held")
-    bracket = replace(agreement, at_least=agreement.at_least or (best is not None and best.is_bound))
+    if best and best.is_bound:
+        bracket = replace(bracket, at_least=True)
     doubts += outrun(bracket, _closed_loops(findings, plan.slo))
     word, reasons = _word(findings, bracket, doubts, plan)
-    at_low = tallies(looks).get(bracket.low or 0.0, Counter())
     law = law_of(findings, plan.seed) if plan.callers else None
     return CapacityPoint(
         variables=dict(point.variables),
@@ -97,12 +169,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         fleet=findings.fleet,
         status=word.status,
         reasons=tuple(reasons),
-        capacity=Capacity(
-            **asdict(bracket),
-            wanted_confirmations=CONFIRMATIONS,
-            held=at_low.get(Seen.HELD, 0),
-            probed=sum(at_low.values()),
-        ),
+        capacity=bracket,
         attainment=best.attainment if best else None,
         knee=_knee(held, bracket),
         headroom=_headroom(bracket, plan.target_rate_per_s),
@@ -124,7 +191,7 @@ def law_of(findings: Findings, seed: int) -> Law | str:
     return f"{law}; from {min(busy)} callers on the generator was saturated" if busy and isinstance(law, str) else law
 
 
-def _word(findings: Findings, bracket: Bracket, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
+def _word(findings: Findings, bracket: Capacity, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
     if findings.violated:
         return VIOLATED, [findings.violated]
     unmeasured = findings.unmeasured
@@ -164,57 +231,49 @@ def _closed_loops(findings: Findings, slo: Slo) -> Iterator[tuple[int, float, bo
         yield loop.users, loop.achieved_per_s or 0.0, kept
 
 
-def _knee(held: Sequence[Probe], bracket: Bracket) -> Knee | None:
+def _knee(held: Sequence[Probe], bracket: Capacity) -> Knee | None:
     """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
     the bracket: what held above it did not hold again."""
-    powers = [
-        (probe.rate_per_s / probe.acquire_s.mean, probe)
-        for probe in held
-        if probe.acquire_s.mean and probe.rate_per_s <= (bracket.low or 0.0)
-    ]
-    if not powers:
-        return None
-    _, knee = max(powers, key=lambda pair: pair[0])
-    return Knee(rate_per_s=knee.rate_per_s, acquire_s=knee.acquire_s)
+    sure = [probe for probe in held if probe.acquire_s.mean and probe.rate_per_s <= (bracket.low or 0.0)]
+    knee = max(sure, key=lambda probe: probe.rate_per_s / (probe.acquire_s.mean or math.inf), default=None)
+    return Knee(rate_per_s=knee.rate_per_s, acquire_s=knee.acquire_s) if knee else None
 
 
-def _headroom(bracket: Bracket, target: float | None) -> Headroom | None:
+def _headroom(bracket: Capacity, target: float | None) -> Headroom | None:
     if target is None:
         return None
     ratio = None if bracket.low is None else bracket.low / target - 1
     return Headroom(target_rate_per_s=target, ratio=ratio, kept=bracket.low is not None and bracket.low >= target)
 
 
-def tallies(looks: Iterable[Look]) -> dict[float, Counter[Seen]]:
-    """Return how many probes showed what, by rate, ascending; misses by far count as misses."""
-    counts: dict[float, Counter[Seen]] = defaultdict(Counter)
-    for rate, seen in looks:
-        counts[rate][Seen.MISSED if seen is Seen.CLEARLY_MISSED else seen] += 1
-    return dict(sorted(counts.items()))
+def bracket_of(looks: Iterable[Look]) -> tuple[Capacity, list[str]]:
+    """Return the bracket that no probe contradicts, and which probes contradict each other, in sentences."""
+    tallies: dict[float, Counter[Seen]] = defaultdict(Counter)
+    for rate, seen in sorted(looks, key=lambda look: look[0]):
+        tallies[rate][Seen.MISSED if seen is Seen.CLEARLY_MISSED else seen] += 1
+    held = [rate for rate, tally in tallies.items() if tally[Seen.HELD]]
+    top = max(held, default=0.0)
+    torn = [rate for rate, tally in tallies.items() if rate <= top and tally[Seen.MISSED]]
+    sure = [rate for rate in held if not torn or rate < torn[0]]
+    low = max(sure) if sure else min(held, default=None)
+    high = next((rate for rate in tallies if rate > top), None)
+    at_low = tallies.get(low or 0.0, Counter())
+    bracket = Capacity(
+        low=low,
+        high=high,
+        confirmed=max(at_low[Seen.HELD] - 1, 0),
+        at_least=low is not None and (high is None or not tallies[high][Seen.MISSED]),
+        wanted_confirmations=CONFIRMATIONS,
+        held=at_low[Seen.HELD],
+        probed=at_low.total(),
+    )
+    counts = {
+        rate: f"{rate:,.0f}/s held in {tally[Seen.HELD]} of {tally.total()} probes" for rate, tally in tallies.items()
+    }
+    return bracket, [counts[rate] + (f", {counts[top]}" if rate < top else "") for rate in torn]
 
 
-def agreed(bracket: Bracket, looks: Sequence[Look]) -> tuple[Bracket, list[str]]:
-    """Return the bracket that no probe contradicts, and what contradicted the one that was found, in sentences."""
-    counts, low, high = tallies(looks), bracket.low, bracket.high
-    if low is None:
-        return bracket, []
-    torn = [rate for rate, tally in counts.items() if rate <= low and tally[Seen.MISSED]]
-    above = [rate for rate, tally in counts.items() if tally[Seen.HELD] and high is not None and rate >= high]
-    reasons = [
-        _sentence(rate, counts[rate], "" if rate == low else f", below {low:,.0f}/s which held") for rate in torn
-    ]
-    reasons += [
-        _sentence(rate, counts[rate], "" if rate == high else f", above {high:,.0f}/s which did not") for rate in above
-    ]
-    if torn:
-        sure = [rate for rate, tally in counts.items() if tally[Seen.HELD] and rate < min(torn)]
-        low = max(sure, default=min(low, *torn))
-    if above:
-        high = min((rate for rate, tally in counts.items() if tally[Seen.MISSED] and rate > max(above)), default=None)
-    return replace(bracket, low=low, high=high, at_least=bracket.at_least or high is None), reasons
-
-
-def outrun(bracket: Bracket, closed: Iterable[tuple[int, float, bool]]) -> list[str]:
+def outrun(bracket: Capacity, closed: Iterable[tuple[int, float, bool]]) -> list[str]:
     """Return which closed loops contradict `bracket`: each its callers, leases/s, and whether it kept the SLO."""
     limit = bracket.high or bracket.low
     if limit is None:
@@ -240,7 +299,3 @@ def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interr
         for point in points
     ]
     return conclude(CONFIRMED, evidence, {**found, **cut}, thin=INCONCLUSIVE)
-
-
-def _sentence(rate: float, tally: Counter[Seen], where: str) -> str:
-    return f"{rate:,.0f}/s held in {tally[Seen.HELD]} of {sum(tally.values())} probes{where}"

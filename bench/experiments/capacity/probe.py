@@ -13,29 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from bench.errors import UsageError
 from bench.experiments.capacity.result import (
-    AcquireTimes,
     Attainment,
     KeptLimit,
     NextLimit,
     Probe,
     ProbedInstance,
     ProbeGenerator,
+    Seen,
+    Step,
     Use,
     is_busy,
 )
-from bench.experiments.capacity.search import Seen, Step
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.run_result import InstanceReport, RunResult
-from bench.measure.section import Section
 from bench.measure.statistics import wilson
 from bench.scenario import Scenario
 
@@ -47,7 +45,6 @@ SERVER, GENERATOR, MACHINE = "server CPU of one instance", "the generator's CPU"
 HOT_KEY, CALLERS, FSYNC = "one hot key", "callers", "fsync"
 NEAR = 0.7
 FSYNC_REPLY = 1.5  # a reply waits half an fsync that is under way, on average, and one of its own
-Part = TypeVar("Part", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +102,15 @@ def judge_probe(rate: float, step: Step, result: RunResult, slo: Slo) -> Probe:
         sustained=result.rate.sustained,
         users=result.scenario.users,
         duration_s=result.duration_s,
-        acquire_s=times_of(result),
+        acquire_s=result.latency_s.acquire,
         attainment=attainment(slo, result),
         slo=limits,
-        generator=_part(result.generator, ProbeGenerator),
+        generator=ProbeGenerator(
+            **{name: getattr(result.generator, name) for name in ProbeGenerator.__struct_fields__}
+        ),
         uses=uses_of(result),
         instances=tuple(_instance(instance, result) for instance in result.instances),
     )
-
-
-def times_of(result: RunResult) -> AcquireTimes:
-    """Return how long the acquires of a run took."""
-    return _part(result.latency_s.acquire, AcquireTimes)
 
 
 def attainment(slo: Slo, result: RunResult) -> Attainment | None:
@@ -193,11 +187,6 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
         reply_p99_s=reply.p99 if reply else None,
         delayed_fsyncs=_delayed_fsyncs(instance),
     )
-
-
-def _part(section: Section, kind: type[Part]) -> Part:
-    """What `kind` takes of a section of a run."""
-    return kind(**{name: getattr(section, name) for name in kind.__struct_fields__})
 
 
 def uses_of(result: RunResult) -> tuple[Use, ...]:

@@ -6,11 +6,12 @@ Rules: those of `bench.measure.section`; a rate is one of operations. The whole 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Annotated, Literal
 
-from bench.experiments.capacity.search import Bracket, Seen, Step
 from bench.experiments.capacity.usl import Law
 from bench.measure.generator import BUSY_CORE, GeneratorWord
+from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.run_result import FleetFacts
 from bench.measure.section import Amount, Count, Section, Share, says
@@ -18,16 +19,21 @@ from bench.measure.verdict import Status
 from bench.scenario import Scenario
 
 
-class AcquireTimes(Section, frozen=True, kw_only=True):
-    """How long acquires took, from the intended start; null: fewer than ten samples beyond it."""
+class Seen(Enum):
+    """What a probe at one rate showed."""
 
-    count: Annotated[Count, says("samples")]
-    mean: Annotated[float | None, says("arithmetic mean")]
-    p50: Annotated[float | None, says("50 % took no longer")]
-    p90: Annotated[float | None, says("90 % took no longer")] = None
-    p99: Annotated[float | None, says("99 % took no longer")]
-    p999: Annotated[float | None, says("99.9 % took no longer")] = None
-    max: Annotated[float | None, says("the longest")] = None
+    HELD = "held"
+    MISSED = "missed"
+    CLEARLY_MISSED = "missed by far"
+    SATURATED = "saturated"  # the generator
+
+
+class Step(Enum):
+    """Why a rate is tried."""
+
+    DOUBLING = "doubling"
+    BISECTING = "bisecting"
+    CONFIRMING = "confirming"
 
 
 class Attainment(Section, frozen=True, kw_only=True):
@@ -101,7 +107,7 @@ class Probe(Section, frozen=True, kw_only=True):
     sustained: Annotated[bool | None, says("whether at least 0.99 of what was due was completed in time")]
     users: Annotated[Count, says("callers")]
     duration_s: Annotated[Amount, says("of the measured window")]
-    acquire_s: Annotated[AcquireTimes, says("of those that got a lease")]
+    acquire_s: Annotated[Latency, says("of those that got a lease")]
     attainment: Annotated[Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")]
     slo: Annotated[tuple[KeptLimit, ...], says("every expression")]
     generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
@@ -114,9 +120,13 @@ class Probe(Section, frozen=True, kw_only=True):
         return is_busy(self.generator.cpu_ratio)
 
 
-class Capacity(Bracket, frozen=True, kw_only=True):
-    """The bracket that all probes agree with."""
+class Capacity(Section, frozen=True, kw_only=True):
+    """Between the largest rate that held and the smallest that did not, as far as no probe contradicts them."""
 
+    low: Annotated[float | None, says("held; null: no rate did")]
+    high: Annotated[float | None, says("did not hold; null: not known")]
+    confirmed: Annotated[Count, says("how often low held again")]
+    at_least: Annotated[bool, says("what bounds it above is the generator, or nothing: the capacity is at least low")]
     wanted_confirmations: Annotated[Count, says("how often low had to hold again")]
     held: Annotated[Count | None, says("probes at low that held; null in results of before 2026-11-22")] = None
     probed: Annotated[Count | None, says("all probes at low; null as `held`")] = None
@@ -126,7 +136,7 @@ class Knee(Section, frozen=True, kw_only=True):
     """The rate with most throughput per latency among those that held."""
 
     rate_per_s: Annotated[Amount, says("offered")]
-    acquire_s: Annotated[AcquireTimes, says("at that rate")]
+    acquire_s: Annotated[Latency, says("at that rate")]
 
 
 class Headroom(Section, frozen=True, kw_only=True):
@@ -142,7 +152,7 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
 
     users: Annotated[Count, says("callers")]
     achieved_per_s: Annotated[float | None, says("leases granted")]
-    acquire_s: Annotated[AcquireTimes, says("of those that got a lease")]
+    acquire_s: Annotated[Latency, says("of those that got a lease")]
     generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
 
     @property

@@ -18,10 +18,10 @@ from bench.experiments.capacity.result import (
     NextLimit,
     Probe,
     ProbedInstance,
+    Seen,
     Use,
     point_name,
 )
-from bench.experiments.capacity.search import Seen
 from bench.experiments.capacity.usl import Estimate, throughput
 from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
 from bench.report.html.figure import Column, Data, Figure, Legend

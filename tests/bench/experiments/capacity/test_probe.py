@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from bench.errors import UsageError
 from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint, point_of
 from bench.experiments.capacity.probe import callers_for, judge_probe, read_slo
-from bench.experiments.capacity.result import CapacityPoint
-from bench.experiments.capacity.search import Bracket, Seen, Step
+from bench.experiments.capacity.result import CapacityPoint, Probe, Seen, Step
 from bench.measure.histogram import Histogram
 from bench.scenario import Delay, Scenario, load
 from tests.bench.whole_run import SAMPLE
@@ -125,59 +125,54 @@ def test_callers_are_as_many_as_the_rate_needs() -> None:
     assert callers_for(1e6, held, SLO) == 2048
 
 
-def found(bracket: Bracket, *runs: tuple[float, Step, dict[str, Any]], target: float | None = None) -> CapacityPoint:
-    """What a point comes to whose search ended with `bracket` after these runs: the rate, why, and what came of it."""
-    probes = runs or ((100.0, Step.DOUBLING, run_of(fast=10_000)),) * 4
-    findings = Findings([judge_probe(rate, step, whole(run), SLO) for rate, step, run in probes], bracket=bracket)
+PROBE = judge_probe(100.0, Step.DOUBLING, whole(run_of(fast=10_000)), SLO)
+
+
+def found(*looks: tuple[float, Seen], target: float | None = None) -> CapacityPoint:
+    """What a point comes to whose probes showed this."""
+    probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
     point = SweepPoint(scenario(), {})
     plan = CapacityPlan((point,), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60)
-    return point_of(point, findings, plan)
+    return point_of(point, Findings(probes), plan)
+
+
+SURE = ((100.0, Seen.HELD),) * 4
 
 
 @pytest.mark.parametrize(
-    ("bracket", "status"),
+    ("looks", "status", "said"),
     [
-        (Bracket(100.0, 105.0, 3, at_least=False), "pass"),
-        (Bracket(100.0, 105.0, 3, at_least=True), "inconclusive"),
-        (Bracket(100.0, 102.0, 2, at_least=False), "inconclusive"),  # not confirmed three times
-        (Bracket(None, 0.7, 0, at_least=False), "fail"),
+        ((*SURE, (105.0, Seen.MISSED)), "pass", ""),
+        ((*SURE, (105.0, Seen.SATURATED)), "inconclusive", "the load generator was the limit"),
+        ((*SURE[1:], (102.0, Seen.MISSED)), "inconclusive", "confirmed 2 times only"),
+        (((0.7, Seen.CLEARLY_MISSED),), "fail", "0.70/s did not"),
+        (((5_000.0, Seen.MISSED),), "inconclusive", "lower ones were not tried"),
+        (SURE, "inconclusive", "nothing above 100/s was tried"),
     ],
 )
-def test_the_bracket_decides(bracket: Bracket, status: str) -> None:
-    assert found(bracket).status == status
+def test_the_bracket_decides_and_says_what_was_not_tried(
+    looks: tuple[tuple[float, Seen], ...], status: str, said: str
+) -> None:
+    point = found(*looks)
+    assert point.status == status
+    assert said in "".join(point.reasons)
 
 
-def test_a_rate_that_took_all_of_the_generator_is_at_least() -> None:
-    result = run_of(fast=10_000)
-    result["generator"]["cpu_ratio"] = 0.93
-    point = found(Bracket(100.0, 105.0, 3, at_least=False), (100.0, Step.CONFIRMING, result))
+def test_a_rate_that_took_all_of_the_generator_is_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Probe, "is_bound", True)
+    point = found(*SURE, (105.0, Seen.MISSED))
     assert (point.status, point.capacity.at_least) == ("inconclusive", True)
     assert "give it --processes" in point.reasons[0]
 
 
 def test_what_did_not_hold_again_is_no_knee() -> None:
-    held = [(rate, Step.BISECTING, run_of(fast=10_000)) for rate in (100.0, 200.0)]
-    knee = found(Bracket(100.0, 200.0, 3, at_least=False), *held).knee
+    knee = found((100.0, Seen.HELD), (200.0, Seen.HELD), (200.0, Seen.MISSED)).knee
     assert knee is not None
     assert knee.rate_per_s == 100.0
 
 
-@pytest.mark.parametrize(
-    ("bracket", "said"),
-    [
-        (Bracket(None, 5_000.0, 0, at_least=False), "lower ones were not tried"),
-        (Bracket(100.0, None, 3, at_least=True), "nothing above 100/s was tried"),
-        (Bracket(100.0, 200.0, 1, at_least=False), "confirmed 1 times only"),
-    ],
-)
-def test_a_search_that_was_cut_short_says_what_it_did_not_try(bracket: Bracket, said: str) -> None:
-    point = found(bracket)
-    assert point.status == "inconclusive"
-    assert said in point.reasons[0]
-
-
 def test_headroom_is_the_capacity_beyond_the_target() -> None:
-    near, far = (found(Bracket(100.0, 102.0, 3, at_least=False), target=target).headroom for target in (80.0, 200.0))
+    near, far = (found(*SURE, (102.0, Seen.MISSED), target=target).headroom for target in (80.0, 200.0))
     assert near is not None
     assert far is not None
     assert (near.ratio, near.kept, far.kept) == (pytest.approx(0.25), True, False)
