@@ -69,7 +69,7 @@ class LockRun:
         return self._acquire("p99")
 
     def _acquire(self, figure: str) -> float | None:
-        from bench.gates.metric import find_metric
+        from bench.gates.threshold import find_metric
 
         return find_metric(f"acquire.{figure}").value(self.measured)
 
@@ -174,7 +174,7 @@ class LockBenchmark:
     @staticmethod
     def _judged(runs: list[list[LockRun]], metrics: Sequence[str], tolerance: float) -> list[Judged]:
         from bench.experiments.compare.judge import Sides, judge_gate
-        from bench.gates.metric import find_metric
+        from bench.gates.threshold import find_metric
 
         found = [find_metric(name) for name in metrics]
         first, second = ([[metric.value(run.measured) for run in side] for metric in found] for side in runs)

@@ -1,40 +1,151 @@
 """One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with value and margin*.
 
 Rules
+- The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or invented; `latency_s.`
+  may be left out, p99.9 stands for p999, and four figures stand first.
 - No value is INCONCLUSIVE, never a pass: no samples, too few for a percentile.
-- Percentiles of acquire are over all acquires, a failed one took for ever: with 2 % failed the p99 is infinite.
+- Percentiles of acquire are over all acquires, a failed one took for ever: a lock is not fast because it fails.
 - A figure of safety is inconclusive while safety is UNKNOWN; NOT TESTED, it can fail, but not pass.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
 - A generator that is LATE, or not known to be in time (UNKNOWN), only lengthens latencies, as its own delay is in each:
-  an upper limit that holds holds. One that is broken is not known, unless it is also broken with the generator's delay
-  taken off, or by failed acquires, which no delay explains. A lower limit the other way round; `==` and `!=` are not
-  known. VALID says that of the p99: a timer too late for the very percentile of the limit puts that one in doubt, too.
+  an upper limit that holds holds. One that is broken is not known, unless by failed acquires, which no delay explains.
+  A lower limit the other way round; `==` and `!=` are not known. VALID says that of the p99: a timer too late for the
+  very percentile of the limit puts that one in doubt, too.
 - Of an invalid run nothing is judged but broken limits of safety: a violation is certain.
-
-The delay is taken off without assuming that it falls on the fast or on the slow acquires: of acquires that took longer
-than limit + d at most P(delay > d) owe it to the generator. The best d of a few percentiles decides. Source: the union
-bound.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from math import inf
-from operator import eq, ge, gt, le, lt, ne
+from operator import attrgetter, eq, ge, gt, le, lt, ne
 from typing import cast
 
-import numpy as np
+import msgspec
 
 from bench.errors import UsageError
-from bench.gates.metric import OVER_ALL, Metric, find_metric
 from bench.measure.generator import IN_DOUBT, LATENESS_SHARE
-from bench.measure.histogram import HIGHEST_NS, Histogram, bucket_indices
-from bench.measure.latency import PERCENTILES
-from bench.measure.run_result import Figures, JudgedThreshold, Operator
-from bench.scenario.quantity import parse_threshold
+from bench.measure.histogram import Histogram
+from bench.measure.latency import PERCENTILES, AllAcquires, Latency
+from bench.measure.run_result import Figures, JudgedThreshold, Measured, Operator, Unit
+from bench.scenario.quantity import nearest, parse_threshold
+
+SECTIONS = (
+    *("rate", "outcomes", "outcome_shares", "totals", "releases", "latency_s", "attempts", "votes", "split_votes"),
+    *("cost", "generator", "safety"),
+)
+SHORT = {
+    "rate": "rate.achieved_per_s",
+    "acquire.success": "outcome_shares.acquired",
+    "safety.violations": "safety.violations",
+    "duration": "duration_s",
+}
+OVER_ALL = ("p50", "p90", "p99", "p999", "p9999", "max")  # of `acquire`: read from `acquire_all`
+FOREVER_S = 3600.0  # what infinity is in a ratio: the longest time that a histogram can tell
+_MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is stored."""
+
+    name: str
+    path: tuple[str, ...]
+    unit: Unit
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of it is good; of everything else less is."""
+        return ".".join(self.path) in _MORE_IS_BETTER
+
+    def value(self, result: Figures) -> float | None:
+        """What `result` has of it, inf included; None when that is unknown."""
+        section = self._section(result)
+        if isinstance(section, AllAcquires) and self.path[-1] in section.infinite:
+            return inf
+        found = getattr(section, self.path[-1])
+        return None if found is None else float(found)
+
+    def samples(self, result: Figures) -> int | None:
+        """How many samples a figure of a distribution rests on; None for other figures."""
+        section = self._section(result) if self.path[0] == "latency_s" else None
+        return section.count if isinstance(section, Latency | AllAcquires) else None
+
+    def _section(self, result: Figures) -> object:
+        """What the figure stands in."""
+        return attrgetter(".".join(self.path[:-1]))(result) if len(self.path) > 1 else result
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric called `name`. Raises UsageError with the nearest name, or where the names are from."""
+    known = metrics()
+    written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
+    head, _, figure = written.removeprefix("latency_s.").partition(".")
+    if head == "acquire" and figure in OVER_ALL:
+        written = f"acquire_all.{figure}"
+    for path in (written, f"latency_s.{written}"):
+        if path in known:
+            return known[path]
+    hint = nearest(name, [metric.name for metric in known.values()])
+    some = ", ".join((*SHORT, "acquire.p99", "release.p99"))
+    raise UsageError(f"there is no metric {name}{hint or f'; metrics are the numbers of result.json, such as {some}'}")
+
+
+@cache
+def metrics() -> Mapping[str, Metric]:
+    """Every metric by its full path."""
+    names = {path: short for short, path in SHORT.items()}
+    names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
+    replaced = {("latency_s", "acquire", figure) for figure in OVER_ALL}
+    numbers = (path for path in _numbers(Measured, ()) if path[0] in SECTIONS or ".".join(path) in names)
+    paths = [path for path in numbers if path not in replaced]
+    return {
+        ".".join(path): Metric(names.get(".".join(path), ".".join(path).removeprefix("latency_s.")), path, _unit(path))
+        for path in paths
+    }
+
+
+def finite(value: float | None) -> float | None:
+    """The value as ratios take it: infinity is `FOREVER_S`."""
+    return FOREVER_S if value == inf else value
+
+
+def _numbers(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of all numbers in a section, lists left out."""
+    for field in cast("msgspec.inspect.StructType", msgspec.inspect.type_info(kind)).fields:
+        yield from _numbers_of(field.type, (*path, field.encode_name))
+
+
+def _numbers_of(kind: msgspec.inspect.Type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        yield from _numbers_of(kind.type, path)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for one in kind.types:
+            yield from _numbers_of(one, path)
+    elif isinstance(kind, msgspec.inspect.StructType):
+        yield from _numbers(kind.cls, path)
+    elif isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+        yield path
+
+
+def _unit(path: Sequence[str]) -> Unit:
+    section, last = path[0], path[-1]
+    if last.endswith("_per_s"):
+        return "per_s"
+    if "_us_" in last:
+        return "us"
+    if last.endswith("_s") or (section == "latency_s" and last != "count"):
+        return "s"
+    if section == "outcome_shares" or last.endswith("ratio") or last == "upper_bound_95":
+        return "ratio"
+    return "count"
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 _PARTS = re.compile(r"(?P<name>[a-z0-9_.]+)\s*(?P<operator>[<>=!]+)\s*(?P<number>[\d.]+)\s*(?P<unit>\S*)")
@@ -47,7 +158,6 @@ _SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure s
     "count": {"": Decimal(1)},
 }
 _EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%", "count": "0"}
-_AT = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)  # percentiles of a delay that are tried as d
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +219,7 @@ class Threshold:
             return "the offered rate was not sustained"
         if section == "latency_s" and kept and self._hides_failures(result):
             return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{figure}"
-        return _one_sided_doubt(self.metric, self.operator, self.limit, result, kept=kept)
+        return _one_sided_doubt(self.metric, self.operator, result, kept=kept)
 
     def _hides_failures(self, result: Figures) -> bool:
         """Whether this percentile of acquired ones would be infinite over all."""
@@ -159,12 +269,12 @@ def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
     return tuple(dict.fromkeys(map(read_threshold, texts)))
 
 
-def _one_sided_doubt(metric: Metric, operator: str, limit: float, result: Figures, *, kept: bool) -> str:
+def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, kept: bool) -> str:
     """Return why a limit on `metric`, `kept` or broken as measured, is not decided; nothing where it is."""
     if metric.path[0] != "latency_s" or metric.unit != "s" or not (why := _delay(metric, result)):
         return ""
     if operator in ("<", "<="):
-        decided = kept or metric.value(result) == inf or _is_broken_anyway(metric, limit, result)
+        decided = kept or metric.value(result) == inf
     else:
         decided = operator in (">", ">=") and not kept
     return "" if decided else f"the latency is an upper bound: {why}"
@@ -180,33 +290,3 @@ def _delay(metric: Metric, result: Figures) -> str:
         return ""
     late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
     return f"the timer was late by {late_s * 1e3:.3g} ms ({figure})" if late_s > LATENESS_SHARE * value else ""
-
-
-def _is_broken_anyway(metric: Metric, limit: float, result: Figures) -> bool:
-    """Whether the upper limit on a percentile is broken with the generator's own delay taken off."""
-    section, figure = metric.path[1:]
-    name = "acquire" if section == "acquire_all" else section
-    if figure not in PERCENTILES or name not in result.histograms:
-        return False
-    took = Histogram.decode(result.histograms[name])
-    failed = result.latency_s.acquire_failed.count if section == "acquire_all" else 0
-    own = ["scheduler_lag", *(["timer_lateness"] if result.rate.offered_per_s is not None else [])]
-    delays = [Histogram.decode(result.histograms[name]) for name in own if result.histograms.get(name)]
-    known = [delay for delay in delays if delay.count]
-    return any(
-        _share_beyond(took, failed, limit * 1e9 + sum(_at(delay, percent) for delay in known))
-        - len(known) * (1 - percent / 100)
-        > 1 - PERCENTILES[figure] / 100
-        for percent in _AT
-        if known and took.count
-    )
-
-
-def _at(histogram: Histogram, percent: float) -> float:
-    """The percentile, or the maximum where there are too few samples for it."""
-    return histogram.percentile(percent) or histogram.max_ns
-
-
-def _share_beyond(took: Histogram, failed: int, limit_ns: float) -> float:
-    bucket = int(bucket_indices(np.array([min(round(limit_ns), HIGHEST_NS)], np.int64))[0])
-    return float(took.counts[bucket + 1 :].sum() + failed) / (took.count + failed)

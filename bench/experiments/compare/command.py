@@ -20,8 +20,7 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.options import Command, given_options, scenario_options_without
 from bench.errors import UsageError
-from bench.gates.metric import Metric, find_metric
-from bench.gates.threshold import read_thresholds
+from bench.gates.threshold import Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import duration_text
 

@@ -30,7 +30,7 @@ from bench.experiments.compare.result import (
     SideThreshold,
 )
 from bench.experiments.compare.sides import differences, settings_of
-from bench.gates.metric import Metric
+from bench.gates.threshold import Metric
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.run_result import RunResult, fields_of

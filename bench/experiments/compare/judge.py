@@ -29,8 +29,7 @@ from typing import Literal, TypeGuard
 from msgspec.structs import asdict, replace
 
 from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact, Judged, Kind
-from bench.gates.metric import Metric, finite
-from bench.gates.threshold import value_of
+from bench.gates.threshold import Metric, finite, value_of
 from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.statistics import Shift, detectable, least_pairs, paired_shift, spread, unpaired_shift

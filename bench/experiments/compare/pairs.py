@@ -29,7 +29,7 @@ from msgspec import structs
 from bench.errors import BenchError
 from bench.experiments.compare.judge import is_late
 from bench.experiments.compare.result import ComparedRun, RunSafety
-from bench.gates.metric import Metric, find_metric, finite
+from bench.gates.threshold import Metric, find_metric, finite
 from bench.measure.run_result import RunResult
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import Show

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
-from bench.gates.metric import FOREVER_S
+from bench.gates.threshold import FOREVER_S
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
 from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import RANGE, Bar, forest

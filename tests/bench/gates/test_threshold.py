@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
-from bench.gates.metric import find_metric, metrics
-from bench.gates.threshold import read_threshold, read_thresholds, sentence
+from bench.gates.threshold import find_metric, metrics, read_threshold, read_thresholds, sentence
 from bench.measure.histogram import Histogram
 from bench.measure.run_result import read_run
 from bench.report.figures import threshold_text
@@ -155,11 +154,8 @@ def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result
     assert judged["reason"] == "it is of successes only, and 8.7 % of acquires failed: see acquire.p99"
 
 
-def late(result: Result, took_ms: float = 4.0, lag_ms: float = 3.0, verdict: str = "LATE") -> None:
+def late(result: Result, verdict: str = "LATE") -> None:
     result["generator"] |= {"verdict": verdict, "reason": "its scheduler lagged by 3 ms"}
-    result["latency_s"]["acquire_failed"]["count"] = 0
-    for name, ms in (("acquire", took_ms), ("release", took_ms), ("scheduler_lag", lag_ms)):
-        result["histograms"][name] = Histogram.of(np.full(10_000, round(ms * 1e6), np.int64)).encode()
 
 
 @pytest.mark.parametrize("verdict", ["LATE", "UNKNOWN"])
@@ -168,7 +164,6 @@ def late(result: Result, took_ms: float = 4.0, lag_ms: float = 3.0, verdict: str
     [
         ("acquire.p99 < 5ms", "pass"),  # holds although the generator adds to it
         ("acquire.p99 < 3ms", "inconclusive"),  # 4 ms, of which up to 3 are the generator's
-        ("acquire.p99 < 0.5ms", "fail"),  # also broken without them
         ("acquire.p99 > 3ms", "inconclusive"),
         ("acquire.p99 > 5ms", "fail"),
         ("acquire.p99 != 3ms", "inconclusive"),
@@ -209,19 +204,6 @@ def test_failed_acquires_break_a_limit_however_late_the_generator(result: Result
     late(result)
     outage(result)
     assert read_threshold("acquire.p99 < 50ms").judge(run_of(result))["status"] == "fail"
-
-
-def test_the_delay_is_taken_off_where_it_hurts_the_claim_most(result: Result) -> None:
-    """2 % of acquires took 9 ms, and 2 % of ticks lagged by 9 ms: it may have been the very same ones."""
-    late(result)
-    slow = np.concatenate([np.full(9_800, 1_000_000), np.full(200, 9_000_000)]).astype(np.int64)
-    result["latency_s"]["acquire_all"]["p99"] = 0.009
-    result["histograms"]["acquire"] = Histogram.of(slow).encode()
-    result["histograms"]["scheduler_lag"] = Histogram.of(slow).encode()
-    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "inconclusive"
-    rarely = np.concatenate([np.full(9_990, 1_000_000), np.full(10, 9_000_000)]).astype(np.int64)
-    result["histograms"]["scheduler_lag"] = Histogram.of(rarely).encode()
-    assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "fail"
 
 
 @pytest.mark.parametrize("text", ["acquire.p99 < 5ms", "acquire.p99 < 1ms", "rate > 1/s", "safety.violations == 0"])

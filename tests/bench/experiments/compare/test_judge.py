@@ -20,7 +20,7 @@ from bench.experiments.compare.judge import (
     judge_gate,
 )
 from bench.experiments.compare.result import Exact
-from bench.gates.metric import FOREVER_S, find_metric
+from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.statistics import Shift
 from tests.doubles.compared import compared_run as run
 from tests.doubles.compared import judged, limit

@@ -18,7 +18,7 @@ from bench.experiments.compare import pairs
 from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_now
 from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
-from bench.gates.metric import find_metric
+from bench.gates.threshold import find_metric
 from bench.run.experiment import ExperimentOrder
 from bench.scenario import Fault, load
 from bench.topology.faults.kinds import needs_of

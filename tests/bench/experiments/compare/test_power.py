@@ -17,7 +17,7 @@ import pytest
 
 from bench.experiments.compare.command import CLOSED, PAIRS
 from bench.experiments.compare.judge import Sides, gate_confidence, judge_comparison, judge_gate
-from bench.gates.metric import Metric, find_metric
+from bench.gates.threshold import Metric, find_metric
 from bench.measure.statistics import paired_shift
 from tests.doubles.compared import compared_run
 

@@ -15,8 +15,7 @@ from bench.experiments.compare.experiment import Question, compare_stored
 from bench.experiments.compare.result import ComparisonResult, Exact
 from bench.experiments.compare.sides import rounds_of
 from bench.experiments.compare.words import sheet, suite
-from bench.gates.metric import find_metric
-from bench.gates.threshold import read_thresholds
+from bench.gates.threshold import find_metric, read_thresholds
 from bench.measure.run_result import RunResult
 from bench.report.junit import junit_xml
 from bench.run.experiment import ExperimentOrder
