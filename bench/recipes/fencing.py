@@ -23,7 +23,7 @@ from hashlib import sha1
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import PlainInstance
+from bench.recipes.plain import PlainInstance
 from bench.recipes.protocol import Recipe, RecipeSettings
 from lockcore import Denied, InstanceStatus, Lease, Outcome
 from lockcore.clock import monotonic_ns

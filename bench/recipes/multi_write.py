@@ -22,8 +22,7 @@ from threading import Lock
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import DEFINITE, PlainInstance
-from bench.recipes.plain import PlainRecipe, Refusal
+from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns

@@ -22,8 +22,7 @@ from uuid import uuid1
 from redis.exceptions import RedisError
 
 from bench.recipes.fencing import COUNTER, FENCED_SET, FencedLease
-from bench.recipes.instance import DEFINITE, PlainInstance
-from bench.recipes.plain import FOREVER_NS, GRANTED, HELD, PlainRecipe, Refusal
+from bench.recipes.plain import DEFINITE, FOREVER_NS, GRANTED, HELD, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, monotonic_ns

@@ -97,8 +97,8 @@ RECIPES: dict[str, RecipeEntry] = {
     name: RecipeEntry(name, f"{__package__}.{place}")
     for name, place in {
         "redlock": "redlock:RedlockRecipe",
-        "redlock-sequential": "redlock_sequential:RedlockSequential",
-        "redlock-random-order": "redlock_sequential:RedlockRandomOrder",
+        "redlock-sequential": "redlock:RedlockSequential",
+        "redlock-random-order": "redlock:RedlockRandomOrder",
         "set-nx-lua": "one_instance:SetNxLuaRecipe",
         "get-set": "one_instance:GetSet",
         "setnx": "one_instance:Setnx",
@@ -110,7 +110,7 @@ RECIPES: dict[str, RecipeEntry] = {
         "multi-write-unique-index": "multi_write:MultiWriteUniqueIndex",
         "set-nx-fixed": "one_instance:SetNxFixed",
         "set-nx-get-del": "one_instance:SetNxGetDel",
-        "majority-release": "redlock_sequential:MajorityRelease",
+        "majority-release": "redlock:MajorityRelease",
         "watchdog": "watchdog:Watchdog",
         "watchdog-naive": "watchdog:WatchdogNaive",
         "backoff": "one_instance:Backoff",

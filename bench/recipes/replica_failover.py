@@ -18,8 +18,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.recipes.instance import PlainInstance
-from bench.recipes.plain import HELD, PlainRecipe, Refusal
+from bench.recipes.plain import HELD, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from lockcore import Lease, Outcome
 from lockcore.clock import monotonic_ns

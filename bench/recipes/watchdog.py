@@ -19,8 +19,7 @@ from math import inf
 
 from redis.exceptions import RedisError
 
-from bench.recipes.instance import PlainInstance
-from bench.recipes.plain import DRIFT_FACTOR, PlainRecipe, Refusal
+from bench.recipes.plain import DRIFT_FACTOR, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from bench.telemetry.load_log import ExtensionLog
 from lockcore import Lease, Outcome

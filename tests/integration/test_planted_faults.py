@@ -13,7 +13,7 @@ from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from bench.recipes.instance import PlainInstance
+from bench.recipes.plain import PlainInstance
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules.stage import Stage
 from bench.recipes.schedules.table import SCHEDULES

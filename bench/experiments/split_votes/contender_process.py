@@ -23,9 +23,9 @@ from msgspec.structs import asdict, replace
 from bench.experiments.split_votes.contenders import STOP, StartingGate
 from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, Enrolment, resource_of
 from bench.experiments.split_votes.trial import Attempt, CastVote
-from bench.recipes.instance import DEFINITE, PlainInstance
+from bench.recipes.plain import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.redlock_sequential import RedlockRandomOrder, RedlockSequential
+from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say
 from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns

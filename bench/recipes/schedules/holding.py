@@ -1,15 +1,24 @@
 """What becomes of a holder and its writes: *it oversleeps, stalls, dies, fails, writes late → who is next*.
 
-Source: the column "shown by" of the table in the README of the folder above; bench.recipes.fencing.
+A `Victim` is a client that is a process of its own, which is this file started by name: it acquires, says `standing`
+where its gate is closed, and waits for its death. It ends with its parent, so none outlives a schedule.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from bench.errors import EnvironmentNotReadyError
 from bench.recipes.fencing import FencedLease, Protected
 from bench.recipes.plain import PlainRecipe
+from bench.recipes.protocol import RecipeSettings
+from bench.recipes.registry import find_recipe
 from bench.recipes.schedules.pace import sleep_until, wait_for
 from bench.recipes.schedules.stage import (
     QUORUMS,
@@ -18,12 +27,13 @@ from bench.recipes.schedules.stage import (
     SLACK_MS,
     TIMESTAMPS,
     Client,
+    Gate,
     Shown,
     Stage,
     schedule,
     violated,
 )
-from bench.recipes.schedules.victim import Victim
+from bench.topology.child import Child, orders, say
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -175,3 +185,66 @@ def _rejected(stage: Stage, stale: Client) -> float:
     writes = [stale.recipe.write(stale.lease, "stale") for _ in range(WRITES)]
     successor.release()
     return writes.count(False) / WRITES
+
+
+# -- a client to be killed --------------------------------------------------------------------------------------------
+
+STANDING = "standing"
+STANDS_S = 60.0  # a process is started and a lock is taken
+
+
+@dataclass(frozen=True, slots=True)
+class VictimOrder:
+    """What a victim is told: a lock, and where it is to stand."""
+
+    recipe: str
+    urls: Sequence[str]
+    key_prefix: str
+    folder: Path | None
+    ttl_ms: int
+    point: str
+
+
+class Victim(Child):
+    """A running victim, which stands at `point` when the constructor returns.
+
+    Raises EnvironmentNotReadyError when it did not come to that point.
+    """
+
+    def __init__(self, recipe: str, urls: Sequence[str], settings: RecipeSettings, ttl_ms: int, point: str) -> None:
+        super().__init__(f"a client of {recipe}", "bench.recipes.schedules.holding")
+        try:
+            self.tell(VictimOrder(recipe, urls, settings.key_prefix, settings.folder, ttl_ms, point))
+            if (said := self.hear(str, STANDS_S)) != STANDING:
+                raise EnvironmentNotReadyError(f"{self.name} did not come to {point}: {said}")
+        except BaseException:
+            self.close()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL: nothing more is sent."""
+        self.process.kill()
+        self.close()
+
+
+def _stand(order: VictimOrder) -> None:
+    def gate(reached: str) -> None:
+        if reached == order.point:
+            say(STANDING)
+            threading.Event().wait()
+
+    told = RecipeSettings(key_prefix=order.key_prefix, folder=order.folder, gate=gate)
+    result = Client(find_recipe(order.recipe).connect(order.urls, told), Gate()).acquire(order.ttl_ms)
+    say(f"it got past: {result!r}")
+
+
+def main() -> None:
+    """Obey the order, and end when stdin does."""
+    told = orders(VictimOrder)
+    order = next(told)
+    threading.Thread(target=lambda: (list(told), os._exit(0)), daemon=True).start()
+    _stand(order)  # in the main thread: an error there ends the process, whose last words its parent reads
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from bench.recipes.fencing import OWN_KEYS, REGISTERS, FencedLease, Protected, Register
-from bench.recipes.instance import PlainInstance
+from bench.recipes.plain import PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.fleet import Fleet

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.recipes.instance import OBSERVE_EVERY
-from bench.recipes.plain import FOREVER_NS
+from bench.recipes.plain import FOREVER_NS, OBSERVE_EVERY
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import RECIPES
 from lockcore import Denied, Lease, Outcome

@@ -11,8 +11,8 @@ from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.recipes.schedules import stage as module
+from bench.recipes.schedules.holding import Victim
 from bench.recipes.schedules.stage import SHORT_MS, Client, Gate, Stage
-from bench.recipes.schedules.victim import Victim
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Outcome, Tally
 
