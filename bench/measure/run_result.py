@@ -247,6 +247,12 @@ class InfoDelta:
         dict[str, int | str], says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end")
     ] = field(default_factory=dict)
 
+    @property
+    def delayed_fsyncs(self) -> int | None:
+        """AOF writes that waited for an fsync; None where INFO does not say."""
+        count = self.aof.get("aof_delayed_fsync")
+        return count if isinstance(count, int) else None
+
 
 class InstanceReport(Section, frozen=True, kw_only=True):
     """One instance as all load processes together saw it, beside what it says itself."""

@@ -68,7 +68,6 @@ def load(
         "rewrite": None,
         "elapsed_s": 1.0,
         "server_cpu_s": 0.1,
-        "busiest_server_ratio": 0.1,
         "aof_delayed_fsync": 0,
     } | more
 

@@ -185,7 +185,7 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
         cpu_us_per_command=instance.cpu_us_per_command,
         reply_p50_s=reply.p50 if reply else None,
         reply_p99_s=reply.p99 if reply else None,
-        delayed_fsyncs=_delayed_fsyncs(instance),
+        delayed_fsyncs=instance.info.delayed_fsyncs if instance.info else None,
     )
 
 
@@ -271,7 +271,7 @@ def _callers(result: RunResult) -> Use:
 
 def _fsync(result: RunResult) -> Use:
     policy, disk = result.fleet.fsync, result.fleet.fdatasync_s
-    delayed = sum(_delayed_fsyncs(instance) or 0 for instance in result.instances)
+    delayed = sum(one.info.delayed_fsyncs or 0 for one in result.instances if one.info)
     replies = [instance.reply_s.p50 or 0.0 for instance in result.instances if instance.reply_s]
     slowest = max(replies, default=0.0)
     if policy == "always" and disk and slowest:
@@ -280,12 +280,6 @@ def _fsync(result: RunResult) -> Use:
     if delayed:
         return Use(FSYNC, 1.0, f"{delayed} AOF writes waited for a slow one")
     return Use(FSYNC, 0.0 if policy else None, "no write waited for it" if policy else "not known")
-
-
-def _delayed_fsyncs(instance: InstanceReport) -> int | None:
-    """AOF writes that waited for an fsync; None where INFO does not say."""
-    found = instance.info.aof.get("aof_delayed_fsync") if instance.info else None
-    return found if isinstance(found, int) else None
 
 
 def _percent(ratio: float) -> str:

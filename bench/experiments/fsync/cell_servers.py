@@ -4,30 +4,46 @@
     the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
 
 Rules: a fleet's files lie on the disk that is asked about; automatic rewrites are off. On the user's servers an
-append-only file is neither switched on nor off, no latency is added, fsyncs cannot be counted.
+append-only file is neither switched on nor off, no latency is added, fsyncs cannot be counted. What each of them had is
+handed to a process of its own (this module), which puts it back when its standard input ends: by our leaving, by
+Ctrl-C, by any death of ours. URLs travel through a pipe, never on a command line; nothing is written to a
+configuration file.
+
+Source: CONFIG GET and CONFIG SET; pipe(7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TypeVar
+
+import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
-from bench.topology.borrowed_setting import BorrowedSetting
+from bench.topology.child import Leash
 from bench.topology.disk import SyncLatency, fdatasync_latency
 from bench.topology.fleet import require_descriptors, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, Control, Preload
+from bench.topology.target import Target, parse_targets
 
 NS_PER_MS = 1_000_000
 MONITOR_MS = 1
 _CONFIG = ("--latency-monitor-threshold", str(MONITOR_MS), "--auto-aof-rewrite-percentage", "0")
 _MAXCLIENTS = 100  # beyond the load's own
+_POLICY = "appendfsync"
+_ASK_S = 2.0
+_TRIES, _REST_S = 3, 0.2
+_READY = "holding"
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +62,7 @@ class CellServers:
         return sum(control.syncs for control in self.controls) if self.controls else None
 
 
-class _Lent:
-    """Where cells are measured. A context manager: at its end nothing is borrowed any more.
-
-    `fleet`: who serves; `identity`: what must be the same when a cut matrix goes on; `warnings`: what qualifies every
-    figure, because of these servers.
-    """
-
-    fleet: FsyncFleet
-    identity: str
-    warnings: tuple[str, ...] = ()
-
-    def sweep(self, names: Sequence[str]) -> None:
-        """Unlink keys that a cut load may have left; on a fleet of ours they are gone with it."""
-
-    def close(self) -> None:
-        """Give back what is borrowed. Raises EnvironmentNotReadyError naming a server where that failed."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Close. Raises what was wrong with that behind what was wrong before."""
-        try:
-            self.close()
-        except EnvironmentNotReadyError as trouble:
-            if isinstance(error, BenchError):
-                raise EnvironmentNotReadyError(f"{error}; {trouble}") from error
-            raise
-
-
-class OwnServers(_Lent):
+class OwnServers:
     """Fleets of our own, one per visit, with their files in `disk` (None: the system's temporary folder)."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
@@ -84,8 +70,7 @@ class OwnServers(_Lent):
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self._no_shim = _why_no_shim(server)
-        if self._no_shim:
-            self.warnings = (f"fsyncs are not counted: {self._no_shim}",)
+        self.warnings = (f"fsyncs are not counted: {self._no_shim}",) if self._no_shim else ()
 
     def why_not(self, cell: FsyncCell) -> str | None:
         """Why this cell cannot be measured here, or None."""
@@ -121,9 +106,16 @@ class OwnServers(_Lent):
             folders = tuple(instance.folder for instance in fleet.instances)
             yield CellServers(fleet.urls, True, disk, controls, folders)
 
+    def sweep(self, names: Sequence[str]) -> None:
+        """Nothing to do: keys that a cut load may have left are gone with the fleet."""
 
-class UserServers(_Lent):
-    """The user's own servers; at the end their `appendfsync` is what it was."""
+    def close(self) -> str:
+        """Nothing to do: nothing is borrowed."""
+        return ""
+
+
+class UserServers:
+    """The user's own servers; once closed their `appendfsync` is what it was."""
 
     def __init__(self, urls: Sequence[str], policies: Sequence[Policy], *, allow_config: bool) -> None:
         """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
@@ -133,20 +125,21 @@ class UserServers(_Lent):
         require_independent(self.facts)
         self.fleet = FsyncFleet(started=False, server=None, instances=tuple(self.facts))
         self.identity = ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
+        self.warnings: tuple[str, ...] = ()
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             self.warnings = (
                 f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten always syncs nothing",
             )
         wanted = {server_policy(policy) for policy in policies if not self._impossible(policy)}
         present = {fact.fsync for fact in self.facts}
-        self._borrowed: BorrowedSetting | None = None
+        self._borrowed: BorrowedPolicy | None = None
         if wanted and (len(wanted) > 1 or wanted != present):
             if not allow_config:
                 raise UsageError(
                     f"these servers run with {_listed(present)}, and measuring {_listed(wanted)} sets appendfsync on "
                     "them: allow it with --allow-config (it is put back), or ask for --policy as it is"
                 )
-            self._borrowed = BorrowedSetting(self.urls, "appendfsync")
+            self._borrowed = BorrowedPolicy(self.urls)
 
     def why_not(self, cell: FsyncCell) -> str | None:
         """Why this cell cannot be measured on these servers, or None."""
@@ -164,11 +157,10 @@ class UserServers(_Lent):
         """Unlink keys that a cut load may have left."""
         leaked_keys(self.urls, names)
 
-    def close(self) -> None:
-        """Put the setting back. Raises EnvironmentNotReadyError naming a server where that failed."""
-        if self._borrowed is not None:
-            borrowed, self._borrowed = self._borrowed, None
-            borrowed.give_back()
+    def close(self) -> str:
+        """Put the setting back. Returns what went wrong with that, naming the servers; "" = nothing."""
+        borrowed, self._borrowed = self._borrowed, None
+        return borrowed.give_back() if borrowed is not None else ""
 
     def _impossible(self, policy: Policy) -> str | None:
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
@@ -181,6 +173,69 @@ class UserServers(_Lent):
 
 
 FsyncServers = OwnServers | UserServers
+"""`fleet`: who serves; `identity`: what must be the same when a cut matrix goes on; `warnings`: what qualifies every
+figure, because of these servers."""
+
+
+@contextmanager
+def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
+    """Servers that are closed however this ends. What was wrong with that is raised behind what was wrong before."""
+    try:
+        yield servers
+    except BaseException as error:
+        if trouble := servers.close():
+            raise EnvironmentNotReadyError(
+                f"{error}; {trouble}" if isinstance(error, BenchError) else trouble
+            ) from error
+        raise
+
+
+class BorrowedPolicy:
+    """`appendfsync` of all `urls`, ours until `give_back`."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Read it everywhere and make sure that it will be put back. Raises EnvironmentNotReadyError."""
+        targets = parse_targets(urls)
+        self._before = [(target, _policy_of(target)) for target in targets]
+        order = json.dumps({"urls": list(urls), "values": [value for _, value in self._before]})
+        self._leash = Leash("bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n")
+
+    def set(self, value: str) -> None:
+        """Set it on all servers. Raises EnvironmentNotReadyError naming the one that refuses."""
+        for target, _ in self._before:
+            _set_policy(target, value)
+
+    def give_back(self) -> str:
+        """Put it back everywhere. Returns which servers are not as they were, with what to do; "" = all are."""
+        self._leash.release()
+        wrong = []
+        for target, value in self._before:
+            try:
+                restored = _policy_of(target) == value
+            except EnvironmentNotReadyError:
+                restored = False
+            if not restored:
+                wrong.append(f"{target.address} (CONFIG SET {_POLICY} {value})")
+        return f"{_POLICY} could not be put back; set it by hand on {', '.join(wrong)}" if wrong else ""
+
+
+def _policy_of(target: Target) -> str:
+    return str(_asked(target, "GET", lambda client: client.config_get(_POLICY)[_POLICY]))
+
+
+def _set_policy(target: Target, value: str) -> None:
+    _asked(target, "SET", lambda client: client.config_set(_POLICY, value))
+
+
+def _asked(target: Target, how: str, ask: Callable[[redis.Redis], Said]) -> Said:
+    try:
+        with target.client(_ASK_S) as client:
+            return ask(client)
+    except (redis.RedisError, OSError, KeyError) as error:
+        raise EnvironmentNotReadyError(
+            f"{target.address} does not take CONFIG {how} {_POLICY}: {error}; let this user run CONFIG, or measure "
+            "the policy it has with lockbench run"
+        ) from None
 
 
 def without_waitaof(name: str | None, version: str | None) -> str | None:
@@ -201,3 +256,21 @@ def _why_no_shim(server: ServerBinary) -> str | None:
             return None if shim.controls[0].loaded_in(fleet.instances[0].pid) else IGNORED
     except EnvironmentNotReadyError as error:
         return str(error)
+
+
+def main() -> None:
+    """Read what the servers had, say so, wait for the end of standard input, put everything back."""
+    order = json.loads(sys.stdin.readline())
+    print(_READY, flush=True)  # noqa: T201 - the leash reads it
+    while sys.stdin.read(4096):
+        pass
+    for target, value in zip(parse_targets(order["urls"]), order["values"], strict=True):
+        for _ in range(_TRIES):
+            with suppress(EnvironmentNotReadyError):
+                _set_policy(target, value)
+                break
+            time.sleep(_REST_S)
+
+
+if __name__ == "__main__":
+    main()

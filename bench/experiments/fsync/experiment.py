@@ -20,7 +20,7 @@ import msgspec
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers
+from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers, lent
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of
 from bench.experiments.fsync.plan import FsyncPlan
 from bench.experiments.fsync.planner import plan_page
@@ -64,7 +64,7 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
     Raises BenchError when it cannot be measured here or something broke, KeyboardInterrupt when it was cut before its
     first cell. Finished cells are in the journal in all these cases.
     """
-    with Experiment(order) as experiment, _servers(order) as servers:
+    with Experiment(order) as experiment, lent(_servers(order)) as servers:
         plan = {"experiment": "fsync", **builtins_of(order.plan.plan)}
         plan |= {"servers": servers.identity, "machine": _machine()}
         with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
@@ -73,24 +73,15 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
                 sitting.measure()
             experiment.require(journal.pieces)
             result = sitting.result(experiment)
-            troubles = _put_back(servers)
-            result = msgspec.structs.replace(result, warnings=(*result.warnings, *troubles))
+            if trouble := servers.close():  # it must be said, and nothing measured be lost for it
+                result = msgspec.structs.replace(result, warnings=(*result.warnings, trouble))
             if result.interrupted:
                 return experiment.unfinished(result)
             done = experiment.store(result)
             if done.path:
                 with suppress(OSError):
                     journal.path.unlink()
-    return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if troubles else done
-
-
-def _put_back(servers: FsyncServers) -> list[str]:
-    """Close the servers; what could not be put back must be said, and nothing measured be lost for it."""
-    try:
-        servers.close()
-    except EnvironmentNotReadyError as error:
-        return [str(error)]
-    return []
+    return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if trouble else done
 
 
 def _servers(order: ExperimentOrder[FsyncMatrix]) -> FsyncServers:

@@ -43,6 +43,7 @@ from bench.experiments.fsync.result import (
     VisitSeen,
     WaitaofCounts,
     Word,
+    known_sum,
 )
 from bench.measure.expectation import conclude_rows
 from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
@@ -117,9 +118,7 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
 
 
 def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[SyncLatency | None]) -> FsyncRow:
-    histograms = [_histogram(load) for load in loads]
-    merged = Histogram.merged(histograms)
-    p99s_ns = [histogram.percentile(99) for histogram in histograms]
+    merged = Histogram.merged([_histogram(load) for load in loads])
     acquired = _per(loads, lambda load: load.granted / load.seconds)
     assert acquired is not None
     return FsyncRow(
@@ -131,14 +130,11 @@ def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[SyncLate
         acquired_per_s=acquired,
         sustained=sustained(loads),
         acquire_s=Latency.of(merged),
-        p99_s=Spread.of(_over(p99_ns, 1e9) for p99_ns in p99s_ns),
         fsyncs_per_s=_per(loads, lambda load: _over(load.fsyncs, load.elapsed_s * cell.instances)),
         locks_per_fsync=_per(loads, lambda load: _over(load.leases * cell.instances, load.fsyncs)),
         server_cpu_us_per_lock=_per(loads, lambda load: _over(load.server_cpu_s, load.leases, 1e6)),
-        busiest_server_ratio=_per(loads, lambda load: load.busiest_server_ratio),
-        aof_delayed_fsync=_sum(load.aof_delayed_fsync for load in loads),
+        aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
         latency_events=_events(loads),
-        rewrite_took_s=_per(loads, lambda load: load.rewrite.took_s if load.rewrite else None),
         rewrite_fsyncs_per_s=_per(loads, _rewrite_fsyncs_per_s),
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
@@ -162,11 +158,6 @@ def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | N
 
 def _over(part: float | None, whole: float | None, factor: float = 1.0) -> float | None:
     return None if part is None or not whole else part * factor / whole
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _events(loads: Loads) -> dict[str, SlowEvent] | None:

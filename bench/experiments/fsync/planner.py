@@ -37,7 +37,6 @@ from bench.experiments.fsync.result import (
     Typical,
 )  # fmt: skip
 from bench.measure.run_result import ServerBinary
-from bench.measure.statistics import upper_bound_95
 
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
@@ -107,7 +106,8 @@ def _option(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | No
         wanted |= {} if policy == "none" else {"injected_ms": reference.injected_ms}
     fastest = next(iter(find_rows(rows, **wanted)), None)
     loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
-    cells = [cell for cell in crash.rows if (cell.instances, cell.policy, cell.restart) == key] if crash else []
+    rows_of_it = [row for row in crash.rows if (row.instances, row.policy, row.restart) == key] if crash else []
+    cells = [row for row in rows_of_it if not row.abstention]
     cuts = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
     return Option(
         instances=instances,
@@ -122,21 +122,12 @@ def _option(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | No
 
 
 def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:
-    """The worst of some groups of cuts. Margins and abstention share their cuts, so those count once; a cell knows the
-    losses of one margin, `groups` those of all."""
-    cuts: dict[tuple[str, int], int] = {}
-    for cell in cells:
-        key = cell.kind, cell.crashed
-        cuts[key] = max(cuts.get(key, 0), cell.cuts)
-    total = sum(cuts.values())
-    same = {_crash_of(cell) for cell in cells}
-    whole = [group for group in groups if _crash_of(group) in same] or cells
-    trusting = [cell for cell in cells if not cell.abstention]
-    abstaining = [cell for cell in cells if cell.abstention]
-    grants = sum(cell.double_grants for cell in trusting)
+    """The worst of some groups of cuts. Margins share their cuts, so those count once; a cell knows the losses of one
+    margin, `groups` those of all."""
+    cuts = {_crash_of(cell): cell.cuts for cell in cells}
+    whole = [group for group in groups if _crash_of(group) in cuts] or cells
     return LossesSeen(
-        kinds=tuple(sorted({cell.kind for cell in cells})),
-        cuts=total,
+        cuts=sum(cuts.values()),
         lost_per_cut=Typical(
             median=max(group.lost_per_cut.median or 0 for group in whole),
             max=max(group.lost_per_cut.max or 0 for group in whole),
@@ -144,13 +135,10 @@ def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSe
         lost_window_max_s=max(
             (one.lost_window_s.max for one in cells if one.lost_window_s.max is not None), default=None
         ),
-        double_grants=grants if trusting else None,
-        asked=sum(cell.asked for cell in trusting),
-        double_grants_abstaining=sum(cell.double_grants for cell in abstaining) if abstaining else None,
-        double_grant_upper_bound_95=upper_bound_95(grants, total) if trusting else None,
+        double_grants=sum(cell.double_grants for cell in cells),
         unavailable_s=Typical(
-            median=statistics.median(cell.unavailable_s.median or 0.0 for cell in trusting or cells),
-            max=max(cell.unavailable_s.max or 0.0 for cell in trusting or cells),
+            median=statistics.median(cell.unavailable_s.median or 0.0 for cell in cells),
+            max=max(cell.unavailable_s.max or 0.0 for cell in cells),
         ),
     )
 
@@ -205,12 +193,13 @@ def _name(way: Way) -> str:
 
 def _seen(crashes: Sequence[LossesSeen]) -> str:
     cuts = sum(crash.cuts for crash in crashes)
-    known = [crash.double_grants for crash in crashes if crash.double_grants is not None]
-    grants = f"{sum(known):,} double grants in {cuts:,} cuts" if known else f"{cuts:,} cuts, double grants not sought"
-    bound = f" (95 % sure: fewer than 1 in {cuts // 3:,})" if known and not sum(known) and cuts >= 3 else ""
+    grants = sum(crash.double_grants for crash in crashes)
+    bound = f" (95 % sure: fewer than 1 in {cuts // 3:,})" if not grants and cuts >= 3 else ""
     lost, waits_s = max(one.lost_per_cut.max for one in crashes), max(one.unavailable_s.max for one in crashes)
     locks = f"up to {lost:,.0f} locks" if lost else "no lock"
-    return f"{grants}{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
+    return (
+        f"{grants:,} double grants in {cuts:,} cuts{bound}, {locks} lost per crash, {waits_s:.1f} s unavailable at most"
+    )
 
 
 def _cost(costs: CostRange) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
@@ -20,6 +20,7 @@ Rewrite = Literal["off", "on", "on-no-sync"]
 Restart = Literal["at-once", "delayed"]
 LoadName = Literal["max", "50%", "80%"]
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
+Number = TypeVar("Number", int, float)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
 RESTARTS: tuple[Restart, ...] = get_args(Restart)
@@ -55,6 +56,13 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
     def __str__(self) -> str:
         rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
         return f"N={self.instances} {self.policy} {self.shape}, {self.disk}{rewrite}"
+
+
+def known_sum(values: Iterable[Number | None]) -> Number | None:
+    """The sum; None unless all of them are known."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
 
 
 def server_policy(policy: Policy) -> str:
@@ -116,7 +124,6 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     rewrite: Annotated[RewriteSeen | None, says("null without")]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
     server_cpu_s: Annotated[float | None, says("CPU of all instances")]
-    busiest_server_ratio: Annotated[float | None, says("CPU of the busiest instance, 1 = one core")]
     aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted")]
 
 
@@ -179,14 +186,11 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     acquired_per_s: Annotated[Spread, says("granted in the window; each is released at once: two appended writes")]
     sustained: Annotated[bool | None, says("no more than 1 % (or chance) fell behind; null in closed loop")]
     acquire_s: Annotated[Latency, says("acquire, from the intended start, of all repeats together")]
-    p99_s: Annotated[Spread | None, says("of the repeats' own p99")]
     fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
     locks_per_fsync: Annotated[Spread | None, says("leases ÷ fsyncs of one instance")]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
-    busiest_server_ratio: Annotated[Spread | None, says("CPU of the busiest instance, 1 = one core")]
     aof_delayed_fsync: Annotated[int | None, says("stalls that the servers counted, all repeats")]
     latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
-    rewrite_took_s: Annotated[Spread | None, says("BGREWRITEAOF until the last instance had ended; null without")]
     rewrite_fsyncs_per_s: Annotated[Spread | None, says("of all instances and their children meanwhile")]
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
     denied: Annotated[dict[str, int], says("acquires without a lease, by outcome")]
@@ -256,14 +260,10 @@ class Typical(Section, frozen=True, kw_only=True):
 class LossesSeen(Section, frozen=True, kw_only=True):
     """Worst of the groups of cuts; power cuts where there were any."""
 
-    kinds: Annotated[tuple[str, ...], says("kinds of crash counted here")]
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Typical, says("acknowledged locks lost per crash")]
     lost_window_max_s: Annotated[float | None, says("crash − acknowledgement of the oldest lost lock, the longest")]
-    double_grants: Annotated[int | None, says("to clients that trust restarted instances; null = not sought")]
-    asked: Annotated[Count, says("resources asked for again")]
-    double_grants_abstaining: Annotated[int | None, says("to clients that let restarted instances abstain")]
-    double_grant_upper_bound_95: Annotated[float | None, says("3 ÷ cuts where none was seen")]
+    double_grants: Annotated[Count, says("to clients that trust restarted instances")]
     unavailable_s: Annotated[Typical, says("without new locks")]
 
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
 
 import msgspec
 import redis
@@ -34,9 +33,10 @@ from bench.experiments.fsync.result import (
     RewriteSeen,
     VisitSeen,
     WaitaofCounts,
+    known_sum,
 )  # fmt: skip
 from bench.topology.child import Child
-from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
+from bench.topology.probe import InfoDelta, InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.shim import Control
 from bench.topology.target import parse_targets
 
@@ -73,8 +73,8 @@ class Visit:
             fill(servers.urls, self.key_prefix)
         truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
         loads: dict[LoadName, LoadSeen] = {}
-        with Generator(cell, servers.urls, self.key_prefix, plan.seed * 1000 + repeat) as generator:
-            most = self._load(generator, Phase(plan.warmup_s, plan.seconds))
+        with load_process(cell, servers.urls, self.key_prefix, plan.seed * 1000 + repeat) as child:
+            most = self._load(child, Phase(plan.warmup_s, plan.seconds))
             if not most.granted:
                 denied = ", ".join(f"{outcome} {count:,}" for outcome, count in most.denied.items() if count)
                 raise NothingGrantedError(
@@ -82,89 +82,53 @@ class Visit:
                 )
             for name, share in RATES.items():
                 rate_per_s = share * most.granted / plan.seconds
-                loads[name] = self._load(generator, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
+                loads[name] = self._load(child, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
         if most.waitaof:
             most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
         return VisitSeen(repeat=repeat, cell=cell, disk=servers.disk, loads={"max": most, **loads})
 
-    def _load(self, generator: Generator, phase: Phase) -> LoadSeen:
+    def _load(self, child: Child, phase: Phase) -> LoadSeen:
         servers = self.servers
         monitor = LatencyMonitor(servers.urls, own=servers.own)
         before, syncs = info_snapshot(servers.urls), servers.syncs
-        generator.begin(phase)
+        child.tell(phase)
         rewrite = None
         if self.cell.rewrite != "off":
             time.sleep(phase.warmup_s + REWRITE_AT * phase.seconds)
             rewrite = rewrite_now(servers)
-        figures = generator.figures()
+        figures = child.hear(PhaseFigures, phase.warmup_s + phase.seconds + PATIENCE_S)
         after, fsyncs = info_snapshot(servers.urls), _since(syncs, servers.syncs)
+        did = servers_did(before, after)
         return LoadSeen(
             **msgspec.structs.asdict(figures),
             rate_per_s=phase.rate_per_s,
             fsyncs=fsyncs,
             latency_events=monitor.events(),
             rewrite=rewrite,
-            **servers_did(before, after)._asdict(),
+            elapsed_s=max(one.elapsed_s for one in did),
+            server_cpu_s=known_sum(one.cpu_s for one in did),
+            aof_delayed_fsync=known_sum(one.delayed_fsyncs for one in did),
         )
 
 
-class Generator:
-    """A connected load process. A context manager: at its end the process is gone."""
-
-    def __init__(self, cell: FsyncCell, urls: Sequence[str], key_prefix: str, seed: int) -> None:
-        """Start it and wait until it is connected. Raises EnvironmentNotReadyError."""
-        self._child = Child("the load process", "bench.experiments.fsync.load_process")
-        try:
-            waitaof = cell.policy == "waitaof"
-            self._child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, waitaof, seed))
-            self._child.hear(str, PATIENCE_S)
-        except BaseException:
-            self._child.close()
-            raise
-
-    def begin(self, phase: Phase) -> None:
-        """Let it load for a phase; `figures` is what comes of it. Raises EnvironmentNotReadyError."""
-        self._child.tell(phase)
-        self._phase = phase
-
-    def figures(self) -> PhaseFigures:
-        """Wait for the end of the phase. Raises EnvironmentNotReadyError."""
-        return self._child.hear(PhaseFigures, self._phase.warmup_s + self._phase.seconds + PATIENCE_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._child.close()
+@contextmanager
+def load_process(cell: FsyncCell, urls: Sequence[str], key_prefix: str, seed: int) -> Iterator[Child]:
+    """A connected load process, to be told a Phase and heard PhaseFigures from. Raises EnvironmentNotReadyError."""
+    with Child("the load process", "bench.experiments.fsync.load_process") as child:
+        child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, cell.policy == "waitaof", seed))
+        child.hear(str, PATIENCE_S)
+        yield child
 
 
-class ServersDid(NamedTuple):
-    """What the servers' own counters say of a load, as in LoadSeen."""
-
-    elapsed_s: float
-    server_cpu_s: float | None
-    busiest_server_ratio: float | None
-    aof_delayed_fsync: int | None
-
-
-def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> ServersDid:
-    """From what they said before and after. Raises EnvironmentNotReadyError when one did not live through the load."""
+def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[InfoDelta]:
+    """What each did meanwhile. Raises EnvironmentNotReadyError when one did not live through the load."""
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
         if change.warning and old.values is not None:  # it did answer: it has gone, or is another one now
             raise EnvironmentNotReadyError(
                 f"{change.address} did not live through the load ({change.warning}); see why, and measure again"
             )
-    cpu_s = [change.cpu_s for change in deltas if change.cpu_s is not None]
-    busiest = max((one.cpu_s or 0.0) / one.elapsed_s for one in deltas)
-    stalls = [count for one in deltas if isinstance(count := one.aof.get("aof_delayed_fsync"), int)]
-    known = len(cpu_s) == len(deltas)
-    return ServersDid(
-        max(change.elapsed_s for change in deltas),
-        sum(cpu_s) if known else None,
-        busiest if known else None,
-        sum(stalls) if len(stalls) == len(deltas) else None,
-    )
+    return deltas
 
 
 def _since(before: int | None, after: int | None) -> int | None:

@@ -29,7 +29,7 @@ from bench.report.junit import Case, Suite
 from bench.report.sheet import GOOD, Part, Sentence, Sheet, sheet_of
 
 _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
-            "CPU µs\n/lock", "busy")  # fmt: skip
+            "CPU µs\n/lock")  # fmt: skip
 _OPEN = ("N", "callers", "fsync", "policy", "50 %\np50 ms", "\np99", "80 %\np50 ms", "\np99", "\np99.9", "\nmax",
          "\nkept")  # fmt: skip
 _SPEED = ("N", "policy", "restart", "locks\n/s", "±", "p99\nms")
@@ -42,7 +42,7 @@ _LEGEND = (
     ),
     (
         "columns",
-        "±: half the range over repeats; ≥: limited by the load process; kept: granted ÷ offered; busy: fullest server",
+        "±: half the range over repeats; ≥: limited by the load process; kept: granted ÷ offered",
     ),
     ("no latency", "queue: the rate was not sustained; late: the load process was late; –: too few samples"),
 )
@@ -195,7 +195,6 @@ def _maximum(row: FsyncRow) -> tuple[str, ...]:
         _figure(row.fsyncs_per_s),
         _figure(row.locks_per_fsync),
         _figure(row.server_cpu_us_per_lock),
-        percent(row.busiest_server_ratio.median, 0) if row.busiest_server_ratio else MISSING,
     )
 
 

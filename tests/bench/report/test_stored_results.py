@@ -23,6 +23,10 @@ YOUNGER = {"evidence", "exit_code", "generator", "held", "noisy", "only_noise", 
 DROPPED = {  # figures that nobody reads any more
     ".calibration[].probable_by_outcome.expected", ".calibration[].probable_by_holders",
     ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks",
+    ".rows[].busiest_server_ratio", ".rows[].rewrite_took_s", ".rows[].p99_s",
+    *(f".planner.options[].crash.{name}" for name in (
+        "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95",
+    )),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync import cell_servers as fsync_ground
-from bench.experiments.fsync.cell_servers import UserServers
+from bench.experiments.fsync.cell_servers import UserServers, lent
 from bench.topology.probe import InstanceFacts
 
 URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2")
@@ -49,18 +49,18 @@ def test_a_setting_that_could_not_be_put_back_hides_nothing_that_went_wrong_befo
     class Stuck:
         def __init__(self, *_what: object) -> None: ...
 
-        def give_back(self) -> None:
-            raise EnvironmentNotReadyError("set it by hand")
+        def give_back(self) -> str:
+            return "set it by hand"
 
     these(monkeypatch, {"fsync": "always"})
-    monkeypatch.setattr(fsync_ground, "BorrowedSetting", Stuck)
+    monkeypatch.setattr(fsync_ground, "BorrowedPolicy", Stuck)
     with (
         pytest.raises(EnvironmentNotReadyError, match="^the server is gone; set it by hand$"),
-        UserServers(URLS[:1], ["no"], allow_config=True),
+        lent(UserServers(URLS[:1], ["no"], allow_config=True)),
     ):
         raise EnvironmentNotReadyError("the server is gone")
     with (
         pytest.raises(EnvironmentNotReadyError, match="^set it by hand$"),
-        UserServers(URLS[:1], ["no"], allow_config=True),
+        lent(UserServers(URLS[:1], ["no"], allow_config=True)),
     ):
         raise KeyboardInterrupt

@@ -56,7 +56,6 @@ def test_percentiles_are_those_of_all_samples_together() -> None:
     row = find_rows(rows_of([fast, slow]))[0]
     assert row.acquire_s.p50 == pytest.approx(0.001, rel=0.01)
     assert row.acquire_s.p99 == pytest.approx(0.1, rel=0.01), "more than 1 % of all samples took 100 ms"
-    assert row.p99_s.low < row.p99_s.high
 
 
 def test_fsyncs_are_per_instance_and_locks_are_those_of_the_same_time() -> None:

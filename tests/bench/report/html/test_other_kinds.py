@@ -87,8 +87,7 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
     costs = [cost | {"callers": callers, "ratio": ratio} for callers, ratio in ((1, 57.4), (64, 6.9))]
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
     unsafe = {
-        "kinds": ["power-cut"], "cuts": 20, "asked": 200, "lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9,
-        "lost_window_max_s": None, "double_grants_abstaining": None, "double_grant_upper_bound_95": None,
+        "cuts": 20, "lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9, "lost_window_max_s": None,
         "unavailable_s": {"median": 0, "max": 0},
     }  # fmt: skip
     safe = unsafe | {"lost_per_cut": {"median": 0, "max": 0}, "double_grants": 0}
