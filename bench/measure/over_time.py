@@ -5,8 +5,7 @@ Rules
   the warm-up. A slice is known by its start, in seconds from the start of the window.
 - An operation belongs to a slice by its intended start, as it belongs to the window: the slices of the window add up to
   `outcomes`. `granted` counts leases by the moment of their grant: they add up to `rate.achieved_per_s`.
-- Percentiles are those of the slice alone, from HDR buckets to 1 %; fewer than ten samples beyond one: None.
-
+- Percentiles are those of the slice alone; fewer than ten samples beyond one: None.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.measure import outcomes
 from bench.measure.facts import Facts, Window
-from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, bucket_indices, highest_of_bucket
+from bench.measure.histogram import Histogram
+from bench.measure.latency import Latency
 from bench.measure.outcomes import ACQUIRE_OUTCOMES
 from bench.measure.record import OUTCOME_CODES, Records
 from bench.measure.section import Amount, Count, Section, says
@@ -27,8 +26,6 @@ from bench.measure.timeline import Integers
 
 MOST_SLICES = 60
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
-_COARSE_BITS = 3  # 128 buckets per octave: 0.8 %
-_COARSE_BUCKETS = int(bucket_indices(np.array([HIGHEST_NS]))[0] >> _COARSE_BITS) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Slices:
 
 
 class AcquireOverTime(Section, frozen=True, kw_only=True):
-    """Latency of acquired ones from the intended start, percentiles to 1 %; null: fewer than ten samples beyond it."""
+    """Latency of acquired ones from the intended start; null: fewer than ten samples beyond it."""
 
     p50_s: Annotated[tuple[float | None, ...], says("half took no longer")]
     p90_s: Annotated[tuple[float | None, ...], says("90 % took no longer")]
@@ -105,8 +102,7 @@ class SliceFold:
         self._split_votes = np.zeros(total, np.int64)
         self._outcomes = {name: np.zeros(total, np.int64) for name in ACQUIRE_OUTCOMES}
         self._margins: dict[int, Integers] = {}
-        self._latency = np.zeros((total, _COARSE_BUCKETS), np.int32)
-        self._max_ns = np.zeros(total, np.int64)
+        self._took = [Histogram() for _ in range(total)]
 
     def add(self, records: Records) -> None:
         """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
@@ -121,7 +117,9 @@ class SliceFold:
         won = codes == OUTCOME_CODES["acquired"]
         leases, place = known[won], place[won]
         self._add_margins(records, leases, place)
-        self._add_latencies(records["ended_ns"][leases] - records["intended_ns"][leases], place)
+        took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
+        for part, histogram in zip(np.split(took[order], np.cumsum(self._bins(place))[:-1]), self._took, strict=True):
+            histogram.add(part)
 
     def _counted(self, times_ns: Integers) -> Integers:
         place = self.slices.indices(times_ns[times_ns > 0])
@@ -138,15 +136,9 @@ class SliceFold:
             margin = number - self._quorum
             self._margins[margin] = self._margins[margin] + counts if margin in self._margins else counts
 
-    def _add_latencies(self, took: Integers, place: Integers) -> None:
-        bucket = bucket_indices(took) >> _COARSE_BITS
-        flat = np.bincount(place * _COARSE_BUCKETS + bucket, minlength=self._latency.size)
-        self._latency += flat.reshape(self._latency.shape).astype(np.int32)
-        np.maximum.at(self._max_ns, place, took)
-
     def section(self) -> OverTime:
         """The section `over_time` so far."""
-        slices = self.slices
+        slices, took = self.slices, [Latency.of(histogram) for histogram in self._took]
         return OverTime(
             origin_ns=slices.start_ns,
             slice_s=slices.duration_ns / slices.count / 1e9,
@@ -156,27 +148,9 @@ class SliceFold:
             split_votes=tuple(self._split_votes.tolist()),
             margin={str(margin): tuple(counts.tolist()) for margin, counts in sorted(self._margins.items())},
             acquire=AcquireOverTime(
-                p50_s=self._percentile(50.0),
-                p90_s=self._percentile(90.0),
-                p99_s=self._percentile(99.0),
-                max_s=tuple(
-                    int(most) / 1e9 if count else None
-                    for most, count in zip(self._max_ns, self._latency.sum(axis=1), strict=True)
-                ),
+                p50_s=tuple(one.p50 for one in took),
+                p90_s=tuple(one.p90 for one in took),
+                p99_s=tuple(one.p99 for one in took),
+                max_s=tuple(one.max for one in took),
             ),
         )
-
-    def _percentile(self, percent: float) -> tuple[float | None, ...]:
-        return tuple(
-            _percentile(counts, percent, int(most)) for counts, most in zip(self._latency, self._max_ns, strict=True)
-        )
-
-
-def _percentile(counts: NDArray[np.int32], percent: float, most_ns: int) -> float | None:
-    """As `Histogram.percentile`, over coarse buckets, in seconds."""
-    count = int(counts.sum())
-    if count - -(-count * round(percent * 1000) // 100_000) < SAMPLES_BEYOND:
-        return None
-    rank = max(int(percent * count / 100 + 0.5), 1)
-    bucket = int(np.searchsorted(np.cumsum(counts), rank))
-    return min(highest_of_bucket(((bucket + 1) << _COARSE_BITS) - 1), most_ns) / 1e9

@@ -28,7 +28,7 @@ from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
 from bench.telemetry.table import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
 
-SETTLE_NS, FAST = 2 * NS_PER_S, 20_000
+SETTLE_NS = 2 * NS_PER_S
 Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
 
 
@@ -126,8 +126,7 @@ class Extensions:
 
 class HandoffWindow:
     """Finds hand-offs while the history still grows: those released between two looks, once everybody who waited then
-    has been recorded: `SETTLE_NS` later. At rates (`FAST` a look) that nobody waits long at it is sooner, and only
-    resources that somebody was refused are looked at: the whole history is, at the end."""
+    has been recorded: `SETTLE_NS` later."""
 
     def __init__(self) -> None:
         self._kept = np.empty(0, RECORD_DTYPE)
@@ -136,19 +135,14 @@ class HandoffWindow:
     def add(self, records: Records, now_ns: int, counts: OperationCounts) -> None:
         """Take what is new at `now_ns`, and count what is settled by now."""
         kept = np.concatenate([self._kept, records])
-        settle_ns = SETTLE_NS
-        if len(records) > FAST:
-            settle_ns //= 8
-            refused = ~acquired(kept) | (outcomes.attempts_of(kept) > 1)
-            kept = kept[np.isin(kept["resource"], np.unique(kept["resource"][refused]))]
-        until_ns = now_ns - settle_ns
+        until_ns = now_ns - SETTLE_NS
         if until_ns > self._until_ns and len(kept):
             counts.add_handoffs(kept, Window(self._until_ns, until_ns))
-            kept = kept[_ends_ns(kept) >= until_ns - settle_ns]
+            kept = kept[_ends_ns(kept) >= until_ns - SETTLE_NS]
         self._kept, self._until_ns = kept, max(until_ns, self._until_ns)
 
 
-class Callers:
+class Occupancy:
     """Who holds a lease and who waits, on average over an interval; how fast leases are acquired. From `now_ns` on."""
 
     def __init__(self, now_ns: int) -> None:

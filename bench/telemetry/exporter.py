@@ -25,7 +25,7 @@ from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
-from bench.telemetry.counts import Callers, Extensions, HandoffWindow, OperationCounts
+from bench.telemetry.counts import Extensions, HandoffWindow, Occupancy, OperationCounts
 from bench.telemetry.instances import AnswerTimes, Info, InfoTotals, instance_points
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
@@ -74,7 +74,7 @@ class Exporter:
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
         self._counts, self._handoffs = OperationCounts(run.quorum), HandoffWindow()
         self._replies, self._servers = AnswerTimes(run.addresses), InfoTotals(run.addresses)
-        self._callers = Callers(time.monotonic_ns())
+        self._occupancy = Occupancy(time.monotonic_ns())
         self._stop = threading.Event()
         self._failure, self._written = "", 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
@@ -94,7 +94,7 @@ class Exporter:
             notes = read_workers(self._folder)
             self._count_all()
             self._replies.adopt(notes)
-            self._callers = Callers(time.monotonic_ns())  # nobody is at it any more
+            self._occupancy = Occupancy(time.monotonic_ns())  # nobody is at it any more
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))
             known = (self._counts.leases, _violations(safety)) if safety else self._sources.judged()
@@ -120,7 +120,7 @@ class Exporter:
                 if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                     offered_s = time.monotonic()
                     notes = read_workers(self._folder)
-                    self._offer(notes, phase_of(self._run, notes, self._callers.looked_ns), self._sources.judged())
+                    self._offer(notes, phase_of(self._run, notes, self._occupancy.looked_ns), self._sources.judged())
                 failures = 0
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
                 failures += 1  # a file may go while it is read
@@ -143,7 +143,7 @@ class Exporter:
             self._tracing.note(attempts)
             self._tracing.note_extensions(extensions)
             self._otlp.offer_spans(list(self._tracing.look(records)))
-        self._callers.look(records, self._counts.leases, now_ns)
+        self._occupancy.look(records, self._counts.leases, now_ns)
 
     def _count_all(self) -> None:
         """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.
@@ -172,7 +172,7 @@ class Exporter:
             chain(
                 self._counts.points(exemplars),
                 self._extended.points(),
-                self._callers.points(notes),
+                self._occupancy.points(notes),
                 run_points(run),
                 phase_points(phase),
                 worker_points(notes),

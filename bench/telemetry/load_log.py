@@ -33,7 +33,7 @@ from lockcore import AttemptRecord, Lease, Outcome, Vote
 PER_SECOND, MOST, AT_ONCE = 250, 64, 400
 KEPT = 5000  # rows a second; what is more is dropped
 CROWDED, FIRST, LATER = KEPT // 2, 32, 64  # with so many rows: the first attempts of an acquire, then one in so many
-_ATTEMPT_FIELDS, _EXTENSION_FIELDS = 9, 5  # int64 in a row; of an attempt, three more per instance
+_ATTEMPT_FIELDS, _EXTENSION_FIELDS = 8, 5  # int64 in a row; of an attempt, three more per instance
 _VOTES = tuple(vote.value for vote in Vote)
 _CODES = {vote: code for code, vote in enumerate(Vote)}
 
@@ -104,7 +104,6 @@ class ObservedAttempt:
     decided_ns: int
     closed_ns: int
     outcome: str
-    margin: int
     asks: tuple[Ask, ...]
 
 
@@ -139,7 +138,7 @@ class AttemptLog:
             return
         self._rows.add(
             checksum(record.resource), record.attempt, record.acquire_ns, record.started_ns, record.decided_ns,
-            record.closed_ns, OUTCOME_CODES[record.outcome.value], record.margin, self._dropped,
+            record.closed_ns, OUTCOME_CODES[record.outcome.value], self._dropped,
             *[_CODES[vote] for vote in record.votes], *record.sent_ns, *record.replied_ns,
         )  # fmt: skip
 
@@ -174,14 +173,11 @@ class AttemptTail:
         """What was written since the last call."""
         count = self._instances
         for path, row in self._rows.new_rows():
-            resource, number, acquire_ns, started_ns, decided_ns, closed_ns, outcome, margin, self._dropped[path] = row[
-                :9
-            ]
+            resource, number, acquire_ns, started_ns, decided_ns, closed_ns, outcome, self._dropped[path] = row[:8]
             votes, sent, replied = (row[_ATTEMPT_FIELDS + part * count :][:count] for part in range(3))
-            yield ObservedAttempt(
-                resource, number, acquire_ns, started_ns, decided_ns, closed_ns, OUTCOMES[outcome], margin,
-                tuple(map(Ask, (_VOTES[vote] for vote in votes), sent, replied)),
-            )  # fmt: skip
+            asks = tuple(map(Ask, (_VOTES[vote] for vote in votes), sent, replied))
+            times_ns = acquire_ns, started_ns, decided_ns, closed_ns
+            yield ObservedAttempt(resource, number, *times_ns, OUTCOMES[outcome], asks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Traces of a run, made afterwards: *records and what was observed, look by look → spans of a few*. Pure.
 
-    redlock.acquire                    intended start → acquire returned     links to the acquire that held the lock
+    redlock.acquire                    intended start → acquire returned
     ├─ SET                             one per attempt and instance: sent → replied (silent: until the round closed)
     ├─ redlock.retry_wait              between two attempts
     ├─ redlock.extend                  extension sent → returned
@@ -9,10 +9,9 @@
 Rules
 - Of every look: the slowest, those that failed, met a split vote or an instance that did not vote, releases that found
   nothing, up to `PER_REASON` of each; and one operation in `one_in`. What is chosen for a reason is chosen once.
-- Of the refused, and for half of the slowest, those are preferred whose attempts were observed: their traces show each
-  instance. An operation that had to wait brings along the one that held the lock until its grant, and links to it.
-- Made from what was recorded anyway, `DELAY` looks later: by then the attempts have been written. One that was not
-  observed has neither spans nor an event. What is remembered is bounded: the oldest goes first.
+- Those are preferred whose attempts were observed (of the slowest, for half): their traces show each instance.
+- Made from what was recorded anyway, `DELAY` looks later: by then the attempts have been written. What is remembered
+  is bounded: the oldest goes first.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
 - Of an acquire of hundreds of attempts the first and the last `MOST_ATTEMPTS` ÷ 2 are shown; `redlock.attempts` says
   how many there were.
@@ -57,13 +56,12 @@ Known = TypeVar("Known")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace: `record` has one row. `holder`: trace and span id of whom it waited for, if known."""
+    """An operation to trace: `record` has one row."""
 
     record: Records
     reason: str
     trace_id: int
     span_id: int
-    holder: tuple[int, int] | None
 
     def number(self, field: str) -> int:
         """Return a field of the record."""
@@ -84,12 +82,8 @@ def choose(records: Records, observed: Flags, without_vote: Flags, one_in: int, 
     for reason, rows in _by_reason(records, observed, without_vote, one_in, dice):
         for row in rows.tolist():
             reasons.setdefault(row, reason)
-    holders = {row: holder for row in reasons if (holder := _holder_of(records, row)) is not None}
-    for holder in holders.values():
-        reasons.setdefault(holder, "holder")
-    ids = {row: (_draw_id(dice, 128), _draw_id(dice, 64)) for row in reasons}
     return [
-        Chosen(records[row : row + 1].copy(), reason, *ids[row], ids[holders[row]] if row in holders else None)
+        Chosen(records[row : row + 1].copy(), reason, _draw_id(dice, 128), _draw_id(dice, 64))
         for row, reason in reasons.items()
     ]
 
@@ -127,26 +121,9 @@ def _slowest(took: NDArray[np.int64], number: int) -> Rows:
     return rows[took[rows] >= 0]
 
 
-def _holder_of(records: Records, row: int) -> int | None:
-    """Who had the lock that `row` waited for: the last on its resource that released between its start and its end.
-
-    None when its first attempt was its last, or when nobody is known.
-    """
-    one = records[row]
-    if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
-        return None
-    until_ns = one["granted_ns"] or one["ended_ns"]
-    sent = records["release_sent_ns"]
-    rows = np.flatnonzero((records["resource"] == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns))
-    return int(rows[np.argmax(sent[rows])]) if len(rows) else None
-
-
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span. `parent` 0 = none; `failed`: the sentence of an error status, if it has one.
-
-    `events`: when an observed attempt began, and what it came to; `holder`: trace and span id of whom it waited for.
-    """
+    """One span. `parent` 0 = none; `failed`: the sentence of an error status, if it has one."""
 
     name: str
     trace_id: int
@@ -156,8 +133,6 @@ class TraceSpan:
     ended_ns: int
     attributes: Mapping[str, Value]
     failed: str = ""
-    events: tuple[tuple[int, Mapping[str, Value]], ...] = ()
-    holder: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +150,7 @@ class Spans:
         """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
         if len(attempts) > MOST_ATTEMPTS:
             attempts = (*attempts[: MOST_ATTEMPTS // 2], *attempts[-MOST_ATTEMPTS // 2 :])
-        yield self._acquire(chosen, attempts)
+        yield self._acquire(chosen)
         before: ObservedAttempt | None = None
         for attempt in attempts:
             if before is not None and before.number + 1 == attempt.number:
@@ -190,7 +165,7 @@ class Spans:
         if chosen.number("release_sent_ns"):
             yield self._release(chosen)
 
-    def _acquire(self, chosen: Chosen, attempts: Sequence[ObservedAttempt]) -> TraceSpan:
+    def _acquire(self, chosen: Chosen) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
         count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS if kind != "undecided"}
         attributes: dict[str, Value] = {
@@ -210,8 +185,6 @@ class Spans:
             "redlock.acquire", chosen.trace_id, chosen.span_id, 0, chosen.number("intended_ns"),
             chosen.number("ended_ns"), attributes,
             failed="" if outcome in ROUTINE else f"{outcome} after {attributes['redlock.attempts']} attempts",
-            events=tuple((attempt.started_ns, _summary(attempt)) for attempt in attempts),
-            holder=chosen.holder,
         )  # fmt: skip
 
     def _sets(self, chosen: Chosen, attempt: ObservedAttempt) -> Iterator[TraceSpan]:
@@ -241,15 +214,6 @@ class Spans:
     ) -> TraceSpan:
         span_id, parent = _draw_id(self.dice, 64), chosen.span_id
         return TraceSpan(name, chosen.trace_id, span_id, parent, *times_ns, attributes, failed)
-
-
-def _summary(attempt: ObservedAttempt) -> dict[str, Value]:
-    return {
-        "redlock.attempt": attempt.number,
-        "redlock.outcome": attempt.outcome,
-        "redlock.votes.granted": sum(ask.vote == "granted" for ask in attempt.asks),
-        "redlock.vote.margin": attempt.margin,
-    }
 
 
 class Tracing:

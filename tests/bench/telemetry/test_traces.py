@@ -1,4 +1,4 @@
-"""Which operations are traced, and what their spans say: real times, right parents, links to the holder."""
+"""Which operations are traced, and what their spans say: real times, right parents."""
 
 import random
 
@@ -69,7 +69,7 @@ def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: 
         Ask(names[vote], 0 if vote == "a" else at_ns + MS // 10, at_ns + MS // 2 if vote in "gre" else 0)
         for vote in votes
     )
-    return ObservedAttempt(checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, 0, asks)
+    return ObservedAttempt(checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, asks)
 
 
 def tracing(one_in: int = 0) -> Tracing:
@@ -142,20 +142,7 @@ def test_an_acquire_says_what_became_of_it(records) -> None:
         "redlock.votes.granted": 2, "redlock.votes.refused": 0, "redlock.votes.errored": 0, "redlock.votes.silent": 1,
         "redlock.votes.absent": 0, "redlock.validity": pytest.approx(9.993), "redlock.vote.margin": 0,
     }  # fmt: skip
-    assert [(at_ns, attributes["redlock.outcome"]) for at_ns, attributes in acquire.events] == [
-        (100 * MS, "contended"), (103 * MS, "split_vote"), (106 * MS, "acquired"),
-    ]  # fmt: skip
     assert not acquire.failed
-
-
-def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
-    spans = traced(contended(records), *ROUNDS)
-    holder, waiter = sorted(
-        (one for one in spans if one.name == "redlock.acquire"), key=lambda one: one.attributes["redlock.attempts"]
-    )
-    assert waiter.holder == (holder.trace_id, holder.span_id)
-    assert holder.holder is None
-    assert holder.attributes["redlock.trace.reason"] in ("slow", "holder")
 
 
 def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_lock_was_held(records) -> None:
@@ -166,9 +153,7 @@ def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_loc
     spans = traced(lost, attempt(1, 100, "split_vote", "grr"), attempt(2, 105, "split_vote", "rgr"))
     acquires = {one.attributes["redlock.outcome"]: one for one in spans if one.name == "redlock.acquire"}
     assert acquires["split_vote"].failed
-    assert len(acquires["split_vote"].events) == 2
     assert not acquires["contended"].failed
-    assert acquires["contended"].events == ()
 
 
 def test_of_hundreds_of_attempts_the_first_and_the_last_are_shown(records) -> None:
