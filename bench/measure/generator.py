@@ -44,31 +44,16 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     """The load generator's own health: whether the load is what it claims to be."""
 
     cpu_ratio: Annotated[
-        float | None, says("CPU of the busiest load process ÷ one core; from 0.9 on the rate is a lower bound")
+        float | None, says("of the busiest load process, one core = 1; from 0.9 on the rate is a lower bound")
     ]
     scheduler_lag_p99_s: Annotated[float | None, says("99 % of the timers fired no later than this")]
     timer_lateness_p99_s: Annotated[
-        float | None,
-        says(
-            "99 % of the waits for a due time (open loop) or the end of a think time (closed loop, where it is in no "
-            "latency) ended no later than this after it"
-        ),
+        float | None, says("99 % of the waits for a due time or a think time's end ended no later")
     ] = None
     late_starts: Annotated[Count, says("open loop: operations that the timer began late (the generator's fault)")]
     queued_starts: Annotated[Count, says("open loop: operations due while no caller was free (load)")]
-    littles_law_ratio: Annotated[
-        float | None, says("closed loop: time-average of callers at work or thinking ÷ users; must be 1")
-    ]
-    verdict: Annotated[
-        GeneratorWord,
-        says(
-            "INVALID, no figure means anything: in open loop less than 0.99 of the schedule started, in closed loop "
-            "with 8 users or more Little's ratio outside 0.95…1.05. LATE, latencies are upper bounds: at the p99, else "
-            "the highest percentile below it that both have, the timer's lateness (open loop) above 10 % of what "
-            "acquires took, or the scheduler's lag above half of it. UNKNOWN: too few samples to tell; latencies are "
-            "upper bounds, too"
-        ),
-    ]
+    littles_law_ratio: Annotated[float | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
+    verdict: Annotated[GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")]
     reason: Annotated[str | None, says("why it is not VALID, else null")]
 
 

@@ -30,21 +30,22 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.
 Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
 
 
-class Latency(Section, frozen=True, kw_only=True):
+class Percentiles(Section, frozen=True, kw_only=True):
+    """What shares of the samples do not exceed, in seconds; null: fewer than ten samples lie beyond it."""
+
+    p50: Annotated[float | None, says("50 % of the samples do not exceed it")]
+    p90: Annotated[float | None, says("90 % of the samples do not exceed it")] = None
+    p99: Annotated[float | None, says("99 % of the samples do not exceed it")]
+    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it")] = None
+    p9999: Annotated[float | None, says("99.99 % of the samples do not exceed it")] = None
+    max: Annotated[float | None, says("largest sample; null without samples")] = None
+
+
+class Latency(Percentiles, frozen=True, kw_only=True):
     """Samples by percentile. They come from HDR histograms of three significant digits; count, mean, max are exact."""
 
     count: Annotated[Count, says("number of samples")]
     mean: Annotated[float | None, says("arithmetic mean; null without samples")]
-    p50: Annotated[float | None, says("50 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
-    p90: Annotated[float | None, says("90 % of the samples do not exceed it; null: fewer than 10 lie beyond it")] = None
-    p99: Annotated[float | None, says("99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")]
-    p999: Annotated[float | None, says("99.9 % of the samples do not exceed it; null: fewer than 10 lie beyond it")] = (
-        None
-    )
-    p9999: Annotated[
-        float | None, says("99.99 % of the samples do not exceed it; null: fewer than 10 lie beyond it")
-    ] = None
-    max: Annotated[float | None, says("largest sample; null without samples")] = None
 
     @classmethod
     def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Latency:
@@ -57,7 +58,7 @@ class Latency(Section, frozen=True, kw_only=True):
         )
 
 
-class AllAcquires(Section, frozen=True, kw_only=True):
+class AllAcquires(Percentiles, frozen=True, kw_only=True):
     """Percentiles over all acquires, where one that failed took for ever.
 
     JSON has no infinity, so an infinite one is null and named in `infinite`.
@@ -65,48 +66,20 @@ class AllAcquires(Section, frozen=True, kw_only=True):
 
     count: Annotated[Count, says("all acquires")]
     failed: Annotated[Count, says("those of them that did not get the lock")]
-    infinite: Annotated[
-        tuple[Figure, ...],
-        says("the figures that are infinite: those that ten failed acquires or more reach (max: one)"),
-    ]
-    p50: Annotated[float | None, says("half of all acquires got the lock within it")]
-    p90: Annotated[float | None, says("90 % of all acquires got the lock within it")]
-    p99: Annotated[float | None, says("99 % of all acquires got the lock within it")]
-    p999: Annotated[float | None, says("99.9 % of all acquires got the lock within it")]
-    p9999: Annotated[float | None, says("99.99 % of all acquires got the lock within it")]
-    max: Annotated[float | None, says("all acquires got the lock within it")]
+    infinite: Annotated[tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")]
 
 
 class Latencies(Section, frozen=True, kw_only=True):
     """Durations of the operations in the window."""
 
     acquire: Annotated[Latency, says("acquired ones, from the intended start until acquire returned")]
-    acquire_all: Annotated[
-        AllAcquires, says("all acquires, from the intended start: what limits, compare and gate read as acquire.p99")
-    ]
-    acquire_service: Annotated[
-        Latency, says("acquired ones, from the actual start: what the lock took, without the generator's queue")
-    ]
-    acquire_failed: Annotated[
-        Latency,
-        says("all that did not get the lock, from the intended start; they count as misses of an objective"),
-    ]
+    acquire_all: Annotated[AllAcquires, says("of all acquires: what limits, compare and gate read as acquire.p99")]
+    acquire_service: Annotated[Latency, says("acquired ones, from the actual start: without the generator's queue")]
+    acquire_failed: Annotated[Latency, says("all others, from the intended start; they count as misses of an SLO")]
     release: Annotated[Latency, says("from before the release was sent until it returned")]
-    handoff: Annotated[
-        Latency,
-        says(
-            "the holder's release sent until the next grant of the resource, when at the release another caller was "
-            "waiting for it"
-        ),
-    ]
+    handoff: Annotated[Latency, says("a holder's release sent until the next grant there, another caller waiting")]
     hold: Annotated[Latency, says("from the grant until the release was sent")]
-    wait: Annotated[
-        Latency,
-        says(
-            "acquired ones: from the actual start until the winning attempt began, so what other holders and lost "
-            "rounds cost"
-        ),
-    ]
+    wait: Annotated[Latency, says("acquired ones, from the actual start until the winning attempt: what others cost")]
 
 
 def durations(records: Records) -> dict[str, Values]:

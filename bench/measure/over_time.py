@@ -82,7 +82,7 @@ class OverTime(Section, frozen=True, kw_only=True):
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]
     start_s: Annotated[
-        tuple[float, ...], says("start of each slice, from the start of the measured window; below 0: warm-up")
+        tuple[float, ...], says("of each slice, from the start of the measured window; below 0: warm-up")
     ]
     granted: Annotated[tuple[Count, ...], says("leases granted in the slice, whenever their acquire began")]
     outcomes: Annotated[dict[str, tuple[Count, ...]], says("acquires by outcome")]

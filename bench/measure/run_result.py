@@ -35,13 +35,7 @@ class Rate(Section, frozen=True, kw_only=True):
     offered_per_s: Annotated[float | None, says("operations that the schedule asks for; null in closed loop")]
     achieved_per_s: Annotated[float | None, says("leases granted in the window")]
     completed_per_s: Annotated[float | None, says("acquires that returned in the window, whatever their outcome")]
-    sustained: Annotated[
-        bool | None,
-        says(
-            "open loop: whether at least 0.99 of the operations due in the window were completed in it; null in closed "
-            "loop. If false, latencies are those of a growing queue"
-        ),
-    ]
+    sustained: Annotated[bool | None, says("open loop: whether 0.99 of what was due was done; if not, a queue grew")]
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
@@ -66,9 +60,7 @@ class Example(Section, frozen=True, kw_only=True):
     kind: Annotated[BrokenRule, says("the rule that was broken")]
     at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
     blame: Annotated[str | None, says("unsafe recipe, injected fault or unexplained; null for what violates nothing")]
-    operations: Annotated[
-        tuple[OperationFacts, ...], says("the operations involved, the culprit or the earlier one first")
-    ]
+    operations: Annotated[tuple[OperationFacts, ...], says("those involved, the culprit or the earlier one first")]
 
 
 class Holder(Section, frozen=True, kw_only=True):
@@ -77,29 +69,19 @@ class Holder(Section, frozen=True, kw_only=True):
     resource: Annotated[Count, says("index of the resource")]
     leases: Annotated[Count, says("how many leases it saw, over the whole run")]
     held_ratio: Annotated[
-        tuple[Amount, ...],
-        says("time it was held ÷ width, for each slice of over_time; above 1: by several at once"),
+        tuple[Amount, ...], says("time held ÷ width, for each slice of over_time; above 1: by several")
     ]
     spans_us: Annotated[tuple[tuple[int, int], ...], says("from when to when `rows` has all its leases")]
     rows: Annotated[
         tuple[tuple[int, int, int, int, int, int], ...],
-        says(
-            "leases: granted_us, end_us (release sent, or end of validity), valid_until_us, work_end_us, caller, fault "
-            "(1: overlaps another)"
-        ),
+        says("granted_us, end_us, valid_until_us, work_end_us, caller, fault (1: the lease overlaps another)"),
     ]
 
 
 class SafetyReport(Section, frozen=True):
     """Did the lock hold, over the whole run. `reason` explains every verdict but SAFE."""
 
-    verdict: Annotated[
-        SafetyWord,
-        says(
-            "VIOLATED: a service fault, an invalid grant or a foreign delete was seen. NOT TESTED: fewer than 100 "
-            "tested leases. UNKNOWN: history incomplete, clock stepped, several hosts, or the checker failed"
-        ),
-    ]
+    verdict: Annotated[SafetyWord, says("one word, as the README of bench/safety explains it")]
     reason: Annotated[str | None, says("explains VIOLATED and UNKNOWN, or that nothing was tested")]
     violations: Annotated[Count, says("service_faults, under the name that thresholds use")] = 0
     service_faults: Annotated[Count, says("leases granted while another lease of the resource was valid")] = 0
@@ -108,32 +90,14 @@ class SafetyReport(Section, frozen=True):
     foreign_deletes: Annotated[Count, says("releases that removed another's lease")] = 0
     spurious_refusals: Annotated[Count, says("refusals during which nobody can have held a key")] = 0
     unexplained: Annotated[Count, says("violations that neither an unsafe recipe nor an injected fault explains")] = 0
-    contested_leases: Annotated[
-        Count,
-        says(
-            "leases for whose resource another caller asked while they were valid, be it in a line of its own process"
-        ),
-    ] = 0
-    tested_leases: Annotated[
-        Count,
-        says(
-            "leases held for a time (> 0) in which another attempt's command was sent: the n of the bound; 0 when the "
-            "servers took fewer commands than leases were granted"
-        ),
-    ] = 0
+    contested_leases: Annotated[Count, says("leases that another caller asked for while they were valid")] = 0
+    tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
     upper_bound_95: Annotated[
-        float | None,
-        says(
-            "3 ÷ tested_leases: with no violation seen, the rate is below this with 95 % confidence; null when not SAFE"
-        ),
+        float | None, says("3 ÷ tested_leases: 95 % sure, the rate is below it; null: not SAFE")
     ] = None
     examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
     holders: Annotated[
-        tuple[Holder, ...],
-        says(
-            "who held the resources that matter most: those with violations, then those with most leases; at most six, "
-            "and at most about 900 leases one by one"
-        ),
+        tuple[Holder, ...], says("of the resources that matter most: violated ones, then the hottest")
     ] = ()
 
 
@@ -259,10 +223,7 @@ class InstanceReport(Section, frozen=True, kw_only=True):
 
     index: Annotated[Count, says("position in the list of targets")]
     address: Annotated[str, says("host:port or socket path, without secrets")]
-    state: Annotated[
-        str,
-        says("worst state any load process ended with: voting, abstaining, lagging, refused, down; else unknown"),
-    ]
+    state: Annotated[str, says("the worst that a load process ended with: voting, abstaining, lagging, refused, down")]
     reason: Annotated[str, says('why it does not vote; "" = it does')] = ""
     run_id: Annotated[str, says("differs after each of its starts")] = ""
     server: Annotated[str | None, says("what runs there, and its version")] = None
@@ -280,9 +241,7 @@ class InstanceReport(Section, frozen=True, kw_only=True):
     reply_s: Annotated[Latency | None, says("reply times of sampled attempts")] = None
     cpu_us_per_command: Annotated[float | None, says("CPU of the server ÷ commands it processed")] = None
     info: Annotated[InfoDelta | None, says("what its INFO counters say happened during the run")] = None
-    leaked_keys: Annotated[
-        int | None, says("keys of the run left at its end (then unlinked); null: it could not be checked")
-    ] = None
+    leaked_keys: Annotated[int | None, says("keys of the run left at its end, then unlinked; null: not checked")] = None
 
     @property
     def is_well(self) -> bool:
@@ -322,9 +281,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     infinite: Annotated[bool, says("whether the value is infinite, as so many acquires failed")] = False
     margin: Annotated[float | None, says("how far the value may go until the limit; negative: how far beyond it is")]
     margin_ratio: Annotated[float | None, says("margin ÷ limit; null when the limit is 0")]
-    status: Annotated[
-        Literal["pass", "fail", "inconclusive"], says("inconclusive: it cannot be answered from this run")
-    ]
+    status: Annotated[Literal["pass", "fail", "inconclusive"], says("inconclusive: this run cannot answer it")]
     reason: Annotated[str | None, says("why it is inconclusive, or why the value is infinite, else null")]
 
 
@@ -353,12 +310,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
     histograms: Annotated[
-        dict[str, str],
-        says(
-            "HDR histograms in V2 compressed encoding, base64; 1 ns to 1 h, three digits: one for each entry of "
-            "latency_s but acquire_all, scheduler_lag, timer_lateness, and reply_<index> for each instance's sampled "
-            "reply times"
-        ),
+        dict[str, str], says("HDR, V2 compressed encoding, base64: of latency_s, the generator, reply_<index>")
     ]
 
 
