@@ -34,7 +34,7 @@ from bench.measure.outcomes import (
     count_releases,
     shares,
 )
-from bench.measure.over_time import SliceFold, Slices
+from bench.measure.over_time import SliceFold
 from bench.measure.record import Records
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
@@ -99,11 +99,6 @@ class Fold:
             split_votes=int(split_votes.sum()),
             split_operations=int((split_votes > 0).sum()),
         )
-
-    @property
-    def slices(self) -> Slices:
-        """How `over_time` cuts the run."""
-        return self._over_time.slices
 
     @property
     def leases_per_tenth(self) -> tuple[int, ...]:

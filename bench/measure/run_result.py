@@ -68,9 +68,6 @@ class Holder(Section, frozen=True, kw_only=True):
 
     resource: Annotated[Count, says("index of the resource")]
     leases: Annotated[Count, says("how many leases it saw, over the whole run")]
-    held_ratio: Annotated[
-        tuple[Amount, ...], says("time held ÷ width, for each slice of over_time; above 1: by several")
-    ]
     spans_us: Annotated[tuple[tuple[int, int], ...], says("from when to when `rows` has all its leases")]
     rows: Annotated[
         tuple[tuple[int, int, int, int, int, int], ...],

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.gates.threshold import sentence
 from bench.measure.generator import IN_DOUBT, GeneratorHealth
-from bench.measure.latency import AllAcquires, Latencies, Latency
+from bench.measure.latency import AllAcquires, Latency
 from bench.measure.run_result import (
     Cost,
     InjectedFault,
@@ -143,7 +143,7 @@ def _latencies(result: RunResult) -> Part:
 def _rows(result: RunResult) -> Iterator[tuple[str, ...]]:
     sections = result.latency_s
     hidden = {
-        "acquire_service": _same(sections),
+        "acquire_service": not result.rate.offered_per_s,  # it is the actual start
         "hold": not result.scenario.hold.ms,
         "acquire_all": "p99" not in sections.acquire_all.infinite,
     }
@@ -154,15 +154,6 @@ def _rows(result: RunResult) -> Iterator[tuple[str, ...]]:
         endless = section.infinite if isinstance(section, AllAcquires) else ()
         figures = (INFINITE if key in endless else milliseconds(getattr(section, key)) for key in PERCENTILES)
         yield (shown, *figures, count(section.count), f" {note}" if note else "")
-
-
-def _same(sections: Latencies) -> bool:
-    """Whether service time tells nothing new (closed loop: the intended start is the actual one)."""
-    shown, service = (
-        [milliseconds(getattr(section, key)) for key in PERCENTILES]
-        for section in (sections.acquire, sections.acquire_service)
-    )
-    return shown == service
 
 
 def _lines(result: RunResult) -> Iterator[Sentence]:

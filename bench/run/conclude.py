@@ -106,7 +106,7 @@ def _judge(evidence: RunEvidence, reports: Sequence[workers.WorkerNote]) -> tupl
     parts = history_parts(evidence.workdir)
     history = read_history(evidence.workdir, 0, parts)
     oracle = Judge(evidence.scenario.ttl_ms, _circumstances(evidence, reports, history.counts))
-    holders = Holders(total.slices)
+    holders = Holders(evidence.window)
     used: set[int] = set()
     torn, missing = history.torn, history.missing_segments
     for part in range(parts):

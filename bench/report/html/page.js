@@ -195,19 +195,16 @@
     }
     scale(low, high) { return (at) => LEFT + ((Math.min(Math.max(at, low), high) - low) / (high - low)) * (this.width - LEFT - RIGHT); }
     drawOverview() {
-      const { start_s: low, end_s: high, slice_s: width, lanes, bands, marks } = this.drawn;
+      const { start_s: low, end_s: high, lanes, bands, marks } = this.drawn;
       const x = this.scale(low, high);
-      make("text", { x: LEFT, y: 11, class: "name" }, this.svg, `whole run, ${Number(low.toFixed(2))} to ${Number(high.toFixed(2))} s: darker = held longer; drag to look closer`);
+      make("text", { x: LEFT, y: 11, class: "name" }, this.svg, `whole run, ${Number(low.toFixed(2))} to ${Number(high.toFixed(2))} s; drag to look closer`);
       lanes.forEach((lane, index) => {
         const y = OVERVIEW_TOP + index * STRIP;
         make("rect", { x: LEFT, y, width: this.width - LEFT - RIGHT, height: STRIP - 1, class: "unknown" }, this.svg);
         make("text", { x: LEFT - 6, y: y + 10, "text-anchor": "end", class: "lane" }, this.svg, lane.name);
-        const levels = ["", "", "", "", ""];
-        lane.held_ratio.forEach((ratio, slice) => {
-          if (ratio > 0.004) levels[Math.min(4, Math.floor(ratio * 5))] += `M${x(low + slice * width).toFixed(1)} ${y}v${STRIP - 1}h${(x(low + width) - x(low)).toFixed(1)}v${1 - STRIP}Z`;
-        });
+        const held = lane.rows.map(([granted, end]) => `M${x(granted / 1e6).toFixed(1)} ${y}v${STRIP - 1}H${(x(end / 1e6) + 0.5).toFixed(1)}v${1 - STRIP}Z`).join("");
         const overlaps = lane.rows.filter((row) => row[5]).map((row) => `M${x(row[0] / 1e6).toFixed(1)} ${y}v${STRIP - 1}`).join("");
-        levels.forEach((d, level) => { if (d) make("path", { d, class: "held", "fill-opacity": 0.2 + level * 0.2 }, this.svg); });
+        make("path", { d: held, class: "held" }, this.svg);
         if (overlaps) make("path", { d: overlaps, class: "overlap" }, this.svg);
       });
       bands.forEach(([from, to, text]) => make("title", {}, make("rect", { x: x(from), y: OVERVIEW_TOP - 2, width: Math.max(x(to) - x(from), 1), height: this.overview - OVERVIEW_TOP + 3, class: "fault" }, this.svg), text));

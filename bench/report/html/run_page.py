@@ -95,17 +95,13 @@ def _holders(result: RunResult) -> Figure | None:
     drawn = {
         "start_s": start,
         "end_s": end,
-        "slice_s": over.slice_s,
         "bands": [[band.start, band.stop, band.text] for band in fault_bands(result, end)],
         "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
         "marks": _marks(result, over.origin_ns),
     }
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = (Column("resource", "count"), *(Column(name, "count") for name in _LEASE))
-    about = (
-        "Each bar is a lease, from its grant to its release or the end of its validity. "
-        "The strip above shows the whole run: the darker, the longer held."
-    )
+    about = "Each bar is a lease, from its grant to its release or its end; the strip above shows the whole run"
     styles = (("good", "lease"), ("bad", "overlaps another"), ("c3", "works past its validity"))
     keys = tuple(Legend(style, text, area=True) for style, text in styles)
     return Figure("holders", _safety_finding(result), about, "", Data(columns, rows), keys, drawn=drawn)

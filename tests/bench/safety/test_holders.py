@@ -1,16 +1,14 @@
 """Which leases are kept for the picture: those that matter, as the oracle believes them, and not too many."""
 
 import numpy as np
-import pytest
 
 from bench.measure.facts import Window
-from bench.measure.over_time import Slices
 from bench.measure.section import builtins_of
 from bench.safety.holders import MOST_LEASES, MOST_RESOURCES, Holders
 from bench.safety.judge import Judge
 
 MS = 1_000_000
-SLICES = Slices.of(Window(1_000 * MS, 2_000 * MS), 0.1)
+WINDOW = Window(1_000 * MS, 2_000 * MS)
 
 
 def lease(granted, released, caller=1, resource=0, until=None):
@@ -22,7 +20,7 @@ def lease(granted, released, caller=1, resource=0, until=None):
 
 
 def section_of(history, *operations, violated=()):
-    holders = Holders(SLICES)
+    holders = Holders(WINDOW)
     holders.add(history(list(operations)).records, violated)
     return builtins_of(holders.section())
 
@@ -31,19 +29,16 @@ def test_a_lease_lasts_from_its_grant_to_its_release(history):
     (entry,) = section_of(history, lease(1_100, 1_150, caller=7))
     assert entry["rows"] == [[100_000, 150_000, 600_000, 150_000, 7, 0]]
     assert entry["spans_us"] == [[100_000, 150_000]]
-    assert entry["held_ratio"] == [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_a_lease_ends_with_its_validity_when_the_release_comes_later(history):
     (entry,) = section_of(history, lease(1_100, 1_400, until=1_250))
     assert entry["rows"][0][:4] == [100_000, 250_000, 250_000, 400_000]
-    assert entry["held_ratio"][2:5] == [1, 0.5, 0]
 
 
-def test_two_valid_at_once_are_marked_and_their_slice_is_held_more_than_once(history):
+def test_two_valid_at_once_are_marked(history):
     (entry,) = section_of(history, lease(1_100, 1_200), lease(1_150, 1_190, caller=2), lease(1_300, 1_310))
     assert [row[-1] for row in entry["rows"]] == [1, 1, 0]
-    assert entry["held_ratio"][2] == pytest.approx(1.4)
 
 
 def test_a_violated_resource_comes_before_hotter_ones(history):
@@ -52,7 +47,7 @@ def test_a_violated_resource_comes_before_hotter_ones(history):
     records = history([*quiet, *hot]).records
     oracle = Judge(500)
     oracle.add(records)
-    holders = Holders(SLICES)
+    holders = Holders(WINDOW)
     holders.add(records, oracle.violated_resources)
     entries = holders.section()
     assert [entry["resource"] for entry in entries] == [99, 0, 1, 2, 3, 4]
@@ -64,7 +59,7 @@ def test_of_a_long_run_the_surroundings_of_the_violations_are_kept(legal):
     at = 12_000
     records["granted_ns"][at + 2] = records["granted_ns"][at] + 1_000  # inside the lease before
     records["start_ns"][at + 2] = records["attempt_ns"][at + 2] = records["granted_ns"][at] - 10
-    holders = Holders(Slices.of(window))
+    holders = Holders(window)
     holders.add(records, {int(records["resource"][at])})
     entries = holders.section()
     assert sum(len(entry["rows"]) for entry in entries) <= MOST_LEASES
@@ -78,14 +73,12 @@ def test_of_a_long_run_the_surroundings_of_the_violations_are_kept(legal):
 def test_without_any_lease_there_is_nothing_to_show(history):
     refused = {"caller": 1, "outcome": "contended", "start": 1_100, "ended": 1_101}
     assert section_of(history, refused) == []
-    assert section_of(history, refused, violated={0}) == [
-        {"resource": 0, "leases": 0, "held_ratio": [0.0] * 11, "spans_us": [], "rows": []}
-    ]
+    assert section_of(history, refused, violated={0}) == [{"resource": 0, "leases": 0, "spans_us": [], "rows": []}]
 
 
 def test_parts_may_come_one_by_one(legal):
     records = legal(3_000, 12)
-    whole, parts = Holders(SLICES), Holders(SLICES)
+    whole, parts = Holders(WINDOW), Holders(WINDOW)
     whole.add(records)
     for resource in np.unique(records["resource"]):
         parts.add(records[records["resource"] == resource])

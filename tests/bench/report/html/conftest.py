@@ -74,7 +74,7 @@ def result_of(records, *, faults=(), rate=None, window=WINDOW):
     fold, oracle = Fold(Facts(5, 4, rate, warmup_s=1), window), Judge(10_000)
     fold.add(records)
     oracle.add(records, asked_in(records))
-    holders = Holders(fold.slices)
+    holders = Holders(window)
     holders.add(records, oracle.violated_resources)
     safety = structs.replace(oracle.report(), holders=holders.section())
     measured = fold.sections(safety=safety).values
