@@ -44,7 +44,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lockbench run --target redis://10.0.0.1 --target redis://10.0.0.2 --target redis://10.0.0.3",
         "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
     ),
-    "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet --port 7000"),
+    "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet"),
     "recipes": ("lockbench recipes", "lockbench recipes --json"),
     "doctor": ("lockbench doctor",),
     "init": ("lockbench init", "lockbench init mine.toml"),

@@ -61,7 +61,6 @@ def result_options(kind: str, shown: str = "tables") -> Callable[[Command], Comm
 def run_options(kind: str) -> Callable[[Command], Command]:
     """Give a click command what one run of a scenario can be told beside it, and `result_options`."""
     flags = {
-        "--keep-history": "keep the record of every operation in the result folder",
         "--allow-skipped": "go on without faults that cannot take place here",
         "--allow-missing": "go on when a minority of the targets cannot be reached",
     }

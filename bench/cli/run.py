@@ -56,7 +56,7 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     files, run_id = Outputs.of(values), secrets.token_hex(4)
     folder = result_folder(values["out"], command, run_id)
     typed = ["lockbench", *masked_command(sys.argv[1:])]
-    options = {name: values[name] for name in ("server", "allow_missing", "allow_skipped", "keep_history")}
+    options = {name: values[name] for name in ("server", "allow_missing", "allow_skipped")}
     with Interrupts() as interrupts:
         try:
             with ProgressLine(quiet=values["quiet"]) as show:
@@ -77,16 +77,15 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     default="everysec",
     help="AOF policy; none = no AOF  [everysec]",
 )
-@click.option("--port", metavar="N", type=click.IntRange(1, 65_535), help="first of consecutive ports  [free ones]")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the lines")
 @click.option("--quiet", is_flag=True, help="print the URLs only")
-def fleet(*, instances: int, fsync: str, port: int | None, server: str | None, as_json: bool, quiet: bool) -> int:
+def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quiet: bool) -> int:
     """Start servers, print one URL per line, stop them on Ctrl-C."""
     from bench.topology.fleet import start_fleet
     from bench.topology.server import find_server
 
-    with start_fleet(instances, fsync, server=find_server(server), port=port) as started:
+    with start_fleet(instances, fsync, server=find_server(server)) as started:
 
         def tell() -> None:
             urls = [instance.url for instance in started.instances]

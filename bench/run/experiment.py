@@ -62,18 +62,15 @@ class Done(Generic[Stored_co]):
     unstored: str = ""
 
 
-def store(result: Stored, folder: Path, code: int, also: Callable[[], None] = lambda: None) -> Done[Stored]:
-    """Write `result` into `folder`, and what `also` writes; one that cannot be written is told all the same.
+def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
+    """Write `result` into `folder`; one that cannot be written is told all the same.
 
     A full disk takes neither the result, which can still be shown, nor 130 from its exit code, which is else `code`.
     """
-    path = None
     try:
-        path = write_result(result, folder)
-        also()
+        return Done(result, write_result(result, folder), code)
     except EnvironmentNotReadyError as error:
-        return Done(result, path, code if code == EXIT_INTERRUPTED else error.exit_code, str(error))
-    return Done(result, path, code)
+        return Done(result, None, code if code == EXIT_INTERRUPTED else error.exit_code, str(error))
 
 
 def exit_code(verdict: Verdict, *, interrupted: bool) -> int:

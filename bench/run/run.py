@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from msgspec import structs
 
-from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError
+from bench.errors import EXIT_INTERRUPTED, BenchError
 from bench.gates.threshold import read_thresholds
 from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
@@ -29,13 +28,14 @@ from bench.run.faults import FaultTimeline
 from bench.run.follow import Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.progress import Follower
-from bench.run.servers import Servers, counted, open_servers, work_folder
+from bench.run.servers import Servers, counted, open_servers
 from bench.run.telemetry import open_telemetry
 from bench.scenario import Scenario
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.probe import info_snapshot, leaked_keys
+from bench.topology.servants import Guard
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
 
@@ -53,7 +53,6 @@ class Order:
     folder: Path | None
     server: str | None = None
     allow_missing: bool = False
-    keep_history: bool = False
     allow_skipped: bool = False
 
 
@@ -85,9 +84,10 @@ def run_on(
     """
     scenario = order.scenario
     with (
-        work_folder(servers) as workdir,
-        open_telemetry(scenario, order.run_id, servers, workdir, environ) as telemetry,
+        Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard,  # removes the folder even when we are killed
+        open_telemetry(scenario, order.run_id, servers, guard.folder, environ) as telemetry,
     ):
+        workdir = guard.folder
         plan = _plan(order, servers, workdir)
         before = info_snapshot(servers.urls)
         interrupts.raising = False
@@ -112,8 +112,7 @@ def run_on(
         result = structs.replace(result, warnings=(*result.warnings, *troubles), verdict=verdict)
         if order.folder is None:
             return Done(result, None, code)
-        keep = partial(_keep, workdir, order.folder / "history") if order.keep_history else lambda: None
-        return store(result, order.folder, code, keep)
+        return store(result, order.folder, code)
 
 
 def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
@@ -150,13 +149,3 @@ def _timeline(order: Order, site: Site, follower: Follower) -> FaultTimeline:
     timeline = FaultTimeline(_faults(order.scenario), make, follower.find_window, allow_skipped=skips)
     timeline.require()
     return timeline
-
-
-def _keep(workdir: Path, folder: Path) -> None:
-    """Move the history and the workers' notes to `folder`; the plan, which holds passwords, stays behind."""
-    try:
-        folder.mkdir()
-        for path in chain.from_iterable(map(workdir.glob, ("history-*.bin", "lost-*.bin", "worker-*.json"))):
-            shutil.move(path, folder / path.name)
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"the history cannot be kept in {folder} ({error.strerror})") from None

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.run_result import FleetFacts, InfoDelta, InstanceFacts, SyncLatency
@@ -27,10 +24,8 @@ from bench.topology.faults.kinds import needs_of
 from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
-from bench.topology.servants import Guard
 from bench.topology.server import find_server
 
-WORK_PREFIX = "lockbench-run-"
 VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 
@@ -151,24 +146,3 @@ def counted(urls: Sequence[str], before: Sequence[InfoSnapshot]) -> tuple[list[I
     deltas = [delta(old, new) for old, new in zip(before, info_snapshot(urls), strict=True)]
     known = [change.cpu_s for change in deltas if change.cpu_s is not None]
     return deltas, sum(known) if len(known) == len(deltas) else None
-
-
-@contextlib.contextmanager
-def work_folder(servers: Servers) -> Iterator[Path]:
-    """A private folder (0700) for the length of a run, removed even when we are killed: a guard owns what it lies in.
-
-    Raises EnvironmentNotReadyError when it cannot be made.
-    """
-    if servers.fleet is None:
-        with contextlib.closing(Guard(Path(tempfile.gettempdir()), WORK_PREFIX)) as guard:
-            yield guard.folder
-        return
-    root = servers.fleet.folder
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=root))
-    except OSError as error:
-        raise EnvironmentNotReadyError(f"no work folder can be made in {root} ({error.strerror}); set TMPDIR") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -35,7 +35,6 @@ TIMEOUT_S = 10.0
 """For all to answer, and for every later signal to show its effect."""
 _POLL_S = 0.002
 _PING_S = 0.25
-_HIGHEST_PORT = 65_535
 _SERVER_DESCRIPTORS = 160
 """A server keeps 32 descriptors for itself; with fewer than this limit it could serve hardly anybody."""
 
@@ -78,18 +77,17 @@ def start_fleet(
     fsync: str = "everysec",
     *,
     server: ServerBinary | None = None,
-    port: int | None = None,
     base_folder: Path | None = None,
     config: Sequence[str] = (),
     environment: Environment | None = None,
 ) -> Fleet:
     """Start `instances` (1-1000) servers in parallel and return when every one answers.
 
-    `fsync`: "none" (no append-only file), "no", "everysec" or "always". `server`: default `find_server()`. `port`: the
-    first of consecutive ports; default any free ones. `base_folder`: where the private folder is made; default the
-    system's temporary folder. `config`: further server arguments, such as `("--maxmemory", "10mb")`.
+    `fsync`: "none" (no append-only file), "no", "everysec" or "always". `server`: default `find_server()`.
+    `base_folder`: where the private folder is made; default the system's temporary folder. `config`: further server
+    arguments, such as `("--maxmemory", "10mb")`.
     Raises UsageError for a wrong argument; EnvironmentNotReadyError when a server does not start (with its last log
-    lines), a port is taken, the folder cannot be made or there are too few file descriptors.
+    lines), the folder cannot be made or there are too few file descriptors.
     """
     if not 1 <= instances <= MOST_INSTANCES:
         raise UsageError(f"instances = {instances} is out of range: 1 to {MOST_INSTANCES}")
@@ -99,7 +97,7 @@ def start_fleet(
     make = Make(server or find_server(), fsync, tuple(config), environment)
     fleet: Fleet | None = None
     try:
-        fleet = Fleet(make, keep_ports(instances, port), Guard(base_folder or Path(tempfile.gettempdir())))
+        fleet = Fleet(make, [KeptPort() for _ in range(instances)], Guard(base_folder or Path(tempfile.gettempdir())))
         fleet._launch()
     except BaseException as error:
         if fleet is not None:
@@ -275,12 +273,12 @@ class KeptPort:
     nobody else, neither to another bind(0) nor as the source port of a connection.
     """
 
-    def __init__(self, port: int = 0) -> None:
-        """Keep `port`, or a free one if 0. Raises OSError when it is taken."""
+    def __init__(self) -> None:
+        """Keep a free port. Raises OSError when there is none."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((HOST, port))
+            self._socket.bind((HOST, 0))
         except BaseException:
             self._socket.close()
             raise
@@ -289,24 +287,3 @@ class KeptPort:
     def release(self) -> None:
         """Let go of the port; more than once is fine."""
         self._socket.close()
-
-
-def keep_ports(count: int, base: int | None = None) -> list[KeptPort]:
-    """Keep `count` free ports, or exactly base, base + 1, … when a base (1-65535) is given.
-
-    Raises UsageError for a base out of range and EnvironmentNotReadyError for a taken or forbidden port.
-    """
-    highest = _HIGHEST_PORT - count + 1
-    if base is not None and not 1 <= base <= highest:
-        raise UsageError(f"port {base} is out of range: {count} instances need a base port from 1 to {highest}")
-    kept: list[KeptPort] = []
-    try:
-        for offset in range(count):
-            kept.append(KeptPort(0 if base is None else base + offset))  # noqa: PERF401  (the kept ones are let go below)
-    except OSError as error:
-        for port in kept:
-            port.release()
-        where = "a free port" if base is None else f"port {base + len(kept)}"
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-        raise EnvironmentNotReadyError(f"{where} on {HOST} {why}; choose another base port or leave it out") from error
-    return kept

@@ -18,7 +18,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology import fleet as fleet_module
-from bench.topology.fleet import FSYNC, HOST, Fleet, Instance, KeptPort, start_fleet
+from bench.topology.fleet import FSYNC, HOST, Fleet, Instance, start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary
 from tests.integration.servers import SERVERS, every_server
@@ -146,27 +146,6 @@ def test_a_server_behind_a_wrapper_script_is_killed_with_it(tmp_path: Path) -> N
         pidfd = os.pidfd_open(inner)
         fleet.kill(0)
         assert select.select([pidfd], [], [], DEADLINE_S)[0]
-
-
-def test_a_free_base_port_is_used() -> None:
-    kept = KeptPort()
-    kept.release()
-    with start_fleet(1, "none", port=kept.number) as fleet:
-        assert fleet.urls == (f"redis://{HOST}:{kept.number}",)
-
-
-def test_a_port_asked_for_and_lost_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
-
-        class Elsewhere(KeptPort):
-            def __init__(self, _port: int = 0) -> None:
-                super().__init__(0)
-                self.number = port
-
-        monkeypatch.setattr(fleet_module, "keep_ports", lambda _count, _base: [Elsewhere()])
-        with pytest.raises(EnvironmentNotReadyError, match=f"port {port}\\) did not start: .*(.|\n)*in use"):
-            start_fleet(1, port=port)
 
 
 @pytest.mark.parametrize(

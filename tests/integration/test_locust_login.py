@@ -11,7 +11,7 @@ from http.cookiejar import CookieJar
 
 import pytest
 
-from bench.topology.fleet import keep_ports
+from bench.topology.fleet import KeptPort
 from tests.integration.locust_runs import ROOT, answers, until
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ class Browser:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("locust")
     (folder / "password").write_text(PASSWORD)
-    ports = keep_ports(2)
+    ports = [KeptPort() for _ in range(2)]
     files = f"{ROOT}/bench/workloads/locustfile.py,{ROOT}/dashboards/locust_login.py"
     words = [sys.executable, "-m", "locust", f"--locustfile={files}", "--master", "--web-login", "--web-host=127.0.0.1"]
     words += ["--master-bind-host=127.0.0.1", f"--master-bind-port={ports[0].number}", f"--web-port={ports[1].number}"]

@@ -11,7 +11,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology import probe
-from bench.topology.fleet import HOST, Fleet, KeptPort, keep_ports, start_fleet
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
 from tests.integration.lockcore.certificates import make_certificates
 from tests.integration.servers import SERVERS
@@ -152,7 +152,7 @@ def test_a_server_s_own_words_keep_their_case_and_lose_their_full_stop(fleet: Fl
 @pytest.mark.skipif(not WITH_TLS, reason="no server with TLS is installed (Debian's redis-server has it)")
 def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.5)
-    (secure,), made = keep_ports(1), make_certificates(tmp_path)
+    secure, made = KeptPort(), make_certificates(tmp_path)
     config = ["--tls-port", str(secure.number), *made.server_arguments, "--requirepass", SECRET]
     with start_fleet(1, "none", server=WITH_TLS[0], config=config) as fleet:
         trusted = f"rediss://:{SECRET}@{HOST}:{secure.number}?ssl_ca_certs={made.authority}"

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
-from bench.topology.fleet import keep_ports, start_fleet
+from bench.topology.fleet import KeptPort, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 from bench.topology.target import TlsConnection, connection_pool, parse_targets
 from lockcore import Lease, Outcome
@@ -36,7 +36,7 @@ class Urls:
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
     made = make_certificates(tmp_path_factory.mktemp("tls"))
-    (secure,) = keep_ports(1)
+    secure = KeptPort()
     config = ["--tls-port", str(secure.number), "--tls-protocols", "TLSv1.3", *made.server_arguments]
     with start_fleet(1, "none", server=WITH_TLS[0], config=[*config, "--unixsocket", "s"]) as fleet:
         tls = f"rediss://localhost:{secure.number}?ssl_ca_certs={made.authority}"

@@ -21,7 +21,7 @@ from bench.experiments.crash.judge import Ledger
 from bench.experiments.crash.plan import Crash
 from bench.topology.faults.machine import cut_power
 from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import HOST, Fleet, KeptPort, keep_ports, start_fleet
+from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.server import ServerBinary
 from bench.topology.shim import Control
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -53,7 +53,7 @@ class CrashPlace:
             start_fleet(instances, policy, server=self._server, environment=self._site.environment, config=NO_REWRITE)
         )
         self._site.attach(self._fleet)
-        self._dead = keep_ports(instances)
+        self._dead = [KeptPort() for _ in range(instances)]
         for port in self._dead:
             self._started.callback(port.release)
         self.without_shim = self._site.why_not(0, frozenset({Need.SHIM}))

@@ -28,7 +28,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.fleet import HOST, keep_ports
+from bench.topology.fleet import HOST, KeptPort
 from bench.topology.servants import Guard
 
 PREFIX = "lockbench-observe-"
@@ -78,7 +78,7 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
     program, warnings = find_prometheus(prometheus), list[str]()
     found = _usable(find_collector(collector, os.environ), asked=bool(collector), warnings=warnings)
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard, contextlib.ExitStack() as stack:
-        kept = keep_ports(5)
+        kept = [KeptPort() for _ in range(5)]
         for port in kept:
             stack.callback(port.release)
         ports = [port.number for port in kept]
