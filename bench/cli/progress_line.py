@@ -2,7 +2,7 @@
 
 Rules: on a terminal three lines redrawn in place, of which nothing is ever cut off: what does not fit goes on below;
 elsewhere a plain line every few seconds, so that a log stays readable; quiet says nothing. No arithmetic: what is shown
-was computed by bench.run.progress.
+was computed by bench.run.follow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bench.report.figures import count, latency, percent
-from bench.run.progress import Progress
+from bench.run.follow import Progress
 
 PLAIN_EVERY_S = 5.0
 _BAR_WIDTH = 16

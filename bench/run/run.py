@@ -25,9 +25,8 @@ from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
 from bench.run.experiment import Done, exit_code, store
 from bench.run.faults import FaultTimeline
-from bench.run.follow import Show, follow
+from bench.run.follow import Follower, Show, follow
 from bench.run.interrupt import Interrupts
-from bench.run.progress import Follower
 from bench.run.servers import Servers, counted, open_servers
 from bench.run.telemetry import open_telemetry
 from bench.scenario import Scenario

@@ -11,16 +11,16 @@ from itertools import chain
 
 from bench.errors import UsageError
 from bench.scenario import Fault
-from bench.topology.faults import answers, machine, processes
+from bench.topology.faults import answers, machine
 from bench.topology.faults.injection import FaultOrder, Injection, read_params
 from bench.topology.faults.site import Need, Site
 
 PHASE_MS = 1000.0
 
 KINDS: Mapping[str, type[Injection]] = {
-    "kill": processes.KillInstance,
-    "stop": processes.StopInstance,
-    "restart": processes.RestartInstance,
+    "kill": machine.KillInstance,
+    "stop": machine.StopInstance,
+    "restart": machine.RestartInstance,
     "proxy": answers.ProxyFault,
     "client-pause": answers.ClientPause,
     "client-kill": answers.ClientKill,
@@ -37,7 +37,7 @@ KINDS: Mapping[str, type[Injection]] = {
     "drop": answers.Drop,
     "disk-full": machine.DiskFull,
 }
-WORKER_KINDS: Mapping[str, type[Injection]] = {"kill": processes.KillWorker, "stop": processes.StopWorker}
+WORKER_KINDS: Mapping[str, type[Injection]] = {"kill": machine.KillWorker, "stop": machine.StopWorker}
 
 
 def read_faults(faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None) -> tuple[FaultOrder, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.cli.progress_line import PLAIN_EVERY_S, ProgressLine, progress_block, progress_line
-from bench.run.progress import InstanceTrouble, Progress
+from bench.run.follow import InstanceTrouble, Progress
 from bench.safety.judge import LiveVerdict
 
 

@@ -15,9 +15,8 @@ import pytest
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.run import follow as module
 from bench.run.faults import FaultTimeline
-from bench.run.follow import Course, follow
+from bench.run.follow import Course, Follower, Progress, follow
 from bench.run.interrupt import Interrupts
-from bench.run.progress import Follower, Progress
 
 NS = 1_000_000_000
 

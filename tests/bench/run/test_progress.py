@@ -10,7 +10,7 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES, Recorder
 from bench.run import progress as module
-from bench.run.progress import Follower, cpu_seconds
+from bench.run.follow import Follower, cpu_seconds
 from bench.topology.faults.injection import FaultOrder
 
 MS, S = 1_000_000, 1_000_000_000
