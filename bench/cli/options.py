@@ -74,17 +74,12 @@ def run_options(kind: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def scenario_options(command: Command) -> Command:
-    """Give a click command one option per scenario key."""
-    return scenario_options_without()(command)
-
-
-def scenario_options_without(*names: str) -> Callable[[Command], Command]:
-    """Give a click command one option per scenario key, but for these keys, which it takes in a way of its own."""
+def scenario_options(*without: str) -> Callable[[Command], Command]:
+    """Give a click command one option per scenario key, but for those it takes in a way of its own."""
 
     def decorate(command: Command) -> Command:
         for key in reversed(KEYS):
-            if key.name not in names:
+            if key.name not in without:
                 command = _option(key)(command)
         return command
 

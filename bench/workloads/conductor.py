@@ -21,7 +21,6 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 import gevent
 from locust.env import Environment
@@ -71,7 +70,6 @@ class Conductor:
         runner.register_message(HERE, self._note_here)
         runner.register_message(FAILED, self._fail)
         runner.register_message(FINISHED, self._note_finished)
-        events.quitting.add_listener(self._quit)
         if isinstance(runner, MasterRunner):
             events.test_stopping.add_listener(self._finish)
 
@@ -130,15 +128,6 @@ class Conductor:
 
     def _note_here(self, msg: Message, **_: object) -> None:
         self._pids[msg.node_id] = msg.data["pid"]
-
-    def _quit(self, **_: object) -> None:
-        """Whoever started this run is gone and took the folder along: Locust's table has no place and no reader."""
-        options = self._environment.parsed_options
-        try:
-            Path.cwd()
-        except FileNotFoundError:
-            if options is not None:
-                options.json_file = None
 
     def _grace_s(self) -> float:
         return 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)

@@ -102,10 +102,10 @@ class LocustProcess:
         """Write the plan into its workdir, start Locust on it and return at once. Raises EnvironmentNotReadyError."""
         assert plan.workdir is not None
         environment = {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
-        environment[PLAN_VARIABLE] = str(plan.write())
         environment[PARENT_VARIABLE] = str(os.getpid())
         command = command_line(plan)
         try:
+            environment[PLAN_VARIABLE] = str(plan.write())
             with (plan.workdir / LOG_FILE).open("wb") as log:
                 process = subprocess.Popen(
                     command,

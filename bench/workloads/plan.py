@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from bench.errors import EnvironmentNotReadyError, UsageError, secrets
+from bench.errors import UsageError, secrets
 from bench.measure.section import decoded
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
@@ -87,21 +87,12 @@ class Plan:
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
 
     def write(self) -> Path:
-        """Write the plan into its workdir, readable by its owner only (it holds passwords), and return its path.
-
-        Raises EnvironmentNotReadyError when the folder cannot be written.
-        """
+        """Write the plan into its workdir, readable by its owner only: it holds passwords. Raises OSError."""
         assert self.workdir is not None
         path = self.workdir / PLAN_FILE
-        document = msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)  # a Path
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(document)
-        except OSError as error:
-            raise EnvironmentNotReadyError(
-                f"{path} cannot be written: {error.strerror}; choose another folder"
-            ) from error
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str))  # a Path
         return path
 
 

@@ -123,13 +123,22 @@ REFUSALS = [
     ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),
     ("pause = ['after-get']", "'after-get' is not a pause"),
     ("pause = ['after-get:1ms:2']", "the share '2' is not a number above 0 and up to 1"),
-    ("[[faults]]\nkind = 'stop'\ntarget = 'instance:0'", "key `faults`: a fault needs the key 'at'"),
+    ("[[faults]]\nkind = 'stop'\ntarget = 'instance:0'", "is not a fault: Object missing required field `at` (write"),
     ("[[faults]]\nat = '1s'\nkind = 'boom'\ntarget = 'instance:0'", "'boom' is not a fault's kind"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'node:0'", "'node:0' is not a fault's target"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = []", "a fault's target is empty"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nwhen = 3", "a fault has no key 'when'"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nphase = 'x'", "'x' is not a fault's phase"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nparams = 4", "4 is not a table of a fault's params"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'node:0'", "is not a fault: Expected `str` matching regex"),
+    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = []", "is not a fault: Expected `array` of length >= 1"),
+    (
+        "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nwhen = 3",
+        "contains unknown field `when`",
+    ),
+    (
+        "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nphase = 'x'",
+        "is not a fault: Invalid enum value 'x'",
+    ),
+    (
+        "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nparams = 4",
+        "is not a fault: Expected `object`, got `int` - at `$.params`",
+    ),
     ("[[faults]]\nat = '1s'\nfor = '0s'\nkind = 'stop'\ntarget = 'instance:0'", "a fault's `for` is 0"),
     ("faults = 'stop'", "'stop' is not a list"),
 ]

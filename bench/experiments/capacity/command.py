@@ -64,7 +64,7 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
     help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
-@scenario_options
+@scenario_options()
 @click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:

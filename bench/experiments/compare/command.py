@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Command, given_options, scenario_options_without
+from bench.cli.options import Command, given_options, scenario_options
 from bench.errors import UsageError
 from bench.gates.threshold import Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
@@ -67,7 +67,7 @@ def _options(command: Command, kind: Kind) -> Command:
         click.option("--tolerance", type=ShareType(), default="10%", help="how much worse is still the same  [10%]"),
         click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
         click.option("--variable", "variables", metavar="KEY", multiple=True, help="a setting that is meant to differ"),
-        scenario_options_without("recipe"),
+        scenario_options("recipe"),
         click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
         click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
         experiment_options(kind, seed=None),

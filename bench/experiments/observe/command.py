@@ -18,7 +18,7 @@ from bench.cli.options import PLACE, run_options, scenario_of, scenario_options
 
 @click.command(epilog="Needs Prometheus (Debian: apt-get install prometheus).")
 @click.argument("scenario", required=False, type=PLACE)
-@scenario_options
+@scenario_options()
 @click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
 @click.option(
     "--collector", metavar="PATH", help="an OpenTelemetry Collector between them; none = without  [one on PATH]"

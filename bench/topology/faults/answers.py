@@ -51,7 +51,7 @@ class ClientPause(Injection):
         self.undo.callback(self._go_on)
         lasts_ms = round(self.order.lasts_ms) if self.order.lasts_ms is not None else _DAY_MS
         self._until_s = time.monotonic() + lasts_ms / 1000
-        self.site.command(self.index, "CLIENT", "PAUSE", lasts_ms, self.order.params.word("mode").upper())
+        self.site.command(self.index, "CLIENT", "PAUSE", lasts_ms, self.order.params["mode"].upper())
 
     def _go_on(self) -> None:
         """Let writes go on; a pause of everything ends by itself, or, if that is too early, by a restart."""
@@ -91,7 +91,7 @@ class MaxMemory(Injection):
 
     def begin(self) -> None:
         """Leave no room."""
-        policy, limit, evicted = self.order.params.word("policy"), 1, 0
+        policy, limit, evicted = self.order.params["policy"], 1, 0
         self.undo.callback(self.site.command, self.index, "UNLINK", *_ballast())
         if policy == "volatile-ttl":
             value = "x" * _BALLAST_BYTES
@@ -211,7 +211,7 @@ class ProxyFault(Injection):
     @classmethod
     def lasts_ms(cls, for_ms: float | None, params: Params) -> float | None:
         """As said; the params must go together."""
-        late = params.number("delay") + params.number("jitter") > 0
+        late = params["delay"] + params["jitter"] > 0
         if late != (params["mode"] == "delay"):
             raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
         if params["mode"] == "reset" and params["direction"] != "both":
@@ -225,12 +225,12 @@ class ProxyFault(Injection):
 
     def _shape(self) -> Shape:
         params = self.order.params
-        directions = _DIRECTIONS[params.word("direction")]
+        directions = _DIRECTIONS[params["direction"]]
         if params["mode"] == "reset":
             return Shape(reset=True)
         if params["mode"] == "black-hole":
             return Shape(held=directions)
-        return Shape(params.number("delay") / 1000, params.number("jitter") / 1000, slow=directions)
+        return Shape(params["delay"] / 1000, params["jitter"] / 1000, slow=directions)
 
 
 class Drop(Injection):
@@ -255,7 +255,7 @@ class Drop(Injection):
         """Lose packets."""
         port = self.site.fleet.instances[self.index].port
         ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
-        rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params.word("direction")]])
+        rules = _hold([ends[direction] for direction in _DIRECTIONS[self.order.params["direction"]]])
         self.undo.callback(rules.release)
 
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.scenario.keys import KeyKind
@@ -21,19 +21,8 @@ from bench.scenario.quantity import nearest
 from bench.topology.faults.site import Need, Site
 
 NS_PER_MS = 1_000_000
-Value = float | str | bool
-
-
-class Params(dict[str, Value]):
-    """The resolved params of a fault, each asked for as what its table says it is."""
-
-    def number(self, name: str) -> float:
-        """A number, or a time in milliseconds."""
-        return float(self[name])
-
-    def word(self, name: str) -> str:
-        """One of its words."""
-        return str(self[name])
+Params = dict[str, Any]
+"""The resolved params of a fault: numbers (times in ms), words and flags, as the kind's table says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +42,7 @@ def read_params(table: Sequence[Param], given: Mapping[str, object]) -> Params:
         if name not in names:
             known = f"it has {', '.join(names)}" if names else "it has none"
             raise ValueError(f"there is no param {name!r} ({known}){nearest(name, names)}")
-    values = Params()
+    values: Params = {}
     for param in table:
         raw = given.get(param.name, param.default)
         if raw is None:
@@ -76,7 +65,7 @@ class FaultOrder:
     index: int
     at_ms: float = 0.0
     lasts_ms: float | None = None
-    params: Params = field(default_factory=Params)
+    params: Params = field(default_factory=dict)
     written: Mapping[str, object] = field(default_factory=dict)
     phase: str = "fixed"
     seed: str = "0"
@@ -148,4 +137,4 @@ class Delayed(Injection):
         """As long as the delay."""
         if for_ms is not None:
             raise ValueError("it lasts as long as its param `delay` says; take `for` out")
-        return params.number("delay")
+        return float(params["delay"])

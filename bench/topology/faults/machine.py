@@ -167,7 +167,7 @@ class FsyncLatency(_SyncFault):
         """Be slow."""
         control = self.site.control(self.index)
         self.undo.callback(control.set_sync_delay, 0)
-        control.set_sync_delay(round(self.order.params.number("delay") * NS_PER_MS))
+        control.set_sync_delay(round(self.order.params["delay"] * NS_PER_MS))
 
 
 class FsyncError(_SyncFault):
@@ -178,7 +178,7 @@ class FsyncError(_SyncFault):
     def begin(self) -> None:
         """Fail."""
         self.undo.callback(self._work_again)
-        self.site.control(self.index).set_sync_error(getattr(errno, self.order.params.word("error")))
+        self.site.control(self.index).set_sync_error(getattr(errno, self.order.params["error"]))
 
     def _work_again(self) -> None:
         """Sync again, and see that the server takes writes."""
@@ -328,7 +328,7 @@ class ClockJump(Injection):
             self._jump(-1)
 
     def _jump(self, sign: int) -> None:
-        by_ns = sign * int(self.order.params.number("by") * NS_PER_MS)
+        by_ns = sign * int(self.order.params["by"] * NS_PER_MS)
         control = self.site.control(self.index)
         control.shift_clock(by_ns)
         complaint = f"instance {self.index} does not show the jump of its clock"
@@ -352,7 +352,7 @@ class ClockRate(Injection):
     def begin(self) -> None:
         """Run wrong."""
         self.undo.callback(self._run_true)
-        self.site.control(self.index).set_clock_rate(self.order.params.number("rate"))
+        self.site.control(self.index).set_clock_rate(self.order.params["rate"])
 
     def _run_true(self) -> None:
         control = self.site.control(self.index)

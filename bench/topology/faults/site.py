@@ -135,21 +135,18 @@ class Site:
 
     @property
     def proxies(self) -> Proxies:
-        """The proxies before all instances. Raises EnvironmentNotReadyError when none were prepared."""
-        if self._proxies is None:
-            raise EnvironmentNotReadyError("no proxies were prepared for this fleet")
+        """The proxies before all instances, if they were needed."""
+        assert self._proxies is not None
         return self._proxies
 
     def control(self, index: int) -> Control:
-        """Instance `index`'s shim. Raises EnvironmentNotReadyError when none was prepared."""
+        """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
         if self._preload is None:
             raise EnvironmentNotReadyError(self._missing.get(Need.SHIM, "no shim was prepared for this fleet"))
         return self._preload.controls[index]
 
     def disk(self, index: int) -> MemoryDisk:
-        """Instance `index`'s disk in memory. Raises EnvironmentNotReadyError when none was prepared."""
-        if index not in self._disks:
-            raise EnvironmentNotReadyError(self._missing.get(Need.MEMORY_DISK, "no disk in memory was prepared"))
+        """Instance `index`'s disk in memory, if it was needed and can be had."""
         return self._disks[index]
 
     def worker_pid(self, index: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, Recorder
-from bench.run import progress as module
+from bench.run import follow as module
 from bench.run.follow import Follower, cpu_seconds
 from bench.topology.faults.injection import FaultOrder
 

@@ -34,8 +34,10 @@ def test_this_machine_has_what_the_tests_run_on(tmp_path: Path) -> None:
 
 
 def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = EnvironmentNotReadyError("/bin/redis-server does not run")
-    monkeypatch.setattr(doctor, "found_servers", lambda: (broken,))
+    def find_server() -> None:
+        raise EnvironmentNotReadyError("/bin/redis-server does not run")
+
+    monkeypatch.setattr(doctor, "find_server", find_server)
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(doctor, "shim_library", doctor.shim_library.__wrapped__)  # forgets what it compiled
     monkeypatch.setenv("PATH", "")
@@ -54,6 +56,7 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
 
 
 def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_server", lambda: None)
     monkeypatch.setattr(doctor, "why_not_here", lambda _server: {"kill": None, "stop": None, "drop": "it needs root"})
     possible, impossible = doctor._faults()
     assert (possible.name, possible.value, possible.status) == ("faults", "kill, stop", Status.OK)

@@ -134,3 +134,8 @@ def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypat
     assert "exit code 7" in str(failure)
     assert "line 29" in str(failure)
     assert "line 10\n" not in str(failure)
+
+
+def test_a_folder_that_takes_no_plan_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentNotReadyError, match="Locust cannot be started in .*missing: No such file"):
+        LocustProcess.start(plan(tmp_path / "missing"))

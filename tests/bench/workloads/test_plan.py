@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import UsageError
 from bench.scenario import load
 from bench.workloads.plan import OPTIONS, Plan, add_options, plan_of, split_targets, take_plan
 
@@ -146,8 +146,3 @@ def test_only_its_owner_can_read_a_plan_and_it_alone_has_the_passwords(tmp_path:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     read = plan_of(Namespace(), {"LOCKBENCH_PLAN": str(path)})
     assert (read.targets, read.scenario.targets) == (scenario.targets, ("redis://:***@127.0.0.1:7001",))
-
-
-def test_a_plan_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="plan.json cannot be written: No such file"):
-        planned(tmp_path / "missing").write()
