@@ -85,7 +85,8 @@ def _server() -> Fact:
     aof = "AOF" if fact.fsync == "always" else "no AOF"
     native = f"native compare-and-delete {str(fact.release_command).upper()}"
     release = "compare-and-delete by script" if fact.release_command == "evalsha" else native
-    return _fact("server", f"{server.name} {server.version}, {server.path} (from {server.source}): {tls}, {aof}, {release}")
+    what = f"{server.name} {server.version}, {server.path} (from {server.source})"
+    return _fact("server", f"{what}: {tls}, {aof}, {release}")
 
 
 def _compiler() -> Fact:
