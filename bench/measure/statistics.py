@@ -40,11 +40,6 @@ class Interval:
     high: Annotated[Share | None, says("of the 95 % interval")]
 
 
-def upper_bound_95(events: int, trials: int) -> float | None:
-    """The 95 % upper bound of a rate of which no event was seen in `trials` (rule of three: 3/n), else None."""
-    return min(1.0, 3.0 / trials) if trials and not events else None
-
-
 def wilson(successes: int, trials: int) -> Interval:
     """The Wilson score interval (95 %) of `successes` in `trials`, 0 ≤ successes ≤ trials."""
     if not trials:

@@ -19,8 +19,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.crash import crashing_fleet as crash_place
 from bench.experiments.crash import experiment
-from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.cross_check import compare, cross_check, judge
+from bench.experiments.crash.crashing_fleet import CrashPlace, agreement, compare, cross_check
 from bench.experiments.crash.experiment import run_crash
 from bench.experiments.crash.judge import Ledger
 from bench.experiments.crash.plan import Crash, CrashPlan
@@ -154,7 +153,7 @@ def test_the_shim_loses_what_ext4_loses() -> None:
     loop_disk().close()
     server = find_server()
     found = [compare(server, policy, random.Random(policy)) for policy in POLICIES[2:]]
-    assert judge(found) == CrossCheck("agrees", None, tuple(found))
+    assert agreement(found) == CrossCheck("agrees", None, tuple(found))
     assert found[0].lost > 0
     assert found[1].lost == found[1].lost_by_shim == 0
 

@@ -28,8 +28,7 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import BenchError
-from bench.experiments.crash.crashing_fleet import CrashPlace
-from bench.experiments.crash.cross_check import cross_check
+from bench.experiments.crash.crashing_fleet import CrashPlace, cross_check
 from bench.experiments.crash.cut import OneCut, finish
 from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
 from bench.experiments.crash.plan import (
@@ -37,13 +36,19 @@ from bench.experiments.crash.plan import (
     TTL_MS,
     Crash,
     CrashPlan,
-    impossible,
     lanes_of,
     needs_shim,
     seconds_of,
-    skipped_of,
 )
-from bench.experiments.crash.result import CrashConditions, CrashFleet, CrashResult, CrashSkipped, CrossCheck
+from bench.experiments.crash.result import (
+    CrashConditions,
+    CrashFleet,
+    CrashKind,
+    CrashResult,
+    CrashSkipped,
+    CrossCheck,
+    Policy,
+)
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, DataPoint, point
@@ -90,13 +95,15 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
 
 def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[CrashSkipped]]:
     """The plan as far as it can be done, and what is skipped, with reasons; `without_shim`: why there is none."""
-    skipped = skipped_of(plan.crashes)
     if without_shim is None:
-        return plan, skipped
-    left_out = [crash for crash in plan.crashes if needs_shim(crash)]
-    for policy, kind in dict.fromkeys((crash.policy, crash.kind) for crash in left_out):
-        of_them = sorted({crash.instances for crash in left_out if (crash.policy, crash.kind) == (policy, kind)})
-        skipped.append(CrashSkipped(policy=policy, kind=kind, instances=tuple(of_them), reason=without_shim))
+        return plan, []
+    left_out: dict[tuple[Policy, CrashKind], set[int]] = {}
+    for crash in filter(needs_shim, plan.crashes):
+        left_out.setdefault((crash.policy, crash.kind), set()).add(crash.instances)
+    skipped = [
+        CrashSkipped(policy=policy, kind=kind, instances=tuple(sorted(instances)), reason=without_shim)
+        for (policy, kind), instances in left_out.items()
+    ]
     return replace(plan, crashes=tuple(crash for crash in plan.crashes if not needs_shim(crash))), skipped
 
 
@@ -125,8 +132,7 @@ def concluded(
     groups = [group(of_group) for of_group in finished]
     undone: dict[str, list[str]] = {}
     for one in skipped:
-        if impossible(one.policy, one.kind) is None:
-            undone.setdefault(one.reason, []).append(f"{one.policy} × {one.kind}")
+        undone.setdefault(one.reason, []).append(f"{one.policy} × {one.kind}")
     warnings = [f"skipped, as {reason}: {', '.join(names)}" for reason, names in undone.items()]
     if checked.status == "skipped" and checked.reason not in undone:
         warnings.append(f"the shim was not checked against a file system: {checked.reason}")

@@ -1,7 +1,7 @@
 """What crashes cost: *cuts of one kind → locks lost, double grants, what had to be and what must not*. Pure.
 
     CutFacts  what one cut came to: who knew which lock before and after, who got it   one line of the journal
-    loss_figures → medians, maxima, the 3/n bound; group, cells → what is stored; judge_crash → the verdict
+    group, cells → medians, maxima, what is stored; judge_crash → the verdict
 
 Rules
 - A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its lease is valid.
@@ -26,14 +26,11 @@ from bench.experiments.crash.result import (
     CrashGroup,
     CrashRow,
     CrossCheck,
-    LossFigures,
     MedianAndMax,
     SyncInFlight,
 )
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
-from bench.measure.statistics import upper_bound_95
 from bench.measure.verdict import Verdict
-from lockcore.quorum import quorum_of
 
 Judged = tuple[RowWord, str | None]
 NEARLY_ALL = 0.9  # of the locks at stake
@@ -138,33 +135,6 @@ def spread(values: Iterable[float]) -> MedianAndMax:
     return MedianAndMax(median=statistics.median(found) if found else None, max=max(found, default=None))
 
 
-def loss_figures(cuts: Sequence[CutFacts], margin: int | None = None) -> LossFigures:
-    """What was lost over a group of cuts, by the locks of one margin or all; in-flight cuts apart where they excuse."""
-    apart = cuts[0].crash.expected_loss == "none-unless-in-flight"
-    in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
-    counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
-    lost, at_stake = sum(loss.lost for loss in counted), sum(loss.at_stake for loss in counted)
-    losing = sum(loss.lost > 0 for loss in counted)
-    return LossFigures(
-        acknowledged=sum(cut.of(margin).acknowledged for cut in cuts),
-        at_stake=at_stake,
-        lost_total=lost,
-        lost_share=lost / at_stake if at_stake else None,
-        lost_per_cut=spread(loss.lost for loss in counted),
-        cuts_with_loss=losing,
-        lost_upper_bound_95=upper_bound_95(losing, len(counted)),
-        lost_window_s=spread(loss.window_s for loss in counted if loss.window_s is not None),
-        fsync_in_flight=SyncInFlight(
-            cuts=len(in_flight),
-            share=len(in_flight) / len(cuts),
-            apart=apart,
-            lost_total=sum(loss.lost for loss in in_flight),
-            lost_per_cut_max=max((loss.lost for loss in in_flight), default=0),
-            lost_window_max_s=max((loss.window_s for loss in in_flight if loss.window_s is not None), default=None),
-        ),
-    )
-
-
 def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[AskedAgain]:
     return [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
 
@@ -172,22 +142,48 @@ def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[A
 # -- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def judge_loss(cuts: Sequence[CutFacts], margin: int | None = None) -> Judged:
-    """The verdict on what a group of cuts lost, and the reason unless it is as expected."""
-    crash, figures = cuts[0].crash, loss_figures(cuts, margin)
-    expected, in_flight = crash.expected_loss, figures.fsync_in_flight
-    unexplained = sum(cut.unexplained for cut in cuts)
-    if crash.policy == "everysec" and crash.kind in ("kill", "kill-slow-fsync") and unexplained:
+def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
+    """The loss of one finished group of cuts (of one `Crash`, at least one), of one margin's locks or all; cuts in
+    flight apart where they excuse."""
+    crash = cuts[0].crash
+    apart = crash.expected_loss == "none-unless-in-flight"
+    in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
+    counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
+    lost, at_stake = sum(loss.lost for loss in counted), sum(loss.at_stake for loss in counted)
+    found = CrashGroup(
+        **asdict(crash),
+        cuts=len(cuts),
+        acknowledged=sum(cut.of(margin).acknowledged for cut in cuts),
+        at_stake=at_stake,
+        lost_total=lost,
+        lost_share=lost / at_stake if at_stake else None,
+        lost_per_cut=spread(loss.lost for loss in counted),
+        cuts_with_loss=sum(loss.lost > 0 for loss in counted),
+        lost_window_s=spread(loss.window_s for loss in counted if loss.window_s is not None),
+        fsync_in_flight=SyncInFlight(
+            cuts=len(in_flight), apart=apart, lost_per_cut_max=max((loss.lost for loss in in_flight), default=0)
+        ),
+        expected_loss=crash.expected_loss,
+        verdict=NOT_KNOWN,
+        reason=None,
+    )
+    verdict, reason = _judged_loss(found, sum(cut.unexplained for cut in cuts))
+    return structs.replace(found, verdict=verdict, reason=reason)
+
+
+def _judged_loss(found: CrashGroup, unexplained: int) -> Judged:
+    """The verdict, and the reason unless it is as expected. `unexplained`: locks lost without a sync."""
+    if found.policy == "everysec" and found.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
-    if expected == "none" and figures.lost_total:
-        return VIOLATED, f"{figures.lost_total} acknowledged locks were lost in {figures.cuts_with_loss} cuts"
-    if not figures.at_stake or figures.lost_share is None:
-        kept_apart = in_flight.apart and in_flight.cuts == len(cuts)
+    if found.expected_loss == "none" and found.lost_total:
+        return VIOLATED, f"{found.lost_total} acknowledged locks were lost in {found.cuts_with_loss} cuts"
+    if found.lost_share is None:
+        kept_apart = found.fsync_in_flight.apart and found.fsync_in_flight.cuts == found.cuts
         return NOT_KNOWN, "a sync was in flight in every cut" if kept_apart else "no acknowledged lock was at stake"
-    if expected == "some" and not figures.lost_total:
+    if found.expected_loss == "some" and not found.lost_total:
         return NOT_SHOWN, "nothing was lost"
-    if expected == "nearly-all" and figures.lost_share < NEARLY_ALL:
-        return NOT_SHOWN, f"only {figures.lost_share:.0%} of the locks at stake were lost"
+    if found.expected_loss == "nearly-all" and found.lost_share < NEARLY_ALL:
+        return NOT_SHOWN, f"only {found.lost_share:.0%} of the locks at stake were lost"
     return AS_EXPECTED, None
 
 
@@ -213,20 +209,6 @@ def worse(*judged: Judged) -> Judged:
     return verdict, "; ".join(reason for _, reason in judged if reason) or None
 
 
-def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """The loss of one finished group of cuts (all of one `Crash`, at least one), of one margin's locks or all."""
-    crash, (verdict, reason) = cuts[0].crash, judge_loss(cuts, margin)
-    return CrashGroup(
-        **asdict(crash),
-        quorum=quorum_of(crash.instances),
-        cuts=len(cuts),
-        **structs.asdict(loss_figures(cuts, margin)),
-        expected_loss=crash.expected_loss,
-        verdict=verdict,
-        reason=reason,
-    )
-
-
 def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
     """One row per margin and abstention of one finished group of cuts."""
     told = sorted({(asked.margin, asked.abstention) for cut in cuts for asked in cut.asked})
@@ -236,7 +218,6 @@ def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
 def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
     """What the locks of one margin came to, and what one of the second clients got of them."""
     asked, of_group = _asked(cuts, margin, abstention=abstention), group(cuts, margin)
-    doubled = sum(one.double_grants > 0 for one in asked)
     name = "abstaining" if abstention else "trusting"
     verdict, reason = worse(
         (of_group.verdict, of_group.reason), judge_double_grants(cuts, margin, abstention=abstention)
@@ -247,8 +228,7 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
         abstention=abstention,
         asked=sum(one.asked for one in asked),
         double_grants=sum(one.double_grants for one in asked),
-        cuts_with_double_grants=doubled,
-        double_grant_upper_bound_95=upper_bound_95(doubled, len(asked)),
+        cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
         back_s=spread(cut.back_s for cut in cuts),
         unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
         expected_double_grants=cuts[0].crash.expected_double_grants(margin, abstention=abstention),

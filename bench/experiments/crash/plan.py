@@ -18,7 +18,6 @@ from bench.experiments.crash.result import (
     RESTARTS,
     AtLeastOne,
     CrashKind,
-    CrashSkipped,
     Expected,
     Policy,
     Restart,
@@ -81,13 +80,11 @@ class Crash:
         return "some" if loss == "nearly-all" else loss
 
 
-def impossible(policy: str, kind: str) -> str | None:
-    """Why there is no such crash, or None."""
-    if policy == "none" and kind not in ("shutdown", "kill"):
-        return "without an append-only file nothing is kept: the same as kill"
-    if policy == "no" and kind == "kill-slow-fsync":
-        return "it leaves syncing to the kernel: there is no fsync to be slow"
-    return None
+def is_possible(policy: Policy, kind: CrashKind) -> bool:
+    """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no fsync is slow."""
+    if policy == "none":
+        return kind in ("shutdown", "kill")
+    return (policy, kind) != ("no", "kill-slow-fsync")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,7 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
         for count in instances
         for policy in POLICIES
         for kind in KINDS
-        if impossible(policy, kind) is None
+        if is_possible(policy, kind)
         for crashed in sorted({1, quorum_of(count), count})
         for restart in RESTARTS
     ]
@@ -178,15 +175,3 @@ def _is_quick(crash: Crash, depth: int) -> bool:
         return in_depth or pair in _MAIN
     of_a_quorum = in_depth and crash.crashed == quorum_of(crash.instances)
     return of_a_quorum and pair in (_DELAYED if crash.restart == "delayed" else _MAIN)
-
-
-def skipped_of(crashes: Sequence[Crash]) -> list[CrashSkipped]:
-    """The policies and kinds among these crashes that do not go together, each with its reason."""
-    instances = tuple(sorted({crash.instances for crash in crashes}))
-    policies, kinds = {crash.policy for crash in crashes}, {crash.kind for crash in crashes}
-    return [
-        CrashSkipped(policy=policy, kind=kind, instances=instances, reason=reason)
-        for policy in POLICIES
-        for kind in KINDS
-        if policy in policies and kind in kinds and (reason := impossible(policy, kind)) is not None
-    ]

@@ -36,36 +36,14 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
     """Cuts with a sync in flight."""
 
     cuts: Annotated[Count, says("whose ledger showed a sync at an instance's end: running, just over, or asked for")]
-    share: Annotated[Share, says("of all cuts")]
     apart: Annotated[bool, says("true: the figures beside leave these cuts out, as everysec may lose locks in them")]
-    lost_total: Annotated[Count, says("locks lost in these cuts")]
     lost_per_cut_max: Annotated[Count, says("most locks lost in one of these cuts")]
-    lost_window_max_s: Annotated[Amount | None, says("widest window of these cuts; null when they lost nothing")]
 
 
-class LossFigures(Section, frozen=True, kw_only=True):
-    """What some cuts lost."""
-
-    acknowledged: Annotated[Count, says("locks that a crashed instance had acknowledged, in all cuts")]
-    at_stake: Annotated[Count, says("of those: still valid when it was back (at-once), at the cut (delayed)")]
-    lost_total: Annotated[Count, says("of those at stake: not known to a crashed instance any more")]
-    lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")]
-    lost_per_cut: Annotated[MedianAndMax, says("locks lost per cut, each counted once")]
-    cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
-    lost_upper_bound_95: Annotated[
-        Share | None, says("95 % upper bound of the rate of cuts that lose anything (3/n), where none did; else null")
-    ]
-    lost_window_s: Annotated[
-        MedianAndMax, says("from the acknowledgement of the oldest lost lock to its instance's end, over losing cuts")
-    ]
-    fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
-
-
-class CrashGroup(LossFigures, frozen=True, kw_only=True):
+class CrashGroup(Section, frozen=True, kw_only=True):
     """One group of cuts, locks of all margins together."""
 
     instances: Annotated[AtLeastOne, says("N")]
-    quorum: Annotated[AtLeastOne, says("N ÷ 2 (rounded down) + 1")]
     policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
     kind: Annotated[
         CrashKind,
@@ -77,6 +55,16 @@ class CrashGroup(LossFigures, frozen=True, kw_only=True):
     crashed: Annotated[AtLeastOne, says("how many instances ended at once and came back")]
     restart: Annotated[Restart, says("delayed: started again when the longest TTL and drift have passed")]
     cuts: Annotated[AtLeastOne, says("cuts at random phases")]
+    acknowledged: Annotated[Count, says("locks that a crashed instance had acknowledged, in all cuts")]
+    at_stake: Annotated[Count, says("of those: still valid when it was back (at-once), at the cut (delayed)")]
+    lost_total: Annotated[Count, says("of those at stake: not known to a crashed instance any more")]
+    lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")]
+    lost_per_cut: Annotated[MedianAndMax, says("locks lost per cut, each counted once")]
+    cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
+    lost_window_s: Annotated[
+        MedianAndMax, says("from the acknowledgement of the oldest lost lock to its instance's end, over losing cuts")
+    ]
+    fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
     reason: Annotated[str | None, says("why, unless as expected")]
@@ -90,9 +78,6 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     asked: Annotated[Count, says("locks the second client asked for while they were valid")]
     double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
-    double_grant_upper_bound_95: Annotated[
-        Share | None, says("95 % upper bound of the rate of cuts with any (3/n), where none had; else null")
-    ]
     back_s: Annotated[MedianAndMax, says("from the end of the instances until all of them answered again")]
     unavailable_s: Annotated[
         MedianAndMax, says("from that end to the second client's next grant of a free lock, reconnecting included")

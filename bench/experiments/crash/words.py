@@ -6,9 +6,8 @@ is lost in tables. Fits 100 columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from bench.experiments.crash.plan import impossible
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, decimals
@@ -29,8 +28,6 @@ _LOST_HEAD = (
     "N", "policy", "crash", "of", "cuts", "lost/cut\nmedian", "\nmax", "of all\nat stake", "window s\nmedian", "\nmax",
     "fsync in\nflight",
 )  # fmt: skip
-_AT_ONCE_HEAD = ("abstain-\ning", "no lock s\ntrusted", "\nabstain.")
-_DELAYED_HEAD = ("lost/cut\nmax", "window\ns", "back\ns", "no lock s\nmedian", "\nmax")
 _WORDS = frozenset({1, 2})
 MOST_ROWS = 64
 _LEGEND = (
@@ -101,48 +98,35 @@ def _conditions(result: CrashResult) -> str:
 
 def _parts(result: CrashResult) -> Iterator[Part]:
     at_once = [row for row in result.groups if row.restart == "at-once"]
-    if losing := [row for row in at_once if _may_lose(row)]:
+    if at_once:
         about = "acknowledged locks that a crashed instance, back at once, did not know"
-        yield Part("lost", about, _LOST_HEAD, tuple(map(_lost, losing)), _WORDS)
-    if keeping := [row for row in at_once if not _may_lose(row)]:
-        yield Part("kept", "what must lose nothing", _LOST_HEAD, tuple(map(_lost, keeping)), _WORDS)
-    about = "restarted {}: leases that two clients held, of those asked for"
-    if back := _by_crash(row for row in result.rows if row.restart == "at-once"):
-        telling = [rows for rows in back if any(map(_tells, rows))]
-        yield _twice_part("granted twice", about.format("at once"), _AT_ONCE_HEAD, telling)
-    if delayed := _by_crash(row for row in result.rows if row.restart == "delayed"):
-        lost = {_named(row): row for row in result.groups if row.restart == "delayed"}
-        yield _twice_part("delayed", about.format("after the longest TTL"), _DELAYED_HEAD, delayed, lost)
+        yield Part("lost", about, _LOST_HEAD, tuple(map(_lost, at_once)), _WORDS)
+    if back := [rows for rows in _by_crash(result.rows, "at-once") if any(map(_tells, rows))]:
+        yield _twice_part("granted twice", "at once", back)
+    if delayed := _by_crash(result.rows, "delayed"):
+        yield _twice_part("delayed", "after the longest TTL", delayed)
 
 
-def _by_crash(rows: Iterable[CrashRow]) -> list[list[CrashRow]]:
+def _by_crash(rows: Iterable[CrashRow], restart: str) -> list[list[CrashRow]]:
     told: dict[tuple[str, ...], list[CrashRow]] = {}
     for row in rows:
-        told.setdefault(_named(row), []).append(row)
+        if row.restart == restart:
+            told.setdefault(_named(row), []).append(row)
     return list(told.values())
 
 
 def _tells(row: CrashRow) -> bool:
     """Whether there is more to say of a row than that nothing may be lost, and was not."""
-    return _may_lose(row) or row.double_grants > 0 or bool(_mark(row))
+    may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
+    return may_lose or row.double_grants > 0 or bool(_mark(row))
 
 
-def _twice_part(
-    name: str,
-    about: str,
-    head: tuple[str, ...],
-    groups: Sequence[Sequence[CrashRow]],
-    lost: Mapping[tuple[str, ...], CrashGroup] | None = None,
-) -> Part:
-    """`lost`: what delayed groups lost, by their names; None = these came back at once, and stand in other tables."""
-    margins = 1 + max((row.margin for rows in groups for row in rows), default=0)
+def _twice_part(name: str, restarted: str, groups: Sequence[Sequence[CrashRow]]) -> Part:
+    margins = 1 + max(row.margin for rows in groups for row in rows)
     trusted = ("trusted,\nmargin 0", *(f"\n{margin}" for margin in range(1, margins)))
-    rows = tuple(_twice(rows, margins, lost[_named(rows[0])] if lost else None) for rows in groups)
-    return Part(name, about, ("N", "policy", "crash", "of", *trusted, *head), rows, _WORDS)
-
-
-def _may_lose(row: CrashGroup) -> bool:
-    return row.expected_loss not in ("none", "none-unless-in-flight")
+    head = ("N", "policy", "crash", "of", *trusted, "abstain-\ning", "no lock s\ntrusted", "\nabstain.")
+    about = f"restarted {restarted}: leases that two clients held, of those asked for"
+    return Part(name, about, head, tuple(_twice(rows, margins) for rows in groups), _WORDS)
 
 
 def _named(row: CrashGroup) -> tuple[str, ...]:
@@ -163,20 +147,17 @@ def _lost(row: CrashGroup) -> tuple[str, ...]:
     )
 
 
-def _twice(rows: Sequence[CrashRow], margins: int, lost: CrashGroup | None) -> tuple[str, ...]:
-    trusting = {row.margin: row for row in rows if not row.abstention}
+def _twice(rows: Sequence[CrashRow], margins: int) -> tuple[str, ...]:
+    trusting = {row.margin: [row] for row in rows if not row.abstention}
     abstaining = [row for row in rows if row.abstention]
-    held = [_doubled([trusting[margin]]) if margin in trusting else "" for margin in range(margins)]
-    waits = [decimals(_most(row.unavailable_s.max for row in some)) for some in (trusting.values(), abstaining)]
-    if lost is not None:
-        window_s, back_s = lost.lost_window_s.max, _most(row.back_s.max for row in rows)
-        usual_s = _most(row.unavailable_s.median for row in rows)
-        gone = decimals(lost.lost_per_cut.max, 0)
-        return (*_named(rows[0]), *held, gone, *map(decimals, (window_s, back_s, usual_s)), waits[0])
-    return (*_named(rows[0]), *held, _doubled(abstaining), *waits)
+    held = [_doubled(trusting.get(margin, ())) for margin in range(margins)]
+    waits = (_most(row.unavailable_s.max for row in rows if row.abstention is way) for way in (False, True))
+    return (*_named(rows[0]), *held, _doubled(abstaining), *map(decimals, waits))
 
 
 def _doubled(rows: Sequence[CrashRow]) -> str:
+    if not rows:
+        return ""
     return f"{sum(row.double_grants for row in rows)}/{sum(row.asked for row in rows)}" + _mark(*rows)
 
 
@@ -195,13 +176,6 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str]]:
     yield "shim", _checked(result.cross_check)
     yield from _LEGEND
     yield "lost", f"at L locks/s a crash loses about L × window; here L = {result.conditions.locks_per_s}"
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for one in result.skipped:  # what only this machine cannot do is among the warnings
-        if impossible(one.policy, one.kind) is None:
-            continue
-        reasons.setdefault((one.policy, one.reason), []).append(_KINDS[one.kind])
-    for (policy, reason), kinds in reasons.items():
-        yield "skipped", f"{policy} × {' · '.join(kinds)}: {reason}"
 
 
 def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:

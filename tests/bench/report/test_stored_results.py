@@ -23,6 +23,11 @@ YOUNGER = {"evidence", "exit_code", "generator", "held", "noisy", "only_noise", 
 DROPPED = {  # figures that nobody reads any more
     ".calibration[].probable_by_outcome.expected", ".calibration[].probable_by_holders",
     ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks",
+    ".rows[].quorum", ".rows[].lost_upper_bound_95", ".rows[].double_grant_upper_bound_95", ".groups[].quorum",
+    ".groups[].lost_upper_bound_95",
+    *(f".{where}[].fsync_in_flight.{name}" for where in ("rows", "groups") for name in (
+        "share", "lost_total", "lost_window_max_s",
+    )),
     ".rows[].busiest_server_ratio", ".rows[].rewrite_took_s", ".rows[].p99_s",
     *(f".planner.options[].crash.{name}" for name in (
         "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95",
