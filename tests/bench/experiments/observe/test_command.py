@@ -7,7 +7,15 @@ import pytest
 import yaml
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.observe.watch import GRAPHS, Watch, _variables, _wanted, find_collector, find_prometheus, shipped
+from bench.experiments.observe.command import (
+    GRAPHS,
+    Watch,
+    _variables,
+    _wanted,
+    find_collector,
+    find_prometheus,
+    shipped,
+)
 
 
 def test_without_prometheus_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
