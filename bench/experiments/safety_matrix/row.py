@@ -2,17 +2,14 @@
 
 Rules: the words of `bench.measure.expectation`; beside them, what this machine cannot do is `skipped`, what another
 command measures is `not measured here`, each with its reason. What went wrong on the way, or lacked a precondition, is
-looked at again before it is `not known`, while there is time for it; a row whose turn comes when all time is gone is
-`not known`, too. Source: README, "Safety".
+looked at again before it is `not known`.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +26,6 @@ from lockcore.errors import LockcoreError
 
 SKIPPED: Final = "skipped"
 ELSEWHERE: Final = "not measured here"
-AGAIN_SHARE = 0.6  # of the time budget, in which rows may be looked at again
 TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
 
 
@@ -39,7 +35,6 @@ class RowSetup:
 
     `quick`: a glance instead of a look; `seed` of every random choice; `server`: the program to start, None = look.
     `tries`: so far, by row; `is_over`: whether somebody wants it to end.
-    `budget_s`: for all rows, from `began_s` (monotonic) on.
     """
 
     fleet: Fleet
@@ -50,12 +45,6 @@ class RowSetup:
     run_id: str
     tries: Counter[str] = field(default_factory=Counter)
     is_over: Callable[[], bool] = lambda: False
-    budget_s: float = inf
-    began_s: float = field(default_factory=time.monotonic)
-
-    def has_time(self, share: float = 1.0) -> bool:
-        """Whether less than this share of the time budget is gone."""
-        return time.monotonic() - self.began_s < share * self.budget_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +108,12 @@ def look(case: PlannedRow, setup: RowSetup) -> Finding:
     """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way says nothing."""
     if isinstance(case.look, Finding):
         return case.look
-    spent = f"the {setup.budget_s / 60:g} minutes were over before it was looked at"
-    finding = Finding(NOT_KNOWN, NOT_KNOWN, reason=f"{spent}: name it alone, with --recipe or --claim")
-    if not setup.has_time():
-        return finding
     for _ in range(TRIES):
         try:
             finding = case.look(setup)
         except (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError) as error:
             finding = Finding("it went wrong", NOT_KNOWN, reason=f"{type(error).__name__}: {error}")
-        if finding.verdict != NOT_KNOWN or setup.is_over() or not setup.has_time(AGAIN_SHARE):
+        if finding.verdict != NOT_KNOWN or setup.is_over():
             break
     return finding
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,19 +149,7 @@ def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end(tmp_path: Path
     assert finding.verdict == NOT_KNOWN
 
 
-@pytest.mark.parametrize("gone_s, verdict", [(100.0, AS_EXPECTED), (200.0, NOT_KNOWN), (400.0, NOT_KNOWN)])
-def test_a_machine_that_is_behind_its_time_looks_once_then_not_at_all(
-    gone_s: float, verdict: str, tmp_path: Path
-) -> None:
-    late = replace(ground(tmp_path), budget_s=300.0, began_s=time.monotonic() - gone_s)
-    case = case_of(UNKNOWN, Finding("confirmed", AS_EXPECTED))
-    finding = look(case, late)
-    assert finding.verdict == verdict
-    assert ("were over before it was looked at" in (finding.reason or "")) == (gone_s > 300)
-
-
-def test_what_is_known_beforehand_takes_no_time(tmp_path: Path) -> None:
-    over = replace(ground(tmp_path), budget_s=0.0)
-    seen = {(case.recipe, case.fault): look(case, over).verdict for case in all_cases()}
-    assert seen["read-write", "none"] == SKIPPED
-    assert (seen["redlock", "everysec-loses"], seen["redlock", "votes"]) == (ELSEWHERE, NOT_KNOWN)
+def test_what_is_known_beforehand_is_not_looked_at() -> None:
+    known = {(case.recipe, case.fault): case.look for case in all_cases() if isinstance(case.look, Finding)}
+    assert known["read-write", "none"].verdict == SKIPPED
+    assert known["redlock", "everysec-loses"].verdict == ELSEWHERE
