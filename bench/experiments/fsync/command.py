@@ -86,7 +86,7 @@ def _delay(text: str) -> float:
 def fsync(**values: Any) -> int:
     """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside what it loses.
 
-    Closed loop for the maximum, open loop at 50 % and 80 % of it. A matrix that was cut goes on with --resume. Exit
+    Closed loop for the maximum, open loop at 80 % of it. A matrix that was cut goes on with --resume. Exit
     code 4: an expected difference did not show.
     """
     from bench.experiments.fsync.experiment import FsyncMatrix, run_fsync

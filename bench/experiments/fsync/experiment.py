@@ -31,7 +31,6 @@ from bench.experiments.fsync.result import (
     FsyncResult,
     FsyncRow,
     FsyncTimes,
-    SkippedCell,
     VisitSeen,
 )  # fmt: skip
 from bench.experiments.fsync.visit import NothingGrantedError, Visit
@@ -159,7 +158,6 @@ class _Sitting:
         """Everything measured so far."""
         rows, planned, done = rows_of(self._journal.pieces), len(self._visits), len(self._journal.pieces)
         findings, fleet, plan = findings_of(rows), self._servers.fleet, self._plan
-        skipped = self._skipped.items()
         return FsyncResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
             fleet=fleet,
@@ -171,7 +169,6 @@ class _Sitting:
                 usable_cores=len(os.sched_getaffinity(0)),
             ),
             rows=tuple(rows),
-            skipped=tuple(SkippedCell(**msgspec.structs.asdict(cell), reason=reason) for cell, reason in skipped),
             costs=tuple(always_costs(rows)),
             findings=tuple(findings),
             planner=plan_page(rows, self._crash, self._run_id, fleet.server),

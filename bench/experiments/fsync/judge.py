@@ -201,11 +201,8 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: int | None) -> LoadProcess
     if lateness_ns is not None and p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
         reason = f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
     return LoadProcessFigures(
-        cpu_ratio=max(load.cpu_ratio for load in loads),
         wanted_ratio=wanted_ratio,
         bound=wanted_ratio >= BUSY_CORE,
-        littles_law_ratio=little,
-        lateness_p99_s=_over(lateness_ns, 1e9),
         verdict="INVALID" if reason else "VALID",
         reason=reason,
     )

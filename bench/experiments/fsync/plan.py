@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.fsync.result import REWRITES, FsyncCell, FsyncTimes, LoadName, Policy, Rewrite
+from bench.experiments.fsync.result import REWRITES, FsyncCell, FsyncTimes, Policy, Rewrite
 
-RATES: dict[LoadName, float] = {"50%": 0.5, "80%": 0.8}  # of the maximum found, in open loop
+OPEN_SHARE = 0.8  # of the maximum found, in open loop
 OVERHEAD_S = 0.9  # per visit: servers, connections, questions
 CONNECT_S = 0.0006  # per client and instance
 
@@ -77,7 +77,7 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
 
     def visit_s(self, cell: FsyncCell) -> float:
         """About how long one visit takes."""
-        loads_s = self.seconds + len(RATES) * self.open_seconds + (1 + len(RATES)) * self.warmup_s
+        loads_s = self.seconds + self.open_seconds + 2 * self.warmup_s
         return loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
 
 

@@ -41,7 +41,6 @@ from bench.measure.run_result import ServerBinary
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
 Rows = Sequence[FsyncRow]
-Key = tuple[int, Policy, Restart | None]
 
 
 def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: ServerBinary | None = None) -> PlannerPage:
@@ -51,10 +50,9 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
     """
     reference = _reference(rows)
     costs = sorted(always_costs(rows), key=lambda cost: cost.ratio)
-    crashed = crash.rows if crash else ()
     page = PlannerPage(
         reference=reference,
-        options=tuple(_option(rows, crash, reference, key) for key in _keys(rows, crashed)),
+        options=tuple(_options(rows, crash, reference)),
         always_costs=CostRange(least=costs[0], most=costs[-1]) if costs else None,
         disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
         sources=PlannerSources(fsync=fsync_id, crash=crash.id if crash else None),
@@ -88,42 +86,38 @@ def _reference(rows: Rows) -> ReferenceLoad | None:
     return ReferenceLoad(clients=clients, pipeline=pipeline, injected_ms=injected_ms, load="80%")
 
 
-def _keys(rows: Rows, cells: Sequence[CrashRow]) -> list[Key]:
-    """N, policy and restart of every option; restart None where no crash was made."""
-    crashed: set[Key] = {(cell.instances, cell.policy, cell.restart) for cell in cells}
-    pairs = {key[:2] for key in crashed}
-    bare: set[Key] = {(row.instances, row.policy, None) for row in rows if (row.instances, row.policy) not in pairs}
-    return sorted(
-        crashed | bare, key=lambda key: (key[0], POLICIES.index(key[1]), RESTARTS.index(key[2]) if key[2] else -1)
-    )
-
-
-def _option(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | None, key: Key) -> Option:
-    instances, policy, restart = key
-    wanted: dict[str, object] = {"instances": instances, "policy": policy}
-    if reference is not None:
-        wanted |= {"clients": reference.clients, "pipeline": reference.pipeline}
-        wanted |= {} if policy == "none" else {"injected_ms": reference.injected_ms}
-    fastest = next(iter(find_rows(rows, **wanted)), None)
-    loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
-    rows_of_it = [row for row in crash.rows if (row.instances, row.policy, row.restart) == key] if crash else []
-    cells = [row for row in rows_of_it if not row.abstention]
-    cuts = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
-    return Option(
-        instances=instances,
-        policy=policy,
-        restart=restart,
-        acquired_per_s=fastest.acquired_per_s if fastest else None,
-        generator_bound=fastest.generator.bound if fastest else None,
-        p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained else None,
-        sustained=loaded.sustained if loaded else None,
-        crash=_losses(cuts, crash.groups) if crash and cuts else None,
-    )
+def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | None) -> Iterator[Option]:
+    """By N, policy and restart; that is None where no crash was made."""
+    cuts: dict[tuple[int, Policy], dict[Restart, list[CrashRow]]] = {(row.instances, row.policy): {} for row in rows}
+    for cell in crash.rows if crash else ():
+        if not cell.abstention:
+            cuts.setdefault((cell.instances, cell.policy), {}).setdefault(cell.restart, []).append(cell)
+    for instances, policy in sorted(cuts, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
+        wanted: dict[str, object] = {"instances": instances, "policy": policy}
+        if reference is not None:
+            wanted |= {"clients": reference.clients, "pipeline": reference.pipeline}
+            wanted |= {} if policy == "none" else {"injected_ms": reference.injected_ms}
+        fastest = next(iter(find_rows(rows, **wanted)), None)
+        loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
+        crashed = cuts[instances, policy]
+        restarts: list[Restart | None] = [*sorted(crashed, key=RESTARTS.index)] or [None]
+        for restart in restarts:
+            yield Option(
+                instances=instances,
+                policy=policy,
+                restart=restart,
+                acquired_per_s=fastest.acquired_per_s if fastest else None,
+                generator_bound=fastest.generator.bound if fastest else None,
+                p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained else None,
+                sustained=loaded.sustained if loaded else None,
+                crash=_losses(crashed[restart], crash.groups) if crash and restart else None,
+            )
 
 
 def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:
     """The worst of some groups of cuts. Margins share their cuts, so those count once; a cell knows the losses of one
     margin, `groups` those of all."""
+    cells = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
     cuts = {_crash_of(cell): cell.cuts for cell in cells}
     whole = [group for group in groups if _crash_of(group) in cuts] or cells
     return LossesSeen(

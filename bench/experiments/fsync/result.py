@@ -18,7 +18,7 @@ from bench.measure.section import Amount, Count, Section, says
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before
 Rewrite = Literal["off", "on", "on-no-sync"]
 Restart = Literal["at-once", "delayed"]
-LoadName = Literal["max", "50%", "80%"]
+LoadName = Literal["max", "50%", "80%"]  # 50% in results of before 2026-11-23 only
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
 Number = TypeVar("Number", int, float)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -167,11 +167,8 @@ class DiskFigures(Section, frozen=True, kw_only=True):
 class LoadProcessFigures(Section, frozen=True, kw_only=True):
     """Whether the load was what it claims."""
 
-    cpu_ratio: Annotated[float, says("of the load process, 1 = one core, the highest repeat")]
-    wanted_ratio: Annotated[float, says("the same and waiting for a core, median")]
+    wanted_ratio: Annotated[float, says("of a core that it used or waited for, median")]
     bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
-    littles_law_ratio: Annotated[float | None, says("callers at work ÷ callers; closed loop")]
-    lateness_p99_s: Annotated[float | None, says("what the timer added to starts; open loop")]
     verdict: Annotated[Literal["VALID", "INVALID"], says("whether it was")]
     reason: Annotated[str | None, says("why INVALID")]
 
@@ -180,7 +177,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     """One cell under one load."""
 
     callers: Annotated[Count, says("clients × pipeline")]
-    load: Annotated[LoadName, says("max: closed loop; 50%, 80%: open loop at that share of the visit's maximum")]
+    load: Annotated[LoadName, says("max: closed loop; 80%: open loop at that share of the visit's maximum")]
     repeats: Annotated[Count, says("visits of this cell")]
     offered_per_s: Annotated[Spread | None, says("asked for; null in closed loop")]
     acquired_per_s: Annotated[Spread, says("granted in the window; each is released at once: two appended writes")]
@@ -209,12 +206,6 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     def refusals(self) -> int:
         """Acquires that somebody else is said to have stood in the way of."""
         return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
-
-
-class SkippedCell(FsyncCell, frozen=True, kw_only=True):
-    """A cell that cannot be measured here."""
-
-    reason: Annotated[str, says("why")]
 
 
 class AlwaysCost(Setup, frozen=True, kw_only=True):
@@ -351,7 +342,6 @@ class FsyncResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[FsyncFleet, says("who served")]
     conditions: Annotated[FsyncConditions, says("under which it was measured")]
     rows: Annotated[tuple[FsyncRow, ...], says("one per cell and load")]
-    skipped: Annotated[tuple[SkippedCell, ...], says("cells that cannot be measured here")]
     costs: Annotated[tuple[AlwaysCost, ...], says("of always, per N, shape and latency")]
     findings: Annotated[tuple[FsyncFinding, ...], says("did the policies behave as they must")]
     planner: Annotated[PlannerPage, says("the planner's page")]

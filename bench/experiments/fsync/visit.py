@@ -1,6 +1,6 @@
-"""One visit of one cell: *servers, load → closed loop, then open loop at shares of what it reached*.
+"""One visit of one cell: *servers, load → closed loop, then open loop at a share of what it reached*.
 
-Rules: the maximum is found first; the open loops ask for 50 % and 80 % of *this visit's* maximum. Every load has its
+Rules: the maximum is found first; the open loop asks for 80 % of *this visit's* maximum. Either load has its
 own counters of the servers around it (INFO, LATENCY, the shim's fsyncs); those cover its warm-up and drain, too, as do
 the leases they are divided by. Values only in what is returned: they are stored, and put together later.
 
@@ -24,10 +24,9 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import CellServers
-from bench.experiments.fsync.plan import RATES, WAITAOF_MS, FsyncPlan, LoadOrder, Phase
+from bench.experiments.fsync.plan import OPEN_SHARE, WAITAOF_MS, FsyncPlan, LoadOrder, Phase
 from bench.experiments.fsync.result import (
     FsyncCell,
-    LoadName,
     LoadSeen,
     PhaseFigures,
     RewriteSeen,
@@ -72,7 +71,6 @@ class Visit:
         if cell.rewrite != "off" and servers.own:
             fill(servers.urls, self.key_prefix)
         truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
-        loads: dict[LoadName, LoadSeen] = {}
         with load_process(cell, servers.urls, self.key_prefix, plan.seed * 1000 + repeat) as child:
             most = self._load(child, Phase(plan.warmup_s, plan.seconds))
             if not most.granted:
@@ -80,12 +78,11 @@ class Visit:
                 raise NothingGrantedError(
                     f"{cell}: no lock was granted in {plan.seconds:g} s ({denied or 'no answer'})"
                 )
-            for name, share in RATES.items():
-                rate_per_s = share * most.granted / plan.seconds
-                loads[name] = self._load(child, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
+            rate_per_s = OPEN_SHARE * most.granted / plan.seconds
+            kept = self._load(child, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
         if most.waitaof:
             most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
-        return VisitSeen(repeat=repeat, cell=cell, disk=servers.disk, loads={"max": most, **loads})
+        return VisitSeen(repeat=repeat, cell=cell, disk=servers.disk, loads={"max": most, "80%": kept})
 
     def _load(self, child: Child, phase: Phase) -> LoadSeen:
         servers = self.servers

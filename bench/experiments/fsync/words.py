@@ -30,8 +30,7 @@ from bench.report.sheet import GOOD, Part, Sentence, Sheet, sheet_of
 
 _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
             "CPU µs\n/lock")  # fmt: skip
-_OPEN = ("N", "callers", "fsync", "policy", "50 %\np50 ms", "\np99", "80 %\np50 ms", "\np99", "\np99.9", "\nmax",
-         "\nkept")  # fmt: skip
+_OPEN = ("N", "callers", "fsync", "policy", "p50\nms", "p99\nms", "p99.9\nms", "max\nms", "kept")
 _SPEED = ("N", "policy", "restart", "locks\n/s", "±", "p99\nms")
 _LOSSES = ("lost,\nmedian", "\nmost", "window\ns", "double\ngrants", "blocked\ns")
 _LEGEND = (
@@ -173,12 +172,11 @@ def _events(rows: Sequence[FsyncRow]) -> str:
 
 def _parts(result: FsyncResult) -> Iterator[Part]:
     left = frozenset({1, 2, 3})
-    maxima = [row for row in result.rows if row.load == "max"]
-    yield Part("maximum", "closed loop", _MAXIMUM, tuple(map(_maximum, maxima)), left)
-    loads = {(row.load, _cell(row)): row for row in result.rows}
-    about = "open loop, Poisson arrivals at 50 % and 80 % of the maximum, from the intended start"
-    rows = tuple(_open(loads["50%", _cell(row)], loads["80%", _cell(row)]) for row in maxima)
-    yield Part("latency", about, _OPEN, rows, left)
+    yield Part(
+        "maximum", "closed loop", _MAXIMUM, tuple(_maximum(row) for row in result.rows if row.load == "max"), left
+    )
+    about = "open loop, Poisson arrivals at 80 % of the maximum, from the intended start"
+    yield Part("latency", about, _OPEN, tuple(_open(row) for row in result.rows if row.load == "80%"), left)
 
 
 def _names(row: FsyncRow) -> tuple[str, ...]:
@@ -213,21 +211,12 @@ def _figure(figure: Spread | None) -> str:
     return MISSING if figure is None else count(round(figure.median, 1))
 
 
-def _open(half: FsyncRow, most: FsyncRow) -> tuple[str, ...]:
-    kept = most.rate / most.offered_per_s.median if most.offered_per_s else 1.0
-    late, slow = half.acquire_s, most.acquire_s
-    return (
-        *_names(most),
-        *(_latency(half, value) for value in (late.p50, late.p99)),
-        *(_latency(most, value) for value in (slow.p50, slow.p99, slow.p999, slow.max)),
-        percent(min(kept, 1.0), 0),
-    )
-
-
-def _latency(row: FsyncRow, value_s: float | None) -> str:
-    if not row.sustained:
-        return "queue"
-    return "late" if row.generator.reason else milliseconds(value_s)
+def _open(row: FsyncRow) -> tuple[str, ...]:
+    kept, took = row.rate / row.offered_per_s.median if row.offered_per_s else 1.0, row.acquire_s
+    instead = "" if row.sustained else "queue"
+    instead = instead or ("late" if row.generator.reason else "")
+    latencies = (instead or milliseconds(value_s) for value_s in (took.p50, took.p99, took.p999, took.max))
+    return (*_names(row), *latencies, percent(min(kept, 1.0), 0))
 
 
 # -- the planner's page ------------------------------------------------------------------------------------------------
@@ -246,12 +235,9 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
 
 
 def _options(page: PlannerPage) -> Part:
-    left, rows = frozenset({1, 2}), tuple(map(_speed, page.options))
-    if not page.sources.crash:
-        return Part("speed", "", _SPEED, rows, left)
-    rows = tuple((*row, *_lost(option.crash)) for row, option in zip(rows, page.options, strict=True))
+    rows = tuple((*_speed(option), *_lost(option.crash)) for option in page.options)
     about = "p99 at 80 %; lost per crash; grants in so many cuts"
-    return Part("speed beside losses", about, (*_SPEED, *_LOSSES), rows, left)
+    return Part("speed beside losses", about, (*_SPEED, *_LOSSES), rows, frozenset({1, 2}))
 
 
 def _speed(option: Option) -> tuple[str, ...]:

@@ -83,14 +83,8 @@ def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
     assert "this is memory, no disk" in disk_text(DiskFigures(p50=1e-6, p99=5e-6, max=1.0))
 
 
-def test_without_a_crash_result_there_is_no_column_of_losses() -> None:
-    shown = result(crash=False)
-    text = text_of(shown)
-    assert "lost per" not in text
-    assert "run lockbench crash" in text
-
-
-def test_findings_are_cases() -> None:
+def test_findings_are_cases_and_without_a_crash_result_one_is_asked_for() -> None:
+    assert "run lockbench crash" in text_of(result(crash=False))
     red = result(visit("everysec", 100), visit("always", 5000))
     statuses = {case.status for case in suite(red).cases}
     assert "inconclusive" in statuses
