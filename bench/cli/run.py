@@ -9,7 +9,6 @@ options are known to be right.
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -20,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.cli.experiment import carry_out
 from bench.cli.options import PLACE, Values, run_options, scenario_of, scenario_options, server_option
 from bench.errors import EXIT_INTERRUPTED
 from bench.scenario import Scenario
-from lockcore.mask import masked_command
 
 if TYPE_CHECKING:
+    from bench.measure.run_result import RunResult
+    from bench.run.experiment import Done, ExperimentOrder
     from bench.topology.fleet import Fleet
 
 _LOOK_S = 0.5
@@ -49,24 +50,16 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     Raises BenchError and KeyboardInterrupt.
     """
     from bench.cli.progress_line import ProgressLine
-    from bench.cli.showing import Outputs, result_folder, show_result
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
-    files, run_id = Outputs.of(values), secrets.token_hex(4)
-    folder = result_folder(values["out"], command, run_id)
-    typed = ["lockbench", *masked_command(sys.argv[1:])]
-    options = {name: values[name] for name in ("server", "allow_missing", "allow_skipped")}
-    with Interrupts() as interrupts:
-        try:
-            with ProgressLine(quiet=values["quiet"]) as show:
-                order = Order(scenario, run_id, typed, folder.path, **options)
-                finished = run_scenario(order, interrupts, show)
-        finally:
-            folder.remove_if_empty()
-        interrupts.patience = interrupts.count + 1  # the first Ctrl-C from here on waits until all is shown
-        show_result(finished, files, values)
-        return EXIT_INTERRUPTED if interrupts.count else finished.exit_code
+    def measure(order: ExperimentOrder[Scenario], _show: object) -> Done[RunResult]:
+        allowed = {name: values[name] for name in ("allow_missing", "allow_skipped")}
+        one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed)
+        with Interrupts() as interrupts, ProgressLine(quiet=values["quiet"]) as show:
+            return run_scenario(one, interrupts, show)
+
+    return carry_out(command, scenario, values, measure)
 
 
 @click.command()

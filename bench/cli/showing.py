@@ -16,7 +16,6 @@ import datetime
 import json
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,12 +76,10 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 
 @until_shown()
 def show(done: Done[Document], files: Outputs, values: Values) -> int:
-    """Show what came of it, once it is shown grant the wish to end (KeyboardInterrupt), and return the exit code."""
-    return show_result(done, files, values)
+    """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
 
-
-def show_result(done: Done[Document], files: Outputs, values: Values) -> int:
-    """Show what came of it as the options `values` ask for, write the `files`, and return the exit code."""
+    Raises KeyboardInterrupt once it is shown, when somebody has wished it to end.
+    """
     from rich.console import Console
 
     from bench.measure.section import builtins_of
@@ -120,9 +117,6 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
     return None
 
 
-LEAST_FREE_BYTES = 8 << 20  # a result takes 0.1 to 2 MB
-
-
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
     """The place of a new folder; `made` are all folders that come into being with it, the deepest first."""
@@ -157,13 +151,7 @@ def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolde
             f"the result folder {folder} cannot be made ({reason}); name another place with --out"
         ) from None
     place = ResultFolder(folder, made)
-    usage = shutil.disk_usage(folder)
     place.remove_if_empty()
-    if usage.total and usage.free < LEAST_FREE_BYTES:  # a file system without a size has no limit
-        raise EnvironmentNotReadyError(
-            f"the result folder {folder} has {usage.free / 1e6:.1f} MB of free space, and a result may need "
-            f"{LEAST_FREE_BYTES / 1e6:.0f} MB; free the disk or name another place with --out"
-        )
     return place
 
 

@@ -20,13 +20,13 @@ from typing import Any, Self
 
 from bench.measure.run_result import InjectedFault
 from bench.topology.faults.injection import FaultOrder, Injection
+from lockcore.clock import NS_PER_MS, NS_PER_S
 
 Span = tuple[int, int]
 NOT_BEGUN = "the run ended before it began"
 TOO_LATE = "the measured time was over before it could begin"
 _LOOK_S = 0.01
 _UNDO_S = 30.0
-_MS, _S = 1_000_000, 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Event:
         order = self.order
 
         def since_start(at_ns: int | None) -> float | None:
-            return None if at_ns is None or start_ns is None else (at_ns - start_ns) / _S
+            return None if at_ns is None or start_ns is None else (at_ns - start_ns) / NS_PER_S
 
         return InjectedFault(
             kind=order.kind,
@@ -199,7 +199,7 @@ class FaultTimeline:
 
     def _inject(self, event: Event, injection: Injection, span: Span) -> None:
         start_ns, end_ns = span
-        if self._stopped_before(start_ns + round(event.order.at_ms * _MS)):
+        if self._stopped_before(start_ns + round(event.order.at_ms * NS_PER_MS)):
             return
         if (now_ns := time.monotonic_ns()) >= end_ns:
             event.skipped = TOO_LATE
@@ -210,7 +210,7 @@ class FaultTimeline:
             injection.begin()
             event.in_force_ns = time.monotonic_ns()
             lasts_ms = event.order.lasts_ms
-            until_ns = end_ns if lasts_ms is None else min(end_ns, event.in_force_ns + round(lasts_ms * _MS))
+            until_ns = end_ns if lasts_ms is None else min(end_ns, event.in_force_ns + round(lasts_ms * NS_PER_MS))
             self._stopped_before(until_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, the result says it
             event.failed = f"it did not begin: {error}"
@@ -223,6 +223,6 @@ class FaultTimeline:
     def _stopped_before(self, at_ns: int) -> bool:
         """Wait until `at_ns`; True if everything is to stop before."""
         while (left_ns := at_ns - time.monotonic_ns()) > 0:
-            if self._stopping.wait(left_ns / _S):
+            if self._stopping.wait(left_ns / NS_PER_S):
                 return True
         return self._stopping.is_set()

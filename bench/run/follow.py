@@ -31,8 +31,7 @@ from bench.run.interrupt import Interrupts
 from bench.safety.judge import LiveJudge, LiveVerdict
 from bench.topology.faults.injection import FaultOrder
 from bench.workloads.launch import LocustProcess, is_alive
-
-NS = 1_000_000_000
+from lockcore.clock import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,8 @@ class Follower:
         """The measured window on the monotonic clock, once every worker has spawned its users."""
         if self.spawned_ns is None:
             return None
-        start = self.spawned_ns + int(self.warmup_s * NS)
-        return start, start + int(self.duration_s * NS)
+        start = self.spawned_ns + int(self.warmup_s * NS_PER_S)
+        return start, start + int(self.duration_s * NS_PER_S)
 
     def find_window(self) -> tuple[int, int] | None:
         """The measured window as of now, without waiting for the next look; any thread may ask."""
@@ -113,7 +112,7 @@ class Follower:
         notes = workers.read_workers(self.workdir)
         self._note_spawned(notes)
         records = self._tail.new_records()
-        interval_s = max((now_ns - self._looked_ns) / NS, 1e-9)
+        interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
         leases, latencies = self._count(records)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
@@ -146,9 +145,9 @@ class Follower:
             return "starting", 0.0, self.warmup_s + self.duration_s
         start, end = window
         if now_ns < start:
-            return "warm-up", 0.0, (end - now_ns) / NS
+            return "warm-up", 0.0, (end - now_ns) / NS_PER_S
         if now_ns < end:
-            return "measuring", (now_ns - start) / NS, (end - now_ns) / NS
+            return "measuring", (now_ns - start) / NS_PER_S, (end - now_ns) / NS_PER_S
         return "draining", self.duration_s, 0.0
 
     def _busiest(self, notes: Sequence[workers.WorkerNote], now_ns: int) -> float | None:
@@ -160,7 +159,7 @@ class Follower:
                 before_ns, before_s = self._cpu.get(note.pid, (now_ns, cpu_s))
                 self._cpu[note.pid] = (now_ns, cpu_s)
                 if now_ns > before_ns:
-                    shares.append((cpu_s - before_s) * NS / (now_ns - before_ns))
+                    shares.append((cpu_s - before_s) * NS_PER_S / (now_ns - before_ns))
         return max(shares, default=None)
 
 
@@ -187,7 +186,7 @@ def _troubles(notes: Sequence[workers.WorkerNote]) -> tuple[InstanceTrouble, ...
 
 
 def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / NS
+    return None if ns is None else ns / NS_PER_S
 
 
 LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
@@ -241,7 +240,7 @@ def follow(
                 asked_ns = now_ns
                 faults.stop()
                 load.interrupt()
-        elif interrupts.count > 1 or now_ns - asked_ns > grace_s * NS:
+        elif interrupts.count > 1 or now_ns - asked_ns > grace_s * NS_PER_S:
             course.killed = True
             load.close()
     if not asked_ns and (failure := load.failure()):
@@ -265,7 +264,7 @@ def _note_cut(course: Course, follower: Follower, *, user: bool) -> None:
     short_ns = planned[1] - window.stop_ns if planned and window else 0
     course.interrupted = user or short_ns > 0
     if short_ns > 0 and not (user or course.deaths):
-        course.deaths = (f"the load ended {short_ns / NS:.1f} s before its time",)
+        course.deaths = (f"the load ended {short_ns / NS_PER_S:.1f} s before its time",)
 
 
 def _why_to_end(load: LocustProcess, seen: tuple[str, ...]) -> tuple[str, ...]:
@@ -276,7 +275,7 @@ def _why_to_end(load: LocustProcess, seen: tuple[str, ...]) -> tuple[str, ...]:
 
 def _overdue(follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
     """A word if Locust, which ends by itself when its time is over, still has not."""
-    if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS:
+    if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS_PER_S:
         return ()
     return (f"Locust did not end within {grace_s:.0f} s after its time, and was stopped",)
 
@@ -299,7 +298,7 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
     if note.phase == "running":
         return "" if is_alive(note.pid) else f"{note.name} died in the middle of the run"
     early_ns = window_ns[1] - note.stopped_ns if window_ns else 0
-    return f"{note.name} ended {early_ns / NS:.1f} s before the end of the run" if early_ns > 0 else ""
+    return f"{note.name} ended {early_ns / NS_PER_S:.1f} s before the end of the run" if early_ns > 0 else ""
 
 
 def _unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
@@ -323,7 +322,7 @@ def _ended_ns(follower: Follower) -> int:
 
 
 def _require_start(load: LocustProcess, follower: Follower, now_ns: int) -> None:
-    if follower.window_ns is None and now_ns - follower.began_ns > START_S * NS:
+    if follower.window_ns is None and now_ns - follower.began_ns > START_S * NS_PER_S:
         raise EnvironmentNotReadyError(
             f"Locust did not start its users within {START_S:.0f} s; the end of its log:\n{load.log_tail()}"
         )

@@ -27,11 +27,11 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.run_result import Measured
 from bench.measure.timeline import Integers
 from bench.safety.judge import NO_ATTEMPTS, Judge
+from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
 """From a name to something that is entered to hold the lock of that name, and left to give it back."""
 
-NS = 1_000_000_000
 REST_S = 0.001  # after a failure
 STRAGGLER_S = 15.0  # beyond a TTL: who waits for a lock that nobody gave back gets it then
 _ACQUIRED, _RELEASED, _GONE = OUTCOME_CODES["acquired"], OUTCOME_CODES["released"], OUTCOME_CODES["gone"]
@@ -70,14 +70,14 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:
     Raises InconclusiveError when callers do not come back within a TTL, and a while, after the end.
     """
     course = _OwnRun(lock, load, prefix)
-    start_ns = time.monotonic_ns() + int(load.warmup_s * NS)
-    course.stop_ns = start_ns + int(load.seconds * NS)
+    start_ns = time.monotonic_ns() + int(load.warmup_s * NS_PER_S)
+    course.stop_ns = start_ns + int(load.seconds * NS_PER_S)
     course.rows = [[] for _ in range(load.callers)]
     threads = [threading.Thread(target=_call, args=(course, caller), daemon=True) for caller in range(load.callers)]
     for thread in threads:
         thread.start()
     patience_s = load.ttl_s + STRAGGLER_S
-    over_s = course.stop_ns / NS + patience_s
+    over_s = course.stop_ns / NS_PER_S + patience_s
     for thread in threads:
         thread.join(max(over_s - time.monotonic(), 0))
     if stuck := sum(thread.is_alive() for thread in threads):
@@ -90,7 +90,7 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:
 def _call(course: _OwnRun, caller: int) -> None:
     load, now, rows = course.load, time.monotonic_ns, course.rows[caller]
     resource = caller % load.resources if load.resources else caller
-    name, ttl_ns = f"{course.prefix}{resource}", int(load.ttl_s * NS)
+    name, ttl_ns = f"{course.prefix}{resource}", int(load.ttl_s * NS_PER_S)
     while (start := now()) < course.stop_ns:
         granted = left = 0
         try:

@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.errors import EnvironmentNotReadyError
+from lockcore.clock import NS_PER_S
 
 SOURCE = Path(__file__).with_name("fault_shim.c")
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11")
@@ -71,7 +72,6 @@ _LAYOUT, _LOADED, _PROGRAM, _SYNC_DELAY, _SYNC_ERROR, _TURN, _USED, _OVERFLOW, _
 _CLOCK, _LEDGER = 40, 64
 _READY, _INODE, _BORN, _DURABLE, _IN_FLIGHT, _SYNCS, _FAILURES, _TRUNCATIONS, _WRITTEN, _SYNCED = range(10)
 _BYTES = (_LEDGER + _ENTRY_WORDS * ENTRIES) * 8
-_BILLION = 1_000_000_000
 _AT_FDCWD, _FOLLOW = -100, 0
 _WANTED = 0x100 | 0x800  # STATX_INO, STATX_BTIME
 _STATX_BYTES = 256
@@ -90,7 +90,7 @@ def identity(path: Path) -> tuple[int, int]:
         raise OSError(error, os.strerror(error), str(path))
     (inode,) = struct.unpack_from("=Q", answer, _STATX_INODE)
     seconds, nanoseconds = struct.unpack_from("=qI", answer, _STATX_BORN)
-    return inode, seconds * _BILLION + nanoseconds
+    return inode, seconds * NS_PER_S + nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,12 @@ class Control:
         with self._lock:
             offset, since, ppb = self._clock()
             now = time.time_ns()
-            self._set_clock(offset + (now - since) * ppb // _BILLION, now, round((rate - 1) * _BILLION))
+            self._set_clock(offset + (now - since) * ppb // NS_PER_S, now, round((rate - 1) * NS_PER_S))
 
     def clock_offset_ns(self) -> int:
         """How far the server's wall clock is ahead now."""
         offset, since, ppb = self._clock()
-        return offset + (time.time_ns() - since) * ppb // _BILLION
+        return offset + (time.time_ns() - since) * ppb // NS_PER_S
 
     def _clock(self) -> tuple[int, int, int]:
         at = _CLOCK + self._words[_TURN] % _CLOCKS * _CLOCK_WORDS

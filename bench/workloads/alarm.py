@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-import gevent
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
@@ -201,17 +199,3 @@ class PreciseAlarm(Alarm):
 
     def _lateness(self, due_ns: int) -> int:
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
-
-
-def call_at(due_ns: int, call: Callable[[], object]) -> gevent.Greenlet:
-    """Call `call` at `due_ns` in a greenlet of its own, never before: gevent's timers count from the turn's begin."""
-
-    def wait_and_call() -> None:
-        alarm = Alarm()
-        try:
-            alarm.wait_until(due_ns)
-        finally:
-            alarm.close()
-        call()
-
-    return gevent.spawn(wait_and_call)

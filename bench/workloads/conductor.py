@@ -29,11 +29,10 @@ from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRun
 
 from bench.errors import BenchError
 from bench.measure.histogram import Histogram
-from bench.workloads.alarm import call_at
 from bench.workloads.launch import error_of, is_alive, note_failure
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE
 from bench.workloads.plan import FLEET, RUN_ID, Plan, plan_of
-from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
 TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worker has seen its end
@@ -101,7 +100,12 @@ class Conductor:
             runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
         end_ns = self._plan.window_ns[1]
         if end_ns is not None:
-            call_at(origin_ns - time.time_ns() + monotonic_ns() + end_ns + TAIL_NS, runner.quit)
+            gevent.spawn(self._end_at, origin_ns - time.time_ns() + monotonic_ns() + end_ns + TAIL_NS)
+
+    def _end_at(self, due_ns: int) -> None:
+        while (left_ns := due_ns - monotonic_ns()) > 0:  # gevent's timers count from the turn's begin
+            gevent.sleep(left_ns / NS_PER_S)
+        self._runner.quit()
 
     def _finish(self, **_: object) -> None:
         """The run is to stop: wait until every worker has sent its last report, or is gone."""

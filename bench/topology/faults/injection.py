@@ -20,7 +20,6 @@ from bench.scenario.keys import KeyKind
 from bench.scenario.quantity import nearest
 from bench.topology.faults.site import Need, Site
 
-NS_PER_MS = 1_000_000
 Params = dict[str, Any]
 """The resolved params of a fault: numbers (times in ms), words and flags, as the kind's table says."""
 

@@ -51,8 +51,8 @@ def test_a_second_wish_is_granted_at_once() -> None:
     assert heard == 2
 
 
-def test_a_run_is_shown_whole_and_ends_with_130(
-    lockbench: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_shown_whole_before_it_is_interrupted(
+    lockbench: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     orders: list[Order] = []
 
@@ -62,11 +62,12 @@ def test_a_run_is_shown_whole_and_ends_with_130(
         return Done(RESULT, Path("one/result.json"), 0)
 
     monkeypatch.setattr("bench.run.run.run_scenario", run_scenario)
-    monkeypatch.setattr(showing, "report_beside", interrupted)
-    done = lockbench("run", "--out", "new", "--server", "valkey", "--allow-skipped")
-    assert done.returncode == 130
-    assert "leases/s" in done.stdout
-    assert "result     one/result.json, report.html" in done.stdout
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(showing, "report_beside", interrupted)
+        lockbench("run", "--out", "new", "--server", "valkey", "--allow-skipped")
+    stdout = capsys.readouterr().out
+    assert "leases/s" in stdout
+    assert "result     one/result.json, report.html" in stdout
     assert (str(orders[0].folder), orders[0].server, orders[0].allow_skipped) == ("new", "valkey", True)
     assert json.loads(lockbench("run", "--out", "other", "--json").stdout) == builtins_of(RESULT)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import gevent
 import pytest
 
-from bench.workloads.alarm import _LEAST_NS, _MARGIN_NS, _MOST_NS, CANCELLED, Alarm, PreciseAlarm, call_at
+from bench.workloads.alarm import _LEAST_NS, _MARGIN_NS, _MOST_NS, CANCELLED, Alarm, PreciseAlarm
 from lockcore.clock import monotonic_ns
 
 MS = 1_000_000
@@ -148,11 +147,3 @@ def test_a_wait_in_idleness_reports_what_the_timer_added_and_moves_the_margin(pr
         assert lateness_ns <= monotonic_ns() - due_ns
     assert _LEAST_NS <= precise.margin_ns <= _MOST_NS
     assert precise.margin_ns != _MARGIN_NS
-
-
-def test_a_call_is_never_early_however_long_the_turn_has_lasted() -> None:
-    gevent.sleep(0)
-    time.sleep(0.1)  # the hub does not know: its timers still count from before
-    due_ns, called_ns = monotonic_ns() + 50 * MS, []
-    call_at(due_ns, lambda: called_ns.append(monotonic_ns())).join()
-    assert called_ns[0] >= due_ns
