@@ -1,9 +1,7 @@
 """The `lockbench` command: *arguments → one exit code, and never a traceback*.
 
-Rules: nothing but sys and os is imported before the guard below stands, so that Ctrl-C at any moment ends
-with 130 and one line.
-Exit codes: 0 pass · 1 gate · 2 usage · 3 environment · 4 inconclusive or invalid · 5 violated · 130 interrupted.
-Source: README's command table.
+Rules: nothing but sys and os is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and
+one line.
 """
 
 from __future__ import annotations

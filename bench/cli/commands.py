@@ -1,9 +1,8 @@
 """The command line's grammar: *arguments → the command that does it → an exit code*.
 
-Rules: the frame knows where a command is, never what it does: it is imported when it is asked for, and its object is
-named as the command, with `_` for `-`. Every command's help ends with its examples, lines that work: a test parses them
-all. Whatever goes wrong on purpose is a BenchError or a click exception, and becomes one line on stderr here.
-Source: README's command table; click, "Lazily Loading Subcommands".
+Rules: a command is imported when it is asked for, and its object is named as the command, with `_` for `-`. Every
+command's help ends with its examples: a test parses them all. Whatever goes wrong on purpose is a BenchError or a
+click exception, and becomes one line on stderr here. Source: click, "Lazily Loading Subcommands".
 """
 
 from __future__ import annotations

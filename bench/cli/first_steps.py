@@ -1,8 +1,7 @@
 """What is asked before the first run: *which locks, this machine, a scenario to begin with, a shell → its answer*.
 
-Rules: everything that was tried is printed, also what works; a file that exists is never touched. What is heavy is
-imported when it is asked for, as these commands are loaded for every `--help`.
-Source: bench.recipes.registry, bench.topology.doctor, bench.scenario; click, "Shell Completion".
+Rules: a file that exists is never touched. What is heavy is imported when it is asked for. Source: click, "Shell
+Completion".
 """
 
 from __future__ import annotations

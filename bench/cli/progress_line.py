@@ -1,8 +1,7 @@
 """The lines that show a run is alive: *Progress → a few lines on stderr*.
 
-Rules: on a terminal three lines redrawn in place, of which nothing is ever cut off: what does not fit goes on below;
-elsewhere a plain line every few seconds, so that a log stays readable; quiet says nothing. No arithmetic: what is shown
-was computed by bench.run.follow.
+Rules: on a terminal three lines redrawn in place, of which nothing is ever cut off; elsewhere a plain line every few
+seconds; quiet says nothing.
 """
 
 from __future__ import annotations

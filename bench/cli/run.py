@@ -1,9 +1,7 @@
 """`lockbench run`, what `observe` has of it, and `fleet`: *options → one run shown and stored; servers alone*.
 
-Rules: progress, warnings and what happens to the servers go to stderr; stdout holds the summary, or with --json the
-result and nothing else; of a fleet one URL per line (or one JSON object), flushed at once, so that a script can read
-them. What cannot be stored is shown all the same, and only then complained of. What is heavy is imported once the
-options are known to be right.
+Rules: of a fleet stdout holds one URL per line (or one JSON object), flushed at once, so that a script can read them;
+what happens to the servers goes to stderr. What is heavy is imported once the options are known to be right.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 *Its end → a folder, tables or JSON on stdout, files beside, complaints on stderr*
 
-Rules: stdout holds the tables, or with --json the result and nothing else. What could not be stored is shown all the
-same, --quiet or not, and then complained of. A file or folder that cannot be written is refused before the work, not
-after it; the folder is made when there is something to write, so that a killed command leaves no empty one. What GitHub
-names in GITHUB_STEP_SUMMARY is appended to, whatever else is asked for. A stored result is only read, never judged
-again, so the exit code of `report` says only whether it could be made.
+Rules: what could not be stored is shown all the same, --quiet or not, and then complained of. A file or folder that
+cannot be written is refused before the work; the folder is made when there is something to write. What GitHub names in
+GITHUB_STEP_SUMMARY is appended to. A stored result is only read, never judged again.
 """
 
 from __future__ import annotations

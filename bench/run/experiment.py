@@ -7,9 +7,8 @@
         header = experiment.header(seed=plan.seed, interrupted=experiment.cut)
         return experiment.store(CrashResult(**header, rows=rows, …))
 
-Rules: what was measured is judged and stored before a wish to end is granted; that wish takes nothing from it. What can
-be gone on with (bench.run.journal) and was cut is not stored: `unfinished`. The command line's part is `carry_out` of
-bench.cli.experiment. Source: bench.run.interrupt; bench.measure.result.Document, which has the fields of `Header`.
+Rules: what was measured is judged and stored before a wish to end is granted. What can be gone on with
+(bench.run.journal) and was cut is not stored: `unfinished`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The faults of a run, in time: *orders, the measured window → what really began and ended, and everything undone*.
 
-Rules
-- Times count from the start of the measured window. Each fault has a thread of its own, so that none waits for another;
-  what is recorded is when it really began and ended, not when it was due.
-- `stop` (or leaving the context) undoes every fault that has begun, whatever happens; none outlasts the window.
-- A run whose fault did not take place is not the one that was ordered. What is known beforehand is refused before the
-  load (`require`), what comes out meanwhile is one of the `absences`; where skipping is allowed, both are warnings.
-
-Source: the scenario's [[faults]]; bench.topology.faults.
+Rules: each fault has a thread of its own, so that none waits for another. `stop` (or leaving the context) undoes every
+fault that has begun; none outlasts the window. A run whose fault did not take place is not the one that was ordered:
+what is known beforehand is refused (`require`), what comes out meanwhile is one of the `absences`; where skipping is
+allowed, both are warnings.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Ctrl-C, taken in hand: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt, or a note while something is at stake*.
 
-Rules: while `raising` a signal raises KeyboardInterrupt as Python does; else it is only counted, so that clean-up is
-never torn in the middle. A second signal asks for speed, never for leaving processes behind. No wish is lost: Python
-drops what is raised inside a finaliser (`__del__`), so such a signal is raised again; and what was only counted by a
-step of a larger experiment is handed to the experiment around it. Source: signal(7); sys.unraisablehook.
+Rules: no wish is lost: Python drops what is raised inside a finaliser (`__del__`), so such a signal is raised again;
+and what was only counted by a step is handed to the experiment around it. Source: signal(7); sys.unraisablehook.
 """
 
 from __future__ import annotations

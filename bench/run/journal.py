@@ -1,9 +1,8 @@
 """What of a long experiment is done already: *plan, finished pieces → a file that a cut run goes on from*.
 
-Rules: one JSON line per finished piece, written at once, behind a first line that holds the plan; a line cut short by a
-kill is dropped, never believed. Going on with another plan is refused, naming what differs: pieces of different
-conditions must not be put into one table. One process at a time works on a journal: two would measure the same pieces.
-Source: README, "resumable"; flock(2).
+Rules: one JSON line per finished piece, behind a first line that holds the plan; a line cut short by a kill is
+dropped, never believed. Going on with another plan is refused. One process at a time works on a journal. Source:
+flock(2).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A lock of the user's own under load: *context managers by name → sections of a result, judged like any run*.
 
-Rules: threads of this process, closed loop; each caller enters and leaves the lock again and again. What the lock does
-is recorded as a run's operations are and goes through the same fold and the same oracle. What the lock sends is not
-seen: a caller who is inside it, entering, asks for it all the time. Entering that raises is a failed acquire:
-`contended` for the exceptions named as refusals, else `unreachable` and counted by its type.
-Source: bench.measure.fold, bench.safety.judge.
+Rules: threads of this process, closed loop. What the lock sends is not seen: a caller who is inside it, entering, asks
+for it all the time. Entering that raises is a failed acquire: `contended` for the exceptions named as refusals, else
+`unreachable` and counted by its type.
 """
 
 from __future__ import annotations

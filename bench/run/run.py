@@ -1,7 +1,7 @@
 """One run, from order to result: *a scenario → servers, Locust, history → a judged, written result*.
 
 Rules: once Locust runs, signals are only counted, so that whatever happens the load is stopped, what was measured is
-judged and written, leaks are counted and unlinked, and nothing of the run stays behind. Source: the folder protocol.
+judged and written, leaks are counted and unlinked, and nothing of the run stays behind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The instances of one run: *scenario → URLs that answer, what they are, and what they did*.
 
-Rules: a started fleet ends with the context; named targets are only asked. What is refused is refused before any load:
-unreachable targets (unless a minority may be missing), cluster nodes, replicas, one server named twice.
-Source: bench.topology.
+Rules: a started fleet ends with the context; named targets are only asked, and refused before any load.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Telemetry around one run: *OTEL_* variables, the run and its servers → an exporter beside it, or nothing*.
 
-Rules: without a wish for telemetry nothing of it is imported or asked; with one, a collector's troubles become a
-warning of the result, and only what is wrong before the load starts stops the run. Source: bench.telemetry.
+Rules: without a wish for telemetry nothing of it is imported or asked; a collector's troubles become a warning of the
+result, and only what is wrong before the load starts stops the run.
 """
 
 from __future__ import annotations

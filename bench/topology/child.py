@@ -6,16 +6,10 @@
     for order in orders(Order):                                           there
         say(answer_to(order))
 
-Rules
-- Orders come by pipe, never on a command line: they may hold passwords.
-- In a session of its own, so Ctrl-C does not reach it. It ends when its stdin does, by our leaving and by any death of
-  ours, `kill -9` included; `die_with_parent` ends it even while it is busy.
-- The kernel's signal is tied to the *thread* that made the process, and cleared by a fork, so each process asks for
-  itself; asking late is caught by comparing the parent.
-- One that ends early is told of by its own last words on stderr, else by its signal or exit code.
-- A command whose end undoes what it did is a `Leash`: it is let go of, and never killed before it had time.
-
-Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
+Rules: orders come by pipe, never on a command line: they may hold passwords. In a session of its own, so Ctrl-C does
+not reach it; it ends when its stdin does, and `die_with_parent` ends it even while it is busy. The kernel's signal is
+tied to the *thread* that made the process, and cleared by a fork, so each process asks for itself. A command whose end
+undoes what it did is a `Leash`: never killed before it had time. Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
 from __future__ import annotations

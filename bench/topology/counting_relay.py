@@ -1,13 +1,9 @@
 """A relay that counts what a client says to its instances: *ports → ports, and exact counts of what went through*.
 
-Rules
-- Replies are held back until everybody has been silent for `QUIET_S`, then all go at once. What a client sends between
-  two such moments is one round trip, however many instances it speaks to: so requests in parallel are one round trip,
-  one after the other they are as many as there are instances, whatever the machine's speed.
-- Commands are counted by parsing what the client sends, so scripts count as the one command they are sent as.
-- One thread with an event loop of its own, plain TCP, loopback only; it ends with `close`.
-
-Source: RESP (hiredis parses it).
+Rules: replies are held back until everybody has been silent for `QUIET_S`, then all go at once. What a client sends
+between two such moments is one round trip: so requests in parallel are one, one after the other they are as many as
+there are instances, whatever the machine's speed. Commands are counted by parsing what the client sends, so scripts
+count as one. One thread with an event loop of its own.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Disks: *a folder → how long an append takes to be durable there; bytes → a disk of our own, mounted nowhere*.
 
 Rules
-- The latency is of what an append-only file gets, about 100 bytes at a time, each followed by fdatasync; after `writes`
-  or the time budget it stops. The tail of so few writes is rough: the count stands beside it.
 - A file system that is mounted nowhere has no place in the mount table; it lives as long as somebody uses it, and is
   reached by `/proc/<our pid>/fd/<n>`. Image, loop device and mount live as long as our descriptors do.
 - A disk in memory is made full by shrinking it to what is in use: at once, without memory.
-- FS_IOC_SHUTDOWN stops every write to the loop disk at once, the journal's too: what was not synced by then is gone, as
-  when the power goes. Mounting it again replays the journal. Only a file system that was made here is ever shut down.
-- Our own need root (CAP_SYS_ADMIN) and Linux 5.2; the loop disk also loop devices, mkfs.ext4 and Linux 5.8.
+- FS_IOC_SHUTDOWN stops every write to the loop disk at once, the journal's too, as when the power goes. Mounting it
+  again replays the journal. Only a file system that was made here is ever shut down.
+- Our own need root and Linux 5.2; the loop disk also loop devices, mkfs.ext4 and Linux 5.8.
 
 Source: fdatasync(2); fsopen(2), fsconfig(2), fsmount(2), fspick(2), their numbers the same on every architecture;
-tmpfs(5); ioctl EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR.
+tmpfs(5); EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR.
 """
 
 from __future__ import annotations

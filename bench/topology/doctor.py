@@ -1,9 +1,7 @@
 """What this machine can do: *this machine → facts, each with what to do about it*.
 
-Rules: what can be tried is tried, not guessed (a server starts, the compiler compiles), each
-within a bound; what fails is itself a fact, so nothing here raises. "missing" stops every run, "limited" only what the
-advice names.
-Source: cgroups(7).
+Rules: what can be tried is tried, not guessed; what fails is itself a fact, so nothing here raises. "missing" stops
+every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
 from __future__ import annotations

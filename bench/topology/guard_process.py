@@ -1,12 +1,10 @@
 """The owner of a run's servers and folder: *requests on stdin → servers; the parent's end → nothing left*.
 
-Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines of JSON. It imports
-only the standard library, so that it starts in some 35 ms and drags nothing of its parent along.
+Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines of JSON.
 
-Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child of
-the parent still holds the pipe), and on SIGTERM. It has one thread, to which the servers' death signal is tied. Each
-server leads its own session: signals go to the whole group. Nothing here waits for a server: the parent asks again.
-README says why. Source: prctl(2), pidfd_open(2), pipe(7).
+Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child
+of the parent still holds the pipe), and on SIGTERM. It has one thread, to which the servers' death signal is tied.
+Nothing here waits for a server: the parent asks again. README says why. Source: prctl(2), pidfd_open(2), pipe(7).
 """
 
 import contextlib

@@ -1,10 +1,8 @@
 """Questions to running instances: *URLs → facts, counters, slow events, leaked keys; why one stays silent*.
 
-Rules: all instances are asked in parallel, each step within its own time-out, so a stopped instance delays nobody. What
-an ACL forbids (INFO, CONFIG, COMMAND) becomes None and a warning: foreign targets need not trust us. Shows no secret.
-An event shorter than the server's `latency-monitor-threshold` (ms) is not noted, and with 0 none is: then the answer is
-None, never "nothing happened". The server keeps the slowest of each second.
-Source: INFO, CONFIG GET, COMMAND INFO, LATENCY LATEST and HISTORY of Redis 7.0 and Valkey 9.1.
+Rules: all instances are asked in parallel, each step within its own time-out. What an ACL forbids (INFO, CONFIG,
+COMMAND) becomes None and a warning. An event shorter than the server's `latency-monitor-threshold` is not noted, and
+with 0 none is: then the answer is None, never "nothing happened". Source: Redis 7.0 and Valkey 9.1.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """A slow, cut or lossy link in front of every instance: *bytes in → the same bytes, in order, when they are due*.
 
-Run as `python -I -S proxy_process.py SEED PORT…`; wishes and answers are lines of JSON. It imports only the standard
-library. One process serves all instances of a fleet, so that all are equally far away.
+Run as `python -I -S proxy_process.py SEED PORT…`; wishes and answers are lines of JSON. It ends when its owner closes
+its stdin or dies.
 
-Rules
-- A chunk gets its due time when it arrives and never overtakes the one before it; many may be on their way, so a delay
-  costs no throughput.
-- A held direction (a black hole) keeps its bytes, and the end of the stream, and hands them over when it is healed, as
-  TCP's own repetition would: a stream with a hole in it is a fault no network has.
-- A sender is held back once 8 MiB wait for the other side.
-- A reset ends every connection of the instance with RST, new ones at once, for as long as it lasts.
-- It ends when its owner closes its stdin or dies.
+Rules: a chunk gets its due time when it arrives and never overtakes the one before it. A held direction (a black hole)
+keeps its bytes, and the end of the stream, and hands them over when it is healed, as TCP's own repetition would. A
+sender is held back once 8 MiB wait for the other side. A reset ends every connection of the instance with RST.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """Two processes that serve this one: *requests → servers that end with us, and links that can be slow, cut or reset*.
 
-Rules: both are scripts of the standard library alone, started within 35 ms, and both end with their owner, however that
-ends. Ctrl-C may come at any point: a request that was interrupted leaves an answer behind, which is dropped. Only the
-process that made a servant may close it; a forked child's copy does nothing. All instances stand behind proxies or none
-does, so that what is compared is equally far away; a proxy costs some 50 µs per chunk, and the process is shared.
-Source: guard_process.py and proxy_process.py, which hold the other half of the protocol.
+Rules: both are scripts of the standard library alone (guard_process.py, proxy_process.py), started within 35 ms, and
+end with their owner, however that ends. A request that Ctrl-C interrupted leaves an answer behind, which is dropped.
+Only the process that made a servant closes it; a forked child's copy does nothing.
 """
 
 import os

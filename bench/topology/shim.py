@@ -1,13 +1,10 @@
 """The fault shim: *a C library preloaded into a server, one mapped file → its disk and its wall clock, as Python says*.
 
-Rules
-- The library is compiled on first use and written into each server's own folder, to be preloaded as `./…`: LD_PRELOAD
-  cannot hold a path with a space, and a server starts in its folder.
-- One file, mapped here and in the server, laid out as `fault_shim.c` says: 64-bit integers, each stored whole. It
-  outlives the server: after a restart the clock is still wrong and the ledger still knows what was durable.
-- The clock has eight slots and a turn that names the valid one, so a server never reads half a setting.
-
-Source: fault_shim.c; ld.so(8); statx(2), whose layout is fixed.
+Rules: the library is written into each server's own folder, to be preloaded as `./…`: LD_PRELOAD cannot hold a path
+with a space. The mapped file is laid out as `fault_shim.c` says, 64-bit integers, each stored whole; it outlives the
+server: after a restart the clock is still wrong and the ledger still knows what was durable. The clock has eight slots
+and a turn that names the valid one, so a server never reads half a setting. Source: ld.so(8); statx(2), whose layout
+is fixed.
 """
 
 import ctypes

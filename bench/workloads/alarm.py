@@ -1,14 +1,10 @@
 """Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*.
 
-Rules
-- gevent's own timers end on whole milliseconds; a timerfd ends within the kernel's wake-up time (p50 about 60 µs
-  here).
-- A PreciseAlarm wakes earlier and spends the rest yielding turns of the hub, so replies are still read meanwhile. How
-  much earlier follows the wake-up time seen (its 99.5th percentile: the generator's check looks at the 99th): an idle
-  machine sleeps deeper than a busy one.
-- Lateness is the timer's fault only if the hub was *waiting* at the due time. If it was running callers then, the
-  process was busy: that is load, and the alarm says 0.
-- One alarm belongs to the hub of the process that made it; make it after a fork.
+Rules: a timerfd ends within the kernel's wake-up time (p50 about 60 µs here), gevent's own timers on whole
+milliseconds. A PreciseAlarm wakes earlier, by the 99.5th percentile of the wake-up times seen, and spends the rest
+yielding turns of the hub. Lateness is the timer's fault only if the hub was *waiting* at the due time: else the
+process was busy, that is load, and the alarm says 0. One alarm belongs to the hub of the process that made it; make it
+after a fork.
 
 Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """

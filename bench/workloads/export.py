@@ -1,8 +1,6 @@
 """Telemetry of a worker that nobody follows: *a plain `locust` worker's folder → OTLP, by a process beside it*.
 
-Rules: imported only where OTEL_* variables ask for it; `finish` exports the rest, the worker's death ends the exporter
-at once; what it has to say stands in Locust's log. Under `lockbench run` that command's own process exports.
-Source: bench.topology.child.
+Rules: imported only where OTEL_* variables ask for it; what it has to say stands in Locust's log.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Locust as a process of its own: *a plan file → a running Locust; its end, or the sentence that ended it*.
 
-Rules
-- Imports neither Locust nor gevent: `import locust` patches the whole process that does it.
-- Locust and its workers form one process group and end with us however we end: each asks the kernel for a signal at
-  its parent's death (start this in a thread that lives as long as the run: the main one). Whoever is left is killed.
-- The signal is SIGTERM (bench.topology.child), which lets Locust give its locks back.
-- Quiet and private: no web UI, no files but in the plan's folder, the master's port on loopback only, no LOCUST_
-  variable of the caller's environment.
-
-Source: Locust's command line; the run's folder protocol; proc(5), state Z.
+Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form one process group
+and end with us: each asks the kernel for a SIGTERM at its parent's death, which lets Locust give its locks back (start
+this in a thread that lives as long as the run). Quiet and private: no web UI, no files but in the plan's folder, the
+master's port on loopback only, no LOCUST_ variable of the caller's environment. Source: Locust's command line;
+proc(5), state Z.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The file Locust loads, alone or for `lockbench run`: *Locust's events → the two sides of a run*.
 
-Rules: importing opens nothing but the plan, taken off the disk before Locust forks its workers; Locust's events are
-connected to the two sides of a run, Conductor (master or local) and Member (local or worker). Works with web UI,
-headless, `--processes`, and master and workers on other hosts, where the package must be installed.
-Source: Locust's documentation, "Event hooks".
+Rules: importing opens nothing but the plan. Works with web UI, headless, `--processes`, and master and workers on
+other hosts, where the package must be installed. Source: Locust's documentation, "Event hooks".
 """
 
 from __future__ import annotations

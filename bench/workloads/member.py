@@ -1,14 +1,9 @@
 """The side of a run that holds users: *Locust's events in a local runner or worker → one Worker, begun and ended*.
 
-Rules
-- A user's loop is its task, so Locust chooses no task, waits for nothing and fires no event between two operations. A
-  user asked to stop finishes its operation; one that rests or waits for a far arrival is woken to stop.
-- The lock is connected when a test starts, in this process, before its users are spawned. A failure is one sentence
-  to whoever leads the run; the users then have nothing to do.
-- A worker finishes before its last report, so Locust's table at the master equals our counts: on the conductor's
-  word, or on Ctrl-C or SIGTERM of the worker itself, whichever comes first.
-
-Source: locust.runners (WorkerRunner), locust.main (shutdown).
+Rules: a user's loop is its task, so Locust chooses no task, waits for nothing and fires no event between two
+operations. The lock is connected when a test starts, in this process, before its users are spawned. A worker finishes
+before its last report, so Locust's table at the master equals our counts: on the conductor's word, or on Ctrl-C or
+SIGTERM of the worker itself, whichever comes first. Source: locust.runners (WorkerRunner), locust.main (shutdown).
 """
 
 from __future__ import annotations

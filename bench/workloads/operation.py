@@ -2,14 +2,10 @@
 
 Rules
 - Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
-  first; in the release it records that no reply came. Killed inside the acquire, the lock cleans up and the operation
-  counts as cut. What is neither, because its process was stopped or killed, stays among those begun.
+  first; in the release it records that no reply came. Killed inside the acquire it counts as cut.
 - One reading of the clock serves its neighbours: the acquire ends with the reading its validity check used, and
   without a hold so does the work.
-- Votes still out when the record is written are handed on to be patched.
 - Everything a caller needs is a closure's variable: looked up once, read at the cost of a local.
-
-Source: the fields of bench.measure.record.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Rules: `lockbench run` writes a plan and names it in LOCKBENCH_PLAN; plain `locust` takes our options on its command
 line, in its web form, or from its master. A plan holds passwords: Locust takes it off the disk before it forks its
-workers. One table of keys (bench.scenario) serves both. Users, processes and run time are Locust's own -u, --processes
-and -t. Nothing is connected here. Source: the run's folder protocol.
+workers. Users, processes and run time are Locust's own -u, --processes and -t.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Our rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
-Rules
-- The hot path does nothing for them: they are folded from the history that it writes anyway, `FOLD` records at a time
-  (about 100 µs), so nobody waits for it long.
-- Locust's entry and its total are extended by one delta, rarely: both then equal our own counts exactly, whatever the
-  number of processes, because a worker's last delta is made before its last report.
-- Keys of Locust's response-time table are milliseconds of two significant digits, below one millisecond too. Locust's
-  own rounding (`bucket_response_time`, made to be replaced) knows whole milliseconds only; a lock takes a tenth of
-  one.
+Rules: rows are folded from the history, `FOLD` records at a time (about 100 µs). Locust's entry and its total are
+extended by one delta: both then equal our own counts exactly, because a worker's last delta is made before its last
+report. Keys of Locust's response-time table are milliseconds of two significant digits; its own rounding knows whole
+ones only.
 
 Source: locust.stats, "customizing response time bucketing" in its documentation.
 """

@@ -1,14 +1,9 @@
 """One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note and Locust's table*.
 
-Rules
-- Everything is opened here, in the process that uses it, before its users start and never at import.
-- Users call only what `Gear` holds; all else happens once a second in the housekeeping greenlet, in pieces of about
-  100 µs a millisecond apart, and at the end.
-- Votes still out when a record was written are patched into it once its round has closed.
-- The clock starts at `begin`: one origin for all workers of the run, from which schedule, warm-up and end are
-  counted.
-
-Source: the run's folder protocol.
+Rules: everything is opened here, in the process that uses it, before its users start and never at import. Users call
+only what `Gear` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
+millisecond apart, and at the end. Votes still out when a record was written are patched into it once its round has
+closed.
 """
 
 from __future__ import annotations

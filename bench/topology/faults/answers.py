@@ -4,16 +4,13 @@ Rules
 - The commands go to the instance itself, past any proxy. Settings and keys are as before at the end.
 - maxmemory, noeviction: a limit below what is in use refuses every SET. volatile-ttl: ballast with a far expiry and a
   limit just above what is in use, so that each new key takes the place of the lock that would expire first.
-- loading: DEBUG RELOAD saves and loads the data of the running server, so process, run id and keys stay. Ballast and
-  the server's own delay per loaded key stretch it; taking the delay away ends it early, as CONFIG is answered
-  meanwhile. The saved file is removed, for a later restart must not find it.
-- misconf: a folder stands where the snapshot's file belongs. (An append that fails is fsync-error, or disk-full.)
-- The proxy stands before every instance from the start, and only what is ordered is bent. Drop rules (root, nftables)
-  name one loopback port of ours, in a table that belongs to an `nft` process and dies with it. "to" is what clients
-  send, "from" what the instance answers.
+- loading: DEBUG RELOAD of the running server, so process, run id and keys stay. Ballast and the server's own delay
+  per loaded key stretch it; taking the delay away ends it. The saved file is removed: a restart must not find it.
+- misconf: a folder stands where the snapshot's file belongs.
+- Drop rules name one loopback port of ours, in a table that belongs to an `nft` process and dies with it. "to" is
+  what clients send, "from" what the instance answers.
 
-Source: CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, maxmemory-policy, DEBUG RELOAD, key-load-delay and
-writeCommandsDeniedByDiskError of Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
+Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 """
 
 import os

@@ -1,12 +1,8 @@
 """One fault on one target: *begin → it is broken; end → it is whole; why_not → why this machine cannot*.
 
-Rules
-- `begin` returns once the fault is in force, `end` once it is undone; both within seconds, both only touching what
-  lockbench started. `end` is called after every `begin`, also one that failed half-way: what undoes a step is put on
-  `undo` before the step is taken.
-- `detail` holds what is worth recording besides the times.
-- Every kind lists its params once, for checking, help and documentation alike; what is unknown is refused with the
-  nearest valid name. Every refusal is a ValueError, to which the reader of faults adds the place.
+Rules: `begin` returns once the fault is in force, `end` once it is undone. `end` is called after every `begin`, also
+one that failed half-way: what undoes a step is put on `undo` before the step is taken. Every kind lists its params
+once; every refusal is a ValueError, to which the reader of faults adds the place.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,7 @@
 """THE table of faults: *a kind and a target → the class that injects it*; a scenario's faults → checked orders.
 
-Rules: kinds are named as scenarios write them; every kind of `bench.scenario` is here, those that can strike a load
-worker twice. Reading starts nothing. With a random phase a fault begins up to one second later (servers sync on
-seconds), drawn from the scenario's seed.
+Rules: reading starts nothing. With a random phase a fault begins up to one second later (servers sync on seconds),
+drawn from the scenario's seed.
 """
 
 import random

@@ -1,20 +1,17 @@
 """What a machine does: processes die or stand still, a disk is slow, broken, full or loses its power, a clock is wrong.
 
 Rules
-- A killed instance stays dead until the fault ends and is then started again on its port and files, so that leaks can
-  be counted; a killed worker stays dead. A stopped worker hangs on a leash: it goes on even if lockbench is killed,
-  while stopped instances have their guard for that.
-- Latency and errors strike every fsync and fdatasync of the server and its children, in whichever thread, through the
-  shim. A server that ends because of them (fsync = always) is started again when the fault ends, and the record says
-  so; one that would refuse writes for ever after (everysec) is made to begin a new append-only file.
-- `kill -9` alone keeps the page cache and proves nothing. The shim's ledger says how long each file was when its last
-  successful fsync *began*; everything behind that is lost, as in the worst case (a kernel may have written more).
-- `torn` keeps a seed-driven part of the lost tail, so that a record may end in the middle.
-- File names are taken as durable: Redis syncs the folder of its manifest.
-- Servers expire keys by their wall clock. Monotonic clocks stay true, as they do where NTP steps a clock. A jump is
-  undone by a jump back; a rate without a jump, so what it gained stays gained. Both survive a restart of the server.
+- A killed instance stays dead until the fault ends, so that leaks can be counted; a killed worker stays dead. A
+  stopped worker hangs on a leash: it goes on even if lockbench is killed, while stopped instances have their guard
+  for that.
+- Latency and errors strike every fsync of the server and its children, through the shim. A server that ends because
+  of them (fsync = always) is started again when the fault ends; one that would refuse writes for ever after
+  (everysec) is made to begin a new append-only file.
+- Everything behind what the last successful fsync *began* with is lost in a power cut, as in the worst case. File
+  names are taken as durable: Redis syncs the folder of its manifest.
+- A jump of the clock is undone by a jump back; a rate without a jump, so what it gained stays gained.
 
-Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime; the ledger in bench/topology/fault_shim.c.
+Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime; the ledger in fault_shim.c.
 """
 
 import contextlib

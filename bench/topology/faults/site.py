@@ -1,12 +1,8 @@
 """Where faults happen: *what is ordered → a fleet prepared for it, and the handles that faults pull*.
 
-Rules
-- What faults need is prepared before the servers start, for all instances or none, so that they stay comparable: the
-  shim, a disk in memory, proxies. `environment` and `config` go to `start_fleet`; `attach` follows it.
-- What cannot be prepared is not an error: the faults that need it say why they are skipped.
-- Faults act only on servers that lockbench started, and on the workers of its own run.
-
-Source: the kinds' needs in kinds.py.
+Rules: what faults need is prepared before the servers start, for all instances or none, so that they stay comparable.
+`environment` and `config` go to `start_fleet`; `attach` follows it. What cannot be prepared is not an error: the
+faults that need it say why they are skipped.
 """
 
 import contextlib

@@ -62,9 +62,10 @@ def test_a_run_is_shown_whole_before_it_is_interrupted(
         return Done(RESULT, Path("one/result.json"), 0)
 
     monkeypatch.setattr("bench.run.run.run_scenario", run_scenario)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(showing, "report_beside", interrupted)
-        lockbench("run", "--out", "new", "--server", "valkey", "--allow-skipped")
+        with pytest.raises(KeyboardInterrupt):
+            lockbench("run", "--out", "new", "--server", "valkey", "--allow-skipped")
     stdout = capsys.readouterr().out
     assert "leases/s" in stdout
     assert "result     one/result.json, report.html" in stdout
