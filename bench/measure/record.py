@@ -84,44 +84,26 @@ class History:
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
     counts: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
-    @property
-    def complete(self) -> bool:
-        """True when nothing that was begun is missing."""
-        return self.torn == 0 and self.missing_segments == 0
-
 
 class Write(Protocol):
     """The type of `Recorder.write`; call it with positional arguments."""
 
     def __call__(  # noqa: PLR0917 - one argument per field: a tuple would cost its building
-        self,
-        intended_ns: int,
-        start_ns: int,
-        attempt_ns: int,
-        granted_ns: int,
-        valid_until_ns: int,
-        work_end_ns: int,
-        release_sent_ns: int,
-        release_replied_ns: int,
-        ended_ns: int,
-        resource: int,
-        caller: int,
-        outcome: int,
-        votes: int,
-        attempts: int,
-        owner: int,
-    ) -> int:
-        """Append one operation (`RECORD_FIELDS`) and return its slot."""
+        self, intended_ns: int, start_ns: int, attempt_ns: int, granted_ns: int, valid_until_ns: int, work_end_ns: int,
+        release_sent_ns: int, release_replied_ns: int, ended_ns: int, resource: int, caller: int, outcome: int,
+        votes: int, attempts: int, owner: int,
+    ) -> int:  # fmt: skip
+        """Append one operation (`RECORD_FIELDS` but the last, each within int64) and return its slot: 0, 1, 2, …
+
+        Raises EnvironmentNotReadyError when the disk has no room for the next segment, struct.error when a value is no
+        int64, ValueError after `close`.
+        """
 
 
 class Recorder:
     """Appends one worker's operations to its history files. One thread writes; its greenlets need no lock.
 
     `segment_records`: records per file (≥ 1). Raises EnvironmentNotReadyError when a file cannot be made.
-
-    `write(intended_ns, …, owner) -> slot` appends one operation (the fields of `RECORD_FIELDS` but the last, each
-    within int64, in that order) and returns its slot (0, 1, 2, …). It raises EnvironmentNotReadyError when the disk
-    has no room for the next segment, struct.error when a value is no int64, ValueError after `close`.
     """
 
     __slots__ = ("_base", "_buffer", "_count", "_older", "_older_base", "_prefix", "_segment_records", "write")

@@ -21,6 +21,10 @@ from bench.measure.run_result import InstanceReport
 from bench.measure.section import Section, decoded, says
 
 Phase = Literal["running", "stopped"]
+_ADDED = (
+    "commands", "bytes_sent", "bytes_received", "writes", "reads", "late_replies", "pending", "owed_releases",
+    "reconnects",
+)  # fmt: skip
 # worst last: what the summary must not hide
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
@@ -131,15 +135,7 @@ def _instance(notes: Sequence[WorkerNote], index: int) -> InstanceReport:
     seen = [note.instances[index] for note in notes if len(note.instances) > index]
     return replace(
         max(seen, key=lambda status: STATES.index(status.state)),
-        commands=sum(status.commands for status in seen),
-        bytes_sent=sum(status.bytes_sent for status in seen),
-        bytes_received=sum(status.bytes_received for status in seen),
-        writes=sum(status.writes for status in seen),
-        reads=sum(status.reads for status in seen),
-        late_replies=sum(status.late_replies for status in seen),
-        pending=sum(status.pending for status in seen),
-        owed_releases=sum(status.owed_releases for status in seen),
-        reconnects=sum(status.reconnects for status in seen),
+        **{name: sum(getattr(status, name) for status in seen) for name in _ADDED},
         errors=added(status.errors for status in seen),
         reply_s=Latency.of(_replies(notes, index)),
     )

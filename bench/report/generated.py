@@ -1,4 +1,4 @@
-"""What nobody writes by hand: *types → result.schema.json beside each; the verdicts' words → README's table*.
+"""What nobody writes by hand: *types → result.schema.json beside each; verdicts' words, instruments → READMEs' tables*.
 
 Rules: `make schemas` writes all of it; tests compare it with what it is made of. A page says by two marks where a
 generated text belongs.
@@ -14,6 +14,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.measure.section import schema_of
 from bench.measure.verdict import WORDS, Kind, Word
 from bench.report.kinds import KINDS, room_of, type_of
+from bench.telemetry.table import instruments_table
 
 
 def schemas() -> Iterator[tuple[Path, str]]:
@@ -54,3 +55,4 @@ if __name__ == "__main__":
     for place, schema in schemas():
         place.write_text(schema, "utf-8")
     put_between_marks(Path("README.md"), "words", words_table())
+    put_between_marks(Path("bench/telemetry/README.md"), "instruments", instruments_table())

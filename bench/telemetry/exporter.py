@@ -93,7 +93,6 @@ class Exporter:
             self._look(time.monotonic_ns())
             notes = read_workers(self._folder)
             self._count_all()
-            self._replies.adopt(notes)
             self._occupancy = Occupancy(time.monotonic_ns())  # nobody is at it any more
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))

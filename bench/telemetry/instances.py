@@ -3,7 +3,7 @@
 Rules
 - A counter of INFO holds what was added since the first answer: it starts at 0 with the run, as every other does,
   however long its server has been up. What a server counts after a restart is added to what it had told before.
-- A restart is another `run_id`; where INFO has none, an uptime that fell.
+- A restart is another `run_id`.
 - While an instance does not answer, its counters stay as they are, and its gauges are left out.
 
 Source: redis.io, INFO; OpenTelemetry's metrics data model, "Resets and gaps".
@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from bench.measure.histogram import Histogram
 from bench.measure.workers import WorkerNote, added
 from bench.telemetry.load_log import ObservedAttempt
 from bench.telemetry.points import Buckets, DataPoint, point
@@ -73,7 +72,7 @@ class _Server:
         self._now = info
         if info is None:
             return
-        restarted = bool(self._before) and _is_another(self._before, info)
+        restarted = bool(self._before) and self._before.get("run_id") != info.get("run_id")
         self._restarts += restarted
         for field in (*_COUNTERS.values(), *_CPU.values()):
             if (value := info.get(field)) is not None:
@@ -98,12 +97,6 @@ class _Server:
                 yield point(name, int(value), **where)
 
 
-def _is_another(before: Fields, now: Fields) -> bool:
-    if "run_id" in before and "run_id" in now:
-        return bool(before["run_id"] != now["run_id"])
-    return int(now.get("uptime_in_seconds", 0)) < int(before.get("uptime_in_seconds", 0))
-
-
 def instance_points(notes: Sequence[WorkerNote], addresses: Sequence[Address]) -> Iterator[DataPoint]:
     """The instances as the load sees them, over all processes."""
     for index, (host, port) in enumerate(addresses):
@@ -126,7 +119,6 @@ class AnswerTimes:
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = addresses
         self._buckets: dict[tuple[int, str], Buckets] = {}
-        self._operation: dict[str, str | int] = {"db_operation_name": "SET"}
 
     def note(self, attempts: Sequence[ObservedAttempt]) -> None:
         """Count the answers of these attempts; a silent instance took until the round closed."""
@@ -140,22 +132,12 @@ class AnswerTimes:
         for key, times in times_ns.items():
             self._buckets.setdefault(key, Buckets()).add(np.array(times, np.int64))
 
-    def adopt(self, notes: Sequence[WorkerNote]) -> None:
-        """For a recipe whose attempts are not observed: the reply times of any command, left by its workers."""
-        if self._buckets:
-            return
-        self._operation = {}
-        for note in notes:
-            for index, text in enumerate(note.reply_histograms):
-                buckets = Buckets.of_histogram(Histogram.decode(text))
-                self._buckets.setdefault((index, ""), Buckets()).merge(buckets)
-
     def points(self) -> Iterator[DataPoint]:
         """One histogram per instance and error."""
         for (index, error), buckets in self._buckets.items():
             host, port = self._addresses[index]
             failed: dict[str, str | int] = {"error_type": error} if error else {}
             yield point(
-                "db.client.operation.duration", buckets, db_system_name="redis",
-                server_address=host, server_port=port, **self._operation, **failed,
+                "db.client.operation.duration", buckets, db_system_name="redis", db_operation_name="SET",
+                server_address=host, server_port=port, **failed,
             )  # fmt: skip

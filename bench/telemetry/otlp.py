@@ -135,6 +135,8 @@ class Otlp:
         if traces is not None:
             send = partial(self._send_spans, traces)
             self._traces = SendQueue[TraceSpan]("traces", send, room=SPANS_KEPT, batch=SPANS_PER_BATCH)
+        lines = {"export": self._metrics, "span": self._traces}
+        self._lines = {kind: line for kind, line in lines.items() if line is not None}
 
     @property
     def takes_spans(self) -> bool:
@@ -144,29 +146,23 @@ class Otlp:
     @property
     def dropped(self) -> Mapping[str, int]:
         """What was made and did not arrive, by kind."""
-        return {
-            "export": self._metrics.dropped if self._metrics else 0,
-            "span": self._traces.dropped if self._traces else 0,
-        }
+        return {"export": 0, "span": 0} | {kind: line.dropped for kind, line in self._lines.items()}
 
     @property
     def has_arrived(self) -> bool:
         """Whether anything has ever been taken."""
-        return any(line is not None and line.sent for line in (self._metrics, self._traces))
+        return any(line.sent for line in self._lines.values())
 
     def complaints(self, endpoint: str) -> list[str]:
         """What the exporters said of their settings, and one sentence if anything did not arrive at `endpoint`."""
-        dropped = self.dropped
-        if not any(dropped.values()):
+        if not any(self.dropped.values()):
             return self._before
-        metrics = self._metrics.sent if self._metrics else 0
-        spans = self._traces.sent if self._traces else 0
+        metrics, spans = (
+            f"{line.sent if line else 0} of {line.sent + line.dropped if line else 0}"
+            for line in (self._metrics, self._traces)
+        )
         reason = f"; it said: {self._log.text}" if self._log.text else ""
-        return [
-            *self._before,
-            f"telemetry: {endpoint} took {metrics} of {metrics + dropped['export']} metric exports and {spans} of "
-            f"{spans + dropped['span']} spans{reason}",
-        ]
+        return [*self._before, f"telemetry: {endpoint} took {metrics} metric exports and {spans} spans{reason}"]
 
     def offer(self, snapshot: Snapshot) -> None:
         """Queue what is so now; never waits, never raises."""
@@ -181,14 +177,13 @@ class Otlp:
     def close(self, within_s: float) -> None:
         """Send what is queued, for at most `within_s` (s), and give up the rest."""
         deadline_s = time.monotonic() + within_s
-        for line in (self._metrics, self._traces):
-            if line is not None:
-                line.close(max(deadline_s - time.monotonic(), 0.0))
+        for line in self._lines.values():
+            line.close(max(deadline_s - time.monotonic(), 0.0))
         said = self._log.text
         for exporter in self._exporters:
             with contextlib.suppress(Exception):  # whatever it is, the run is over
                 exporter.shutdown()
-        if not any(line is not None and line.is_busy for line in (self._metrics, self._traces)):
+        if not any(line.is_busy for line in self._lines.values()):
             self._log.close()  # else who was given up would still say so, in the middle of the summary
         self._log.text = said or self._log.text  # not that we shut it down
 

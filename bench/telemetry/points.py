@@ -39,29 +39,18 @@ class Buckets:
     least: float = math.inf
     greatest: float = -math.inf
 
-    def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | None = None) -> None:
-        """Count an array of integers, each once or as many `times` (≥ 1) as said."""
+    def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | int = 1) -> None:
+        """Count an array of integers, each as many `times` (≥ 1) as said."""
         if not len(values):
             return
-        indices = np.searchsorted(_EDGES[self.unit], values, side="left")
-        if times is None:
-            self.counts += np.bincount(indices, minlength=len(self.counts))
-            self.total += int(values.sum())
-        else:
-            np.add.at(self.counts, indices, times)
-            self.total += int((values * times).sum())
+        np.add.at(self.counts, np.searchsorted(_EDGES[self.unit], values, side="left"), times)
+        self.total += int((values * times).sum())
         self.least = min(self.least, int(values.min()))
         self.greatest = max(self.greatest, int(values.max()))
 
     def copy(self) -> Buckets:
         """The same values, apart from this one."""
         return replace(self, counts=self.counts.copy())
-
-    def merge(self, other: Buckets) -> None:
-        """Add the values of another one of the same unit."""
-        self.counts += other.counts
-        self.total += other.total
-        self.least, self.greatest = min(self.least, other.least), max(self.greatest, other.greatest)
 
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Buckets:

@@ -1,8 +1,7 @@
 """THE instrument table: *name → unit, kind, attributes, meaning*, and what each is called in Prometheus.
 
 Rules
-- What is exported stands here and nowhere else: the `/metrics` page and the boards are made from it, and so is the
-  table in README (`python -m bench.telemetry.table bench/telemetry/README.md`).
+- What is exported stands here and nowhere else: the `/metrics` page, the boards and README's table are made from it.
 - An attribute is never a resource, key, owner token or password: a set of values that is not spelled out here comes
   from the run's configuration (its instances, workers, recipe), so its size is known before the first operation. It has
   the name of OpenTelemetry's stable conventions where there is one, `redlock.*` otherwise.
@@ -20,11 +19,9 @@ and errors (stable); E6 of IEC 60063.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,22 +200,10 @@ INSTRUMENTS: tuple[Instrument, ...] = (*_LOCK, *_SAFETY, *_LOAD, *_SERVERS)
 BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in INSTRUMENTS}
 
 
-MARKS = ("<!-- instruments -->\n", "<!-- /instruments -->\n")
-
-
-def with_table(readme: str) -> str:
-    """`readme` with the table of instruments between its two marks renewed. Raises ValueError when it has none."""
-    before, begin, rest = readme.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not (begin and end):
-        raise ValueError(f"no {MARKS[0].strip()} … {MARKS[1].strip()} to put the table between")
-    lines = ["", "| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
+def instruments_table() -> str:
+    """Return every instrument as a row of Markdown."""
+    lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
     for one in INSTRUMENTS:
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"
         lines.append(f"| `{one.name}` | {one.unit} | {one.kind.value} | {keys} | {one.meaning} |")
-    return before + begin + "\n".join([*lines, "", ""]) + end + after
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return "\n".join(lines)

@@ -70,7 +70,7 @@ def test_what_is_written_is_read_back_over_several_segments(tmp_path):
     recorder.close()
     history = record.read_history(tmp_path)
     assert slots == list(range(37))
-    assert history.complete
+    assert not history.torn + history.missing_segments
     np.testing.assert_array_equal(history.records, expected(range(37)))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"history-3-{os.getpid()}.{n}.bin" for n in range(4)]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 37 * RECORD_BYTES
@@ -83,7 +83,7 @@ def test_a_history_that_ends_at_a_segment_border_is_complete(tmp_path, count):
     open_history = record.read_history(tmp_path)
     recorder.close()
     for history in (open_history, record.read_history(tmp_path)):
-        assert history.complete
+        assert not history.torn + history.missing_segments
         assert len(history.records) == count
 
 
@@ -132,7 +132,7 @@ def test_a_torn_record_is_noticed_and_left_out_alone(tmp_path, sequence, slot):
     overwrite(next(tmp_path.iterdir()), slot, "sequence", sequence)
     history = record.read_history(tmp_path)
     assert history.torn == 1
-    assert not history.complete
+    assert history.torn + history.missing_segments
     np.testing.assert_array_equal(history.records, np.delete(expected(range(8)), slot))
 
 
@@ -144,7 +144,7 @@ def test_a_missing_segment_is_noticed(tmp_path, number):
     (tmp_path / f"history-0-{os.getpid()}.{number}.bin").unlink()
     history = record.read_history(tmp_path)
     assert history.missing_segments == 1
-    assert not history.complete
+    assert history.torn + history.missing_segments
     assert len(history.records) == 25
 
 

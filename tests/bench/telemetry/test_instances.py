@@ -67,8 +67,3 @@ def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
     points = told(*(said(total_commands_processed=number) for number in (50, 90, 4)))
     assert points["redis.restarts"] == 0
     assert points["redis.commands.processed"] == 40 + 4
-
-
-def test_without_a_run_id_an_uptime_that_falls_is_a_restart() -> None:
-    assert told({"uptime_in_seconds": 30}, {"uptime_in_seconds": 2})["redis.restarts"] == 1
-    assert told({"uptime_in_seconds": 30}, {"uptime_in_seconds": 31})["redis.restarts"] == 0

@@ -35,19 +35,6 @@ def test_things_are_counted_where_their_number_belongs(number: int) -> None:
     assert buckets.sum == number
 
 
-def test_merging_is_adding() -> None:
-    parts = [RNG.integers(0, 10**10, 100) for _ in range(3)]
-    whole, merged = Buckets(), Buckets()
-    for part in parts:
-        one = Buckets()
-        one.add(part)
-        whole.add(part)
-        merged.merge(one)
-    merged.merge(Buckets())
-    assert merged.counts.tolist() == whole.counts.tolist()
-    assert (merged.total, merged.least, merged.greatest) == (whole.total, whole.least, whole.greatest)
-
-
 def test_an_hdr_histogram_keeps_its_count_and_nearly_its_sum() -> None:
     values = RNG.integers(1, 10**9, 2000)
     histogram = Histogram.of(values)
