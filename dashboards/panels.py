@@ -1,17 +1,12 @@
 """Boards and their panels: *instruments → queries → panels in rows → a dashboard as the JSON that is committed*.
 
 Rules
-- PromQL is made from the instrument table: a metric or label that it does not have is refused here.
-- Every selector is narrowed by the board's variables: run, recipe, policy and, where it has one, instance.
+- PromQL is made from the instrument table: a metric or label that it does not have is refused here. Every selector is
+  narrowed by the board's variables. All queries of a panel have one unit, which decides the panel's.
 - A counter is looked at as a rate over `$__rate_interval`, or `whole`: its last value in `$__range`. Each run's
   counters start at 0, so that is exactly the run's count.
 - Quantiles of acquire are over all of them (`acquire_quantile`): successes alone look well in the middle of an outage.
-- All queries of a panel have one unit, which decides the panel's; one without a description is refused.
-- Panels of a line share its 24 columns; they are numbered and placed here, as Grafana's own layout overflows them.
-- Classic JSON (schema of Grafana 11 and 12); the data source is a variable; every variable but the data source can
-  hold several values. Faults and runs are annotations, so that every panel shows them.
-
-Source: Prometheus, "Querying"; Grafana's docs.
+- Panels of a line share its 24 columns; they are placed here, as Grafana's own layout overflows them.
 """
 
 from __future__ import annotations

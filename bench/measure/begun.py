@@ -1,10 +1,8 @@
 """What was begun, and what lost: *operations in progress, attempts without a grant → what a history cannot hold*.
 
-Rules
-- A record is written when its operation has ended. So that one that never ends is missed, its start stands in a page of
-  the kernel's from before anything is sent until its record is written: there a `kill -9` or a stop finds it.
-- An acquire that tries again says of each lost attempt when it was begun: evidence that the resource was asked for.
-- Both are files of the run's folder, by worker and pid, as those of the history.
+Rules: a record is written when its operation has ended; so its start stands in a page of the kernel's from before
+anything is sent until then, where a `kill -9` or a stop finds it. An acquire that tries again says of each lost attempt
+when it was begun: evidence that the resource was asked for. Files of the run's folder, by worker and pid.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Rules
 - `outcomes`, latencies, votes and attempts count operations whose intended start lies in the window; `totals` and
   `releases` all of the run. Rates count what was granted and what returned in the window, whenever it began.
 - Parts may be added one after the other: each must hold all operations of its resources (`read_history(…, part)`).
-- Nothing is rounded and nothing averaged: sums and HDR counts.
-
 """
 
 from __future__ import annotations

@@ -2,15 +2,11 @@
 
 Rules
 - INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in closed loop with at
-  least 8 users Little's ratio is outside 0.95…1.05.
+  least 8 users Little's ratio (L = λ·W, where L must be the number of users) is outside 0.95…1.05.
 - LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what acquires took, or the
   scheduler's lag more than half of it: at the p99, else at the highest percentile below it that both have.
 - UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper bounds, too.
 - A load process at 0.9 of a core or more is a warning: the rate is a lower bound.
-- Little's ratio = time-average of callers in an operation (start … released or failed), thinking, or kept by the
-  generator (woken late from a rest; its turn of the hub after a failure) ÷ users.
-
-Source: Little's law L = λ·W for a closed system, where L must be the number of users.
 """
 
 from __future__ import annotations

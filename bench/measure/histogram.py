@@ -1,13 +1,10 @@
 """Latencies counted in HDR buckets: *int64 nanoseconds → counts → percentiles, mean, maximum*.
 
 Rules
-- 1 ns to one hour at three significant digits; the bucket of a value is that of HdrHistogram, so counts, merging and
-  the V2 encoding are its own and any HDR tool reads them.
-- Merging adds counts: nothing is lost and nothing averaged. Count, sum and maximum are kept beside them, exactly.
+- 1 ns to one hour at three significant digits; buckets, merging and the V2 encoding are those of Gil Tene's
+  HdrHistogram, its `getCountsArrayIndex` computed for whole arrays. Count, sum and maximum are kept beside, exactly.
 - A percentile that fewer than ten samples lie beyond is None: it would be an anecdote. One that ten samples or more
   never came to, as their operations failed, is infinite.
-
-Source: Gil Tene's HdrHistogram; the bucket index as in its `getCountsArrayIndex`, computed for whole arrays.
 """
 
 import base64

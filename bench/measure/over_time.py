@@ -3,9 +3,8 @@
 Rules
 - The measured window is cut into equal slices of 0.1 s or more, at most 60; slices of the same width reach back over
   the warm-up. A slice is known by its start, in seconds from the start of the window.
-- An operation belongs to a slice by its intended start, as it belongs to the window: the slices of the window add up to
-  `outcomes`. `granted` counts leases by the moment of their grant: they add up to `rate.achieved_per_s`.
-- Percentiles are those of the slice alone; fewer than ten samples beyond one: None.
+- An operation belongs to a slice by its intended start: the slices of the window add up to `outcomes`. `granted` counts
+  leases by the moment of their grant: they add up to `rate.achieved_per_s`.
 """
 
 from __future__ import annotations

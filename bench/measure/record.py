@@ -4,10 +4,8 @@ Rules
 - A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
 - `sequence` (slot + 1) is packed last, so a record cut short by a kill is noticed: it alone is missing.
 - Files are made in segments with posix_fallocate: a full disk is an error at a known point, never a SIGBUS on the way.
-- The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full.
-- Readers read, they never map: a segment may be shortened by its writer when the run ends.
-
-`struct.pack_into` on an mmap is CPython's cheapest durable append.
+- The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full. Readers read,
+  they never map: a segment may be shortened by its writer when the run ends.
 """
 
 import mmap

@@ -1,14 +1,11 @@
 """What a command says in one word, and what that rests on: *reasons by word, evidence → Verdict*.
 
     certain bad            VIOLATED, FAIL, …    one case is enough
-    good, with its bound   SAFE, PASS, …        only over evidence, and without anything else to say
     not known, because …   INVALID, NOT TESTED  never looks good
+    good, with its bound   SAFE, PASS, …        only over evidence, and without anything else to say
 
-Rules
-- Certain bad wins over not known, not known over good: `conclude` decides, nobody else.
-- A good word takes evidence: without any, or with less than it needs, the word is one of not knowing.
-- Exit codes: 130 > 5 > 1 > 4 > 0 over everything that was found.
-- `WORDS` holds every word of every command. README's table is made of it; reports take colours from it.
+Rules: the first kind wins over the second, the second over the third: `conclude` decides, nobody else. Exit codes:
+130 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds every word; README's table is made of it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """What `lockbench run` says: *its result → one sheet: headline, latency table, lines of text*.
 
-Rules
-- Verdict first; nothing is computed here, a number is only scaled to its unit; a section the result does not have gives
-  no line. A run of five instances without trouble fits a screen of 80×24 with a prompt below it.
-- The first line says what share of acquires succeeded unless all did, and its percentiles are over all acquires: "∞"
-  where so many failed, "≤" where the generator's own delay is part of them. Of an invalid run it shows no figure.
-
-Source: bench.measure.run_result.
+Rules: verdict first; a section the result does not have gives no line; a run of five instances without trouble fits a
+screen of 80×24. The first line says what share of acquires succeeded unless all did, and its percentiles are over all
+acquires: "∞" where so many failed, "≤" where the generator's own delay is part of them. Of an invalid run it shows no
+figure.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while the run lasts.
 
 Rules
-- Each part that is added holds all operations of its resources; a million operations take less than a second.
 - VIOLATED when two leases were valid at once, a grant was accepted after its end, or a foreign lease was deleted: what
   was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and violate nothing.
 - UNKNOWN, never SAFE, when the history is incomplete or empty, the clock stepped, several hosts took part or the
   checker failed.
 - A lease is *tested* when it was held for a time and another attempt's command was sent in it: only then could a lock
-  that grants twice have been seen. With no violation in n tested leases the true rate is below 3 / n (95 % sure); below
-  `TESTED_LEAST` of them it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
-
-Source: the rule of three.
+  that grants twice have been seen. With no violation in n of them the true rate is below 3 / n (95 % sure, the rule of
+  three); below `TESTED_LEAST` it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
 """
 
 from collections import Counter

@@ -1,12 +1,9 @@
-"""What the operations of a run add up to: *history records → data points*.
+"""What the operations of a run add up to: *history records → data points*, by the definitions of bench.measure.
 
 Rules
-- Every record is counted once. Latencies, outcomes and attempts count when a record appears; votes only once no round
-  of it can be open any more, so both may be fed from different places of the same history.
+- Every record is counted once: latencies, outcomes and attempts when it appears, votes only once no round of it can be
+  open any more, so both may be fed from different places of the same history.
 - Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
-- A hand-off needs the operations around it: it is looked for in the records added last and those before.
-
-Source: the definitions of bench.measure (latency, outcomes, votes).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces, until the result*.
 
 Rules
-- Runs in the process that follows the load, never in one that makes it: what it costs, it costs there, at a low
-  priority. The load's part is the record it keeps anyway, and a file of observed attempts.
+- Runs in the process that follows the load, at a low priority, never in one that makes it.
 - Counters at the end are those of the whole history read once more, votes patched late included: equal to `totals`.
 - A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one warning.
-
-Source: bench.measure (the run's folder protocol).
 """
 
 from __future__ import annotations

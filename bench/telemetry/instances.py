@@ -1,12 +1,9 @@
 """The instances, as they and the load see them: *INFO, workers' notes, observed attempts → data points of this run*.
 
 Rules
-- A counter of INFO holds what was added since the first answer: it starts at 0 with the run, as every other does,
-  however long its server has been up. What a server counts after a restart is added to what it had told before.
-- A restart is another `run_id`.
+- A counter of INFO holds what was added since the first answer: it starts at 0 with the run and goes on after a
+  restart, which is another `run_id`.
 - While an instance does not answer, its counters stay as they are, and its gauges are left out.
-
-Source: redis.io, INFO; OpenTelemetry's metrics data model, "Resets and gaps".
 """
 
 from __future__ import annotations

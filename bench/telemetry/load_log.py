@@ -1,19 +1,12 @@
 """What load processes write for the exporter beside the history: *attempts, extensions → rows of a file → the same*.
 
 Rules
-- The writer keeps rows in memory and writes them when it is told to, about once a second; a file that cannot be written
-  is given up: the run is never stopped by it. The reader never hands out half a row. Files are named
-  `<kind>-<process>-<pid>.bin` and lie in the run's folder.
-- An observed cycle costs the load 1.6 times a plain one, so few of many are observed: about `PER_SECOND` acquires a
-  second, all of them at low rates, never fewer than one in `MOST`. Before the rate is known `AT_ONCE` are, then one in
-  `MOST`.
-- A row holds no resource, only its checksum: with the time when the round began enough to find the operation in the
-  history.
-- Callers that wait for a hot resource try again hundreds of times a second: of those attempts a sample is enough. What
-  is too much to keep even so is counted in the rows that follow.
-- Extensions are written by recipes that extend leases while they are held.
-
-Source: `AttemptRecord` in lockcore/model.py.
+- Rows wait in memory until about once a second; a file that cannot be written is given up: the run is never stopped by
+  it. The reader never hands out half a row. Files are `<kind>-<process>-<pid>.bin` in the run's folder.
+- An observed cycle costs the load 1.6 times a plain one: about `PER_SECOND` acquires a second are, all of them at low
+  rates, at least one in `MOST`. Before the rate is known `AT_ONCE` are, then one in `MOST`.
+- A row holds a resource's checksum: with the time when the round began enough to find the operation in the history.
+- Of the attempts of a caller that waits for a hot resource a sample is kept. What is too much is counted.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 Rules
 - The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates,
-  time-outs and retries are the exporters' business, by the standard variables.
-- A collector never slows the load: what it does not take in time is dropped, the oldest first, and counted.
-- Metrics are cumulative, so a snapshot that did not arrive is made good by the next; of several only the newest waits.
-- Exporters say why they fail in their log: the last line is kept, without secrets, for the warning.
-
-Source: opentelemetry-sdk's data classes; the OTLP specification.
+  time-outs and retries are the exporters' business, by the standard variables; of their log the last line is kept.
+- A collector never slows the load: what it does not take in time is dropped, the oldest first, and counted. Metrics are
+  cumulative: of several snapshots only the newest waits.
 """
 
 from __future__ import annotations

@@ -4,10 +4,7 @@ Rules
 - A name, an attribute or a value of a closed set that is not in the table is a bug and raises; so nothing that names a
   resource, a key or an owner token can leave.
 - A value belongs to the first bound of a histogram that it does not exceed, as OpenTelemetry and Prometheus have it.
-- Sums are kept in the integers that came in (nanoseconds, or things), so merging loses nothing; `unit` turns them into
-  what is exported.
-
-Source: OpenTelemetry's data model, "Histogram".
+- Sums are kept in the integers that came in (nanoseconds, or things); `unit` turns them into what is exported.
 """
 
 from __future__ import annotations

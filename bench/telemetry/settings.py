@@ -2,11 +2,8 @@
 
 Rules
 - Without an endpoint (or an exporter named in so many words) there is none: nothing is imported, written or sent.
-- Only what decides *whether* and *how often* is read here; endpoints, headers, certificates, compression and time-outs
-  are read by OpenTelemetry's own exporters.
+- Only what decides *whether* and *how often* is read here, the rest by OpenTelemetry's own exporters.
 - What is set and cannot be honoured is said, never silently replaced. No value that may hold a secret is ever shown.
-
-Source: OpenTelemetry's specification, "Environment variables" and "OTLP exporter".
 """
 
 from __future__ import annotations

@@ -2,19 +2,12 @@
 
 Rules
 - What is exported stands here and nowhere else: the `/metrics` page, the boards and README's table are made from it.
-- An attribute is never a resource, key, owner token or password: a set of values that is not spelled out here comes
-  from the run's configuration (its instances, workers, recipe), so its size is known before the first operation. It has
-  the name of OpenTelemetry's stable conventions where there is one, `redlock.*` otherwise.
-- Every data point carries `redlock.recipe` and `redlock.fsync`; the run id stands on the resource, and is a label of
-  every series in Prometheus (the page adds it, a collector's `resource_to_telemetry_conversion` does the same).
-- One list of bounds for all histograms on every path. Counts of whole things (attempts, margins) have it too: up to 4
-  each number has a bucket of its own.
-- Every counter starts at 0 with its run; those of INFO, too (`instances.py`).
-- Prometheus names follow OpenTelemetry's translation: dots become `_`, the unit is appended (not one in braces), a
-  counter ends in `_total`.
+- An attribute is never a resource, key, owner token or password: what is not spelled out here comes from the run's
+  configuration, so its size is known before the first operation. Names are OpenTelemetry's stable ones, if any.
+- Every data point carries `redlock.recipe` and `redlock.fsync`; the run id stands on the resource.
+- One list of bounds for all histograms on every path; up to 4 each whole number has a bucket of its own.
 
-Source: OpenTelemetry's specification, "Prometheus compatibility", and its semantic conventions for databases, servers
-and errors (stable); E6 of IEC 60063.
+Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC 60063.
 """
 
 from __future__ import annotations

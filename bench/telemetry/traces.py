@@ -8,16 +8,10 @@
 
 Rules
 - Of every look: the slowest, those that failed, met a split vote or an instance that did not vote, releases that found
-  nothing, up to `PER_REASON` of each; and one operation in `one_in`. What is chosen for a reason is chosen once.
-- Those are preferred whose attempts were observed (of the slowest, for half): their traces show each instance.
-- Made from what was recorded anyway, `DELAY` looks later: by then the attempts have been written. What is remembered
-  is bounded: the oldest goes first.
+  nothing, up to `PER_REASON` of each, for one reason only; and one operation in `one_in`. Those are preferred whose
+  attempts were observed (of the slowest, for half): their traces show each instance.
+- Made `DELAY` looks later: by then the attempts have been written. What is remembered is bounded.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
-- Of an acquire of hundreds of attempts the first and the last `MOST_ATTEMPTS` ÷ 2 are shown; `redlock.attempts` says
-  how many there were.
-- Every traced acquire is an exemplar of its bucket of `redlock.acquire.duration`.
-
-Source: OpenTelemetry's conventions for database client spans.
 """
 
 from __future__ import annotations
