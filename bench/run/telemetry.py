@@ -19,8 +19,7 @@ from bench.run.faults import FaultTimeline
 from bench.run.servers import Servers
 from bench.safety.judge import LiveJudge
 from bench.scenario import Scenario
-from bench.telemetry.instances import FSYNCS
-from bench.telemetry.run import Run, address_of, policy_of
+from bench.telemetry.run import FSYNCS, Run, address_of, policy_of
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.faults.site import Site
 from bench.topology.probe import InfoWatch

@@ -23,12 +23,21 @@ from bench.measure.record import HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
 from bench.telemetry.counts import Extensions, HandoffWindow, Occupancy, OperationCounts
-from bench.telemetry.instances import AnswerTimes, Info, InfoTotals, instance_points
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
 from bench.telemetry.page import MetricsPage, open_page
 from bench.telemetry.points import DataPoint, Snapshot, point
-from bench.telemetry.run import Run, phase_of, phase_points, run_points, worker_points
+from bench.telemetry.run import (
+    AnswerTimes,
+    Info,
+    InfoTotals,
+    Run,
+    instance_points,
+    phase_of,
+    phase_points,
+    run_points,
+    worker_points,
+)
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Spans, Tracing

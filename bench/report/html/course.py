@@ -102,13 +102,13 @@ class _CourseFigures:
         shares = {k: v for k, v in fields_of(self._result.outcome_shares).items() if v}
         said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items())
         counts = self._over.outcomes
-        happened = [name for name in OUTCOMES if any(counts.get(name, ()))]
         title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
-        areas = self._stack([counts[name] for name in happened], [OUTCOMES[name] for name in happened])
-        keys = [Legend(OUTCOMES[name], name.replace("_", " "), area=True) for name in happened]
+        parts = [
+            (name.replace("_", " "), OUTCOMES[name], counts[name]) for name in OUTCOMES if any(counts.get(name, ()))
+        ]
         columns = {Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()}
-        return self._figure("outcomes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns)
+        return self._shares("outcomes", title, about, parts, columns)
 
     def votes(self) -> Figure:
         """Vote margins as shares, and split votes."""
@@ -121,30 +121,31 @@ class _CourseFigures:
         title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
         styles = [("good", "c1", "c3", "c4", "c5")[min(place, 4)] for place in range(len(margins))]
         styles = ["bad" if int(margin) < 0 else style for margin, style in zip(margins, styles, strict=True)]
-        areas = self._stack([*margins.values()], styles)
-        keys = [Legend(style, f"margin {margin}", True) for margin, style in zip(margins, styles, strict=True)]
         about = f"Share of leases by granted votes beyond the quorum when the round closed, {self._slice}"
         columns = {Column(f"margin_{m}", "count", f"margin {m}"): values for m, values in margins.items()}
         columns[Column("split_votes", "count", "split votes")] = self._over.split_votes
-        return self._figure("votes", title, about, axes=self._shares(), marks=areas, keys=keys, columns=columns)
+        named = [f"margin {margin}" for margin in margins]
+        return self._shares("votes", title, about, [*zip(named, styles, margins.values(), strict=True)], columns)
 
     # -- how they are drawn -------------------------------------------------------------------------------------------
 
     def _axes(self, y: Scale, y_name: str, y_label: Label) -> Axes:
         return Axes(self._x, y, TIME, y_name, lambda value: f"{value:g}", y_label)
 
-    def _shares(self) -> Axes:
-        return self._axes(Scale(0.0, 1.0, *Y_RANGE, (0.0, 0.25, 0.5, 0.75, 1.0)), "share", ratio_tick)
-
-    def _stack(self, series: Sequence[Sequence[int]], styles: Sequence[str]) -> list[Mark]:
-        """Areas on top of each other; together they fill every slice that has anything."""
-        sums = [sum(column) or 1 for column in zip(*series, strict=True)]
+    def _shares(
+        self, name: str, title: str, about: str, parts: Sequence[tuple[str, str, Sequence[int]]],
+        columns: Mapping[Column, Sequence[Cell]],
+    ) -> Figure:  # fmt: skip
+        """A figure of shares: `parts` (text, style, counts) stacked; they fill every slice that has any."""
+        sums = [sum(column) or 1 for column in zip(*(counts for *_, counts in parts), strict=True)]
         low, marks = [0.0] * len(sums), list[Mark]()
-        for values, style in zip(series, styles, strict=True):
-            high = [base + value / whole for base, value, whole in zip(low, values, sums, strict=True)]
+        for _, style, counts in parts:
+            high = [base + value / whole for base, value, whole in zip(low, counts, sums, strict=True)]
             marks.append(Area(self._edges, low, high, style))
             low = high
-        return marks
+        axes = self._axes(Scale(0.0, 1.0, *Y_RANGE, (0.0, 0.25, 0.5, 0.75, 1.0)), "share", ratio_tick)
+        keys = [Legend(style, text, area=True) for text, style, _ in parts]
+        return self._figure(name, title, about, axes=axes, marks=marks, keys=keys, columns=columns)
 
     def _figure(
         self, name: str, title: str, about: str, *, axes: Axes, marks: Sequence[Mark], keys: Iterable[Legend],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.telemetry.instances import Info, InfoTotals
+from bench.telemetry.run import Info, InfoTotals
 
 ADDRESSES = [("10.0.0.1", 6379), ("10.0.0.2", 6379)]
 
