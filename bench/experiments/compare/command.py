@@ -4,12 +4,10 @@ Rules
 - What is wrong is refused before anything starts; what was named and is not there is a mistake (2), never noise (4).
 - Stored results are refused when more than the declared variable differs. What is run now is run in turn; a comparison
   runs the first side once more in every round, as a measure of the noise (A/A).
-- How long it will take is said first.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,14 +20,11 @@ from bench.cli.options import Command, given_options, scenario_options
 from bench.errors import UsageError
 from bench.gates.threshold import Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
-from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
-    from bench.experiments.compare.experiment import Question
-    from bench.experiments.compare.pairs import PairsOrder, Side
-    from bench.experiments.compare.result import ComparisonResult, Kind
+    from bench.experiments.compare.pairs import Side
+    from bench.experiments.compare.result import Kind
     from bench.experiments.compare.sides import Named
-    from bench.run.experiment import Done, ExperimentOrder, Show
 
 PAIRS = {"compare": 10, "gate": 24}
 MOST_PAIRS = 1000
@@ -171,12 +166,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
         sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"]
     )
 
-    def run(order: ExperimentOrder[Question], show: Show) -> Done[ComparisonResult]:
-        if not values["quiet"]:
-            _say_time(pairs)
-        return compare_now(order, pairs, show)
-
-    return carry_out(kind, question, values, run)
+    return carry_out(kind, question, values, lambda order, show: compare_now(order, pairs, show))
 
 
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
@@ -220,14 +210,3 @@ def _scenario(path: Path | None, options: Mapping[str, object], recipe: str | No
     read_thresholds(scenario.thresholds)
     find_recipe(scenario.recipe).require(scenario.instances, scenario.pause)
     return scenario
-
-
-def _say_time(order: PairsOrder) -> None:
-    """Say on stderr what is going to be run and how long that takes."""
-    from bench.experiments.compare.pairs import BOTH_WAYS
-
-    first, minutes = order.sides[0].scenario, order.about_s / 60
-    about = f"{minutes:.0f} minutes" if minutes >= 2 else f"{order.about_s:.0f} s"
-    rounds = "1 round" if order.pairs == 1 else f"{order.pairs} rounds"
-    runs = f"{rounds} of {BOTH_WAYS * len(order.sides)} runs, each {duration_text(first.duration_ms)}"
-    print(f"{runs} after {duration_text(first.warmup_ms)} of warm-up: about {about} in all", file=sys.stderr)

@@ -5,6 +5,9 @@ Rules
   (round trips: the least, as a stall can only add). Servers of our own, in memory, as many as the scenario has.
 - These are counts, not measurements: one command more is one command more, so there is no tolerance. More fails; fewer
   passes and is said, so that the baseline can be renewed.
+- Commands are counted by parsing what the client sends, so scripts count as the one command they are sent as. Replies
+  are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between two such
+  moments is one round trip, however many instances it speaks to, whatever the machine's speed.
 - The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It reads
   an order and wishes on stdin, a line each, and answers each; it ends with its stdin.
 
@@ -14,21 +17,28 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import selectors
+import socket
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
+
+import hiredis
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.compare.result import Exact, ExactRow
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.child import Child
-from bench.topology.counting_relay import CountingRelay, Counts
-from bench.topology.fleet import start_fleet
+from bench.topology.fleet import HOST, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease
 
@@ -40,6 +50,8 @@ LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
 _VERDICTS: dict[int, Literal["same", "more", "fewer"]] = {0: "same", 1: "more", -1: "fewer"}
 PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
+QUIET_S = 0.015
+CHUNK_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,7 @@ def costs_of(side: Side, server: str | None) -> ExactCosts:
         raise EnvironmentNotReadyError(f"{scenario.recipe} needs a master and replicas: nothing was counted")
     with (
         start_fleet(scenario.instances, "none", server=find_server(server)) as fleet,
-        CountingRelay([instance.port for instance in fleet.instances]) as relay,
+        contextlib.closing(CountingRelay([instance.port for instance in fleet.instances])) as relay,
     ):
         order = {
             "recipe": scenario.recipe,
@@ -100,33 +112,102 @@ def costs_of(side: Side, server: str | None) -> ExactCosts:
 
 
 def _counted(child: Child, order: str, relay: CountingRelay) -> ExactCosts:
-    _ask(child, order, "ready")
-    at_start = relay.settled()
-    seen: list[Counts] = []
-    for _ in range(WARM_CYCLES + CYCLES):
-        before = relay.settled()
-        _ask(child, "cycle", "done")
-        seen.append(relay.settled().since(before))
-    cycles = seen[WARM_CYCLES:]
+    at_start = _asked(child, order, "ready", relay)
+    cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][WARM_CYCLES:]
+    names = ("commands", "bytes_sent", "bytes_received", "connections")
     return ExactCosts(
-        commands=median(cycle.commands for cycle in cycles),
-        bytes_sent=median(cycle.bytes_sent for cycle in cycles),
-        bytes_received=median(cycle.bytes_received for cycle in cycles),
-        round_trips=min(cycle.round_trips for cycle in cycles),
-        connections=median(cycle.connections for cycle in cycles),
-        connections_at_start=at_start.connections,
+        **{name: median(cycle[name] for cycle in cycles) for name in names},
+        round_trips=min(cycle["round_trips"] for cycle in cycles),
+        connections_at_start=at_start["connections"],
     )
 
 
-def _ask(child: Child, line: str, wanted: str) -> None:
-    """Plain words, no messages: the process may be that of another revision."""
+def _asked(child: Child, line: str, wanted: str, relay: CountingRelay) -> Counter[str]:
+    """What was exchanged until the answer. Plain words, no messages: the process may be that of another revision."""
     try:
         child.write(line + "\n")
-        said = child.read_line()
+        said, counts = relay.until_said(child)
     except EnvironmentNotReadyError as error:
-        said = str(error)
+        said, counts = str(error), Counter()
     if said != wanted:
         raise EnvironmentNotReadyError(f"the costs of a cycle could not be counted: {said.removeprefix('refused ')}")
+    return counts
+
+
+class CountingRelay:
+    """Stands before loopback ports; `ports` are its own, in the same order. It relays while `until_said` waits."""
+
+    def __init__(self, targets: Sequence[int]) -> None:
+        self._counts: Counter[str] = Counter()
+        self._held: dict[socket.socket, bytearray] = {}  # replies that wait, by the client they are for
+        self._ready = selectors.DefaultSelector()
+        self._listeners = [socket.create_server((HOST, 0)) for _ in targets]
+        for listener, target in zip(self._listeners, targets, strict=True):
+            self._ready.register(listener, selectors.EVENT_READ, partial(self._accept, listener, target))
+        self.ports = [listener.getsockname()[1] for listener in self._listeners]
+
+    def until_said(self, child: Child) -> tuple[str, Counter[str]]:
+        """The next line of `child`, and what went through until then and until nothing was under way any more."""
+        self._counts, quiet, said = Counter(), 0, list[str]()
+        self._ready.register(child.process.stdout, selectors.EVENT_READ, lambda: said.append(child.read_line()))  # type: ignore[arg-type]
+        try:
+            while not said or quiet < 2:
+                ready = self._ready.select(QUIET_S)
+                for key, _ in ready:
+                    key.data()
+                quiet = 0 if ready or self._let_go() else quiet + 1
+        finally:
+            self._ready.unregister(child.process.stdout)  # type: ignore[arg-type]
+        return said[0], self._counts
+
+    def close(self) -> None:
+        """Close every connection."""
+        for key in list(self._ready.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._ready.close()
+
+    def _accept(self, listener: socket.socket, target: int) -> None:
+        client, server = listener.accept()[0], socket.create_connection((HOST, target))
+        self._counts["connections"] += 1
+        self._held[client] = bytearray()
+        for source, take in (
+            (client, partial(self._ask, server, hiredis.Reader())),
+            (server, partial(self._hold, client)),
+        ):
+            self._ready.register(source, selectors.EVENT_READ, partial(self._read, source, (client, server), take))
+
+    def _read(self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]) -> None:
+        try:
+            if chunk := source.recv(CHUNK_BYTES):
+                take(chunk)
+                return
+        except OSError:
+            pass  # as an end
+        for end in ends:
+            self._ready.unregister(end)
+            end.close()
+        del self._held[ends[0]]
+
+    def _ask(self, server: socket.socket, commands: hiredis.Reader, chunk: bytes) -> None:
+        self._counts["bytes_sent"] += len(chunk)
+        commands.feed(chunk)
+        while commands.gets() is not False:
+            self._counts["commands"] += 1
+        server.sendall(chunk)
+
+    def _hold(self, client: socket.socket, chunk: bytes) -> None:
+        self._counts["bytes_received"] += len(chunk)
+        self._held[client] += chunk
+
+    def _let_go(self) -> bool:
+        """Hand over all replies that wait: the end of one round trip. False when there were none."""
+        waiting = {client: held for client, held in self._held.items() if held}
+        for client, held in waiting.items():
+            with contextlib.suppress(OSError):  # a client that has gone
+                client.sendall(held)
+            held.clear()
+        self._counts["round_trips"] += bool(waiting)
+        return bool(waiting)
 
 
 def serve() -> None:

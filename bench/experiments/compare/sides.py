@@ -16,8 +16,6 @@ Rules
   what differs between places must have been declared. Scenario, servers, machine and packages (that both results name)
   count; what only names a run (ids, times, seed, thresholds, ports) and the code under test (commit, lockbench's own
   version) do not.
-
-Source: git-archive(1); Python's PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -116,17 +114,14 @@ def opened(given: list[Named], load: Load, options: Mapping[str, object]) -> Ite
     Raises BenchError.
     """
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(_opened(one, load, options)) for one in given]
-
-
-@contextlib.contextmanager
-def _opened(given: Named, load: Load, options: Mapping[str, object]) -> Iterator[Side]:
-    scenario = shortened(load(given.where if given.kind == "scenario" else None), options)
-    if given.kind == "revision":
-        with checked_out(given.commit, given.where) as folders:
-            yield Side(given.label, scenario, folders)
-    else:
-        yield Side(given.label, scenario, installed(given.where) if given.kind == "library" else ())
+        sides = []
+        for one in given:
+            scenario = shortened(load(one.where if one.kind == "scenario" else None), options)
+            folders: tuple[str, ...] = installed(one.where) if one.kind == "library" else ()
+            if one.kind == "revision":
+                folders = stack.enter_context(checked_out(one.commit, one.where))
+            sides.append(Side(one.label, scenario, folders))
+        yield sides
 
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
