@@ -30,6 +30,7 @@ from bench.run.experiment import ExperimentOrder
 from bench.run.journal import JOURNAL_NAME, read_journal
 from bench.topology.disk import LoopDisk
 from bench.topology.server import find_server
+from bench.topology.shim import Control
 from tests.conftest import Ended
 from tests.integration.locust_runs import started, until
 
@@ -116,6 +117,13 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
     assert done.exit_code == 5
 
 
+def test_servers_without_the_shim_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
+    with pytest.raises(EnvironmentNotReadyError, match="crashes need the fault shim in their servers"):
+        run_crash(ordered(tmp_path, *MAIN), lambda _text: None)
+    assert not (tmp_path / JOURNAL_NAME).exists()
+
+
 # -- the shim against a real file system -----------------------------------------------------------------------------
 
 
@@ -164,7 +172,7 @@ def test_where_there_is_no_loop_device_the_check_is_skipped_with_the_reason(monk
 
     monkeypatch.setattr("bench.topology.disk._loop_of", none_free)
     monkeypatch.setattr("bench.topology.disk._image", lambda _bytes: os.open(os.devnull, os.O_RDONLY))
-    found = cross_check(find_server(), None, lambda _text: None)
+    found = cross_check(find_server(), lambda _text: None)
     assert found.status == "skipped"
     assert "Permission denied" in str(found.reason)
     assert "it needs root, loop devices and mkfs.ext4" in str(found.reason)

@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync import cell_servers as fsync_ground
 from bench.experiments.fsync.cell_servers import BorrowedPolicy, CellServers, OwnServers, without_waitaof
 from bench.experiments.fsync.plan import Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
@@ -25,6 +24,7 @@ from bench.run.journal import JOURNAL_NAME
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LatencyMonitor
 from bench.topology.server import ServerBinary, find_server, found_servers
+from bench.topology.shim import Control
 from tests.conftest import Ended
 from tests.integration.locust_runs import keys, started, targets, until
 
@@ -188,18 +188,10 @@ class Forgetful:
     durable_bytes = 0
 
 
-def test_without_the_shim_no_latency_is_added_and_no_fsync_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_compiler() -> None:
-        raise EnvironmentNotReadyError("there is no compiler")
-
-    monkeypatch.setattr(fsync_ground, "Preload", no_compiler)
-    servers = OwnServers(find_server(), None)
-    slow, raw = cell_of("always", injected_ms=2.0), cell_of("always")
-    assert servers.why_not(slow) == "no latency can be added to an fsync: there is no compiler"
-    assert servers.why_not(raw) is None
-    assert servers.warnings == ("fsyncs are not counted: there is no compiler",)
-    with servers.serving(raw) as ground:
-        assert ground.syncs is None
+def test_servers_without_the_shim_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
+    with pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted"):
+        OwnServers(find_server(), None)
 
 
 def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> None:

@@ -65,7 +65,6 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
 @scenario_options()
-@click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached")
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
     """The largest rate of acquires that keeps an SLO, with what limits it next.
@@ -105,7 +104,6 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
         callers=callers,
         seed=points[0].scenario.seed,
         budget_s=_budget_s(values["budget"] or (QUICK_BUDGET if values["quick"] else FULL_BUDGET)),
-        allow_missing=bool(values.get("allow_missing")),
     )
 
 

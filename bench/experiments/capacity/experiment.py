@@ -110,10 +110,6 @@ def _asked_s(scenario: Scenario) -> float:
     return (scenario.warmup_ms + scenario.duration_ms) / 1000
 
 
-class _CutShort(Exception):  # noqa: N818 - no error: the user wants the end
-    """Ctrl-C: what is finished counts, nothing more is begun."""
-
-
 class _Seeker:
     """One command's work."""
 
@@ -133,10 +129,10 @@ class _Seeker:
             findings = Findings()
             try:
                 self._seek(point.scenario, findings)
-            except (KeyboardInterrupt, _CutShort):
+            except KeyboardInterrupt:  # what is finished counts
                 self._experiment.cut = True
                 if not self._runs:
-                    raise KeyboardInterrupt from None
+                    raise
             except BenchError as error:
                 if not self._runs:
                     raise
@@ -151,7 +147,7 @@ class _Seeker:
     def _seek(self, scenario: Scenario, findings: Findings) -> None:
         plan = self._plan
         budget = self._budget = Budget(plan.budget_s, callers=plan.callers)
-        with open_servers(scenario, server=self._order.server, allow_missing=plan.allow_missing) as servers:
+        with open_servers(scenario, server=self._order.server, allow_missing=False) as servers:
             self._experiment.interrupts.raising = False
             findings.fleet = servers.section()
             try:
@@ -225,15 +221,15 @@ class _Seeker:
     def _run(self, scenario: Scenario, servers: Servers, findings: Findings) -> RunResult:
         """One run on the standing servers, stored; drained servers before it."""
         if self._experiment.is_over:
-            raise _CutShort
+            raise KeyboardInterrupt
         self._budget.require(scenario)
         began_s = time.monotonic()
         _drain(servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
-        order = Order(scenario, run_id, self._order.command, None, self._order.server, self._plan.allow_missing)
+        order = Order(scenario, run_id, self._order.command, None, self._order.server)
         finished = run_on(servers, order, self._experiment.interrupts, lambda _progress: None)
         if finished.result.interrupted:
-            raise _CutShort
+            raise KeyboardInterrupt
         self._runs += 1
         self._budget.took(scenario, time.monotonic() - began_s)
         self._store(finished.result)

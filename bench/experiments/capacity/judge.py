@@ -138,7 +138,6 @@ class CapacityPlan:
     callers: bool
     seed: int
     budget_s: float
-    allow_missing: bool = False
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.statistics import wilson
+from bench.report.figures import percent
 from bench.scenario import Scenario
 
 LEAST_USERS, MOST_USERS = 64, 2048
@@ -228,12 +229,12 @@ def _server(result: RunResult) -> Use:
     if not known:
         return Use(SERVER, None, "not known: INFO was not answered")
     use, index = max(known)
-    return Use(SERVER, use, f"#{index}: {_percent(use)} of a core")
+    return Use(SERVER, use, f"#{index}: {percent(use, 0)} of a core")
 
 
 def _generator(result: RunResult) -> Use:
     use = result.generator.cpu_ratio
-    return Use(GENERATOR, use, "not known" if use is None else f"{_percent(use)} of a core")
+    return Use(GENERATOR, use, "not known" if use is None else f"{percent(use, 0)} of a core")
 
 
 def _machine(result: RunResult) -> Use:
@@ -242,7 +243,7 @@ def _machine(result: RunResult) -> Use:
     if not result.fleet.started or not cores or client is None or servers is None or rate is None:
         return Use(MACHINE, None, "not known: the servers run elsewhere, or did not tell")
     use = (client + servers) * rate / 1e6 / cores
-    return Use(MACHINE, use, f"{_percent(use)} of the {cores} that generator and servers share")
+    return Use(MACHINE, use, f"{percent(use, 0)} of the {cores} that generator and servers share")
 
 
 def _hot_key(result: RunResult) -> Use:
@@ -256,7 +257,7 @@ def _hot_key(result: RunResult) -> Use:
     use = share * rate / ceiling
     times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
     return Use(
-        HOT_KEY, use, f"{_percent(use)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
+        HOT_KEY, use, f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
     )
 
 
@@ -266,7 +267,7 @@ def _callers(result: RunResult) -> Use:
     if rate is None or times[0] is None:
         return Use(CALLERS, None, "not known: no lease was granted")
     use = rate * sum(time or 0.0 for time in times) / users
-    return Use(CALLERS, use, f"{_percent(use)} of {users:,} were at work; --users gives more")
+    return Use(CALLERS, use, f"{percent(use, 0)} of {users:,} were at work; --users gives more")
 
 
 def _fsync(result: RunResult) -> Use:
@@ -276,11 +277,7 @@ def _fsync(result: RunResult) -> Use:
     slowest = max(replies, default=0.0)
     if policy == "always" and disk and slowest:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
-        return Use(FSYNC, use, f"always: {_percent(use)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each")
+        return Use(FSYNC, use, f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each")
     if delayed:
         return Use(FSYNC, 1.0, f"{delayed} AOF writes waited for a slow one")
     return Use(FSYNC, 0.0 if policy else None, "no write waited for it" if policy else "not known")
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.0f} %"

@@ -27,10 +27,9 @@ from bench.experiments.crash.plan import Crash
 from bench.experiments.crash.result import Compared, CrossCheck, Policy
 from bench.topology.disk import LoopDisk
 from bench.topology.faults.machine import cut_power
-from bench.topology.faults.site import Need, Site
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.server import ServerBinary
-from bench.topology.shim import LIBRARY_FILE, Control, shim_library
+from bench.topology.shim import IGNORED, LIBRARY_FILE, Control, Preload, shim_library
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
@@ -41,35 +40,36 @@ _KEY, _TTL_MS = "lockbench:check:", 60_000
 
 
 class CrashPlace:
-    """Where one fleet at a time stands, for whoever holds it alone.
-
-    `without_shim`: why its servers have no shim in them, or None.
-    """
+    """Where one fleet at a time stands, for whoever holds it alone."""
 
     def __init__(self, server: ServerBinary) -> None:
         self._server, self._started = server, ExitStack()
-        self._site: Site | None = None
         self._fleet: Fleet | None = None
+        self._controls: Mapping[int, Control] = {}
         self._dead: list[KeptPort] = []
-        self.without_shim: str | None = None
 
     def open(self, instances: int, policy: str) -> None:
-        """Start `instances` servers with this AOF policy, unless those are what stands here. Raises BenchError."""
+        """Start `instances` servers with this AOF policy, unless those are what stands here.
+
+        Raises BenchError when they do not start, and when they do not take the shim.
+        """
         if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (instances, policy):
             return
         self.close()
-        self._site = self._started.enter_context(closing(Site(frozenset({Need.SHIM}))))
+        shim = self._started.enter_context(closing(Preload()))
         self._fleet = self._started.enter_context(
-            start_fleet(instances, policy, server=self._server, environment=self._site.environment, config=NO_REWRITE)
+            start_fleet(instances, policy, server=self._server, environment=shim.environment, config=NO_REWRITE)
         )
-        self._site.attach(self._fleet)
         self._dead = [KeptPort() for _ in range(instances)]
         for port in self._dead:
             self._started.callback(port.release)
-        self.without_shim = self._site.why_not(0, frozenset({Need.SHIM}))
-        if self.without_shim is None:
-            for index in range(instances):
-                self._control(index).note_writes()
+        self._controls = shim.controls
+        for instance in self._fleet.instances:
+            control = shim.controls[instance.index]
+            if not control.loaded_in(instance.pid):
+                self.close()
+                raise EnvironmentNotReadyError(f"crashes need the fault shim in their servers: {IGNORED}")
+            control.note_writes()
 
     def close(self) -> None:
         """End it; more than once is fine."""
@@ -92,8 +92,8 @@ class CrashPlace:
 
     def slow_syncs(self, delay_s: float) -> None:
         """Let every sync of every instance take so much longer from now on."""
-        for index in range(len(self._dead)):
-            self._control(index).set_sync_delay(round(delay_s * NS_PER_S))
+        for control in self._controls.values():
+            control.set_sync_delay(round(delay_s * NS_PER_S))
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
         """End the victims, one right after the other; when (ns) each was told to."""
@@ -105,12 +105,10 @@ class CrashPlace:
 
     def examine(self, crash: Crash, ended_ns: Mapping[int, int], torn: Random) -> list[Ledger]:
         """Read the ledgers of the dead, cutting their files if the power went."""
-        if self.without_shim is not None:
-            return []
         return [self._examine(index, ended_ns[index], crash, torn) for index in ended_ns]
 
     def _examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> Ledger:
-        control, instance = self._control(index), self.fleet.instances[index]
+        control, instance = self._controls[index], self.fleet.instances[index]
         known = [control.synced(path) for path in append_only_files(instance.folder)]
         lost_bytes = 0
         if crash.cuts_power:
@@ -141,10 +139,6 @@ class CrashPlace:
         files = append_only_files(self.fleet.instances[index].folder)
         kept = keys_in(path.read_bytes() for path in files)
         return {key for key in keys if key in kept}
-
-    def _control(self, index: int) -> Control:
-        assert self._site is not None
-        return self._site.control(index)
 
 
 def append_only_files(folder: Path) -> list[Path]:
@@ -177,10 +171,8 @@ def _next(reader: hiredis.Reader) -> object:
 # -- the shim against a real file system -------------------------------------------------------------------------------
 
 
-def cross_check(server: ServerBinary, skipped: str | None, show: Callable[[str], None], seed: int = 1) -> CrossCheck:
-    """Look whether they agree; `skipped`: why nobody looks, None = it is looked at."""
-    if skipped is not None:
-        return CrossCheck("skipped", skipped)
+def cross_check(server: ServerBinary, show: Callable[[str], None], seed: int = 1) -> CrossCheck:
+    """Look whether they agree."""
     found: list[Compared] = []
     for policy in COMPARED:
         show(f"shim: checked against ext4 that is shut down, {policy}")

@@ -3,7 +3,7 @@
     plan → cuts (group by group, many fleets at once) → a piece each in the journal → groups, cells, verdict → result
 
 Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
-was cut short goes on where it stopped, on the same server only; what cannot be done here is skipped with its reason.
+was cut short goes on where it stopped, on the same server only; without the shim nothing is done.
 At Ctrl-C everything of ours ends and finished groups are told. One event loop; a lane works off cut after cut and
 keeps its fleet while the next one is of the same N and policy. What each cut throws its dice with depends on seed,
 crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a group whose cut failed too
@@ -19,8 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
 
@@ -37,17 +36,13 @@ from bench.experiments.crash.plan import (
     Crash,
     CrashPlan,
     lanes_of,
-    needs_shim,
     seconds_of,
 )
 from bench.experiments.crash.result import (
     CrashConditions,
     CrashFleet,
-    CrashKind,
     CrashResult,
-    CrashSkipped,
     CrossCheck,
-    Policy,
 )
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal, open_journal
@@ -76,44 +71,29 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.interrupts.raising = False
-        without_shim = _without_shim(server)
-        plan, skipped = doable(order.plan, without_shim)
-        with open_journal(order.folder, {**order.plan.to_json(), "server": server.sha256}, CutFacts) as journal:
+        plan = order.plan
+        with closing(CrashPlace(server)) as place:
+            place.open(1, "none")  # to see whether it takes the shim
+        with open_journal(order.folder, {**plan.to_json(), "server": server.sha256}, CutFacts) as journal:
             queue = _CutQueue(plan, order.run_id, server, journal, show)
             queue.work(lambda: experiment.is_over)
             cuts = journal.pieces
             experiment.require(cuts)
-            checked = cross_check(server, without_shim or _unchecked(plan, cut=experiment.is_over), show)
+            unchecked = _unchecked(plan, cut=experiment.is_over)
+            checked = CrossCheck("skipped", unchecked) if unchecked else cross_check(server, show)
             header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
             fleet = CrashFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
-            result = concluded(header, fleet, plan, cuts, skipped=skipped, checked=checked, failures=queue.failures)
+            result = concluded(header, fleet, plan, cuts, checked=checked, failures=queue.failures)
             told = [cut for made in finished_groups(plan, cuts) for cut in made]
             exported = export_crashes(order.run_id, told, os.environ)
             result = structs.replace(result, warnings=(*result.warnings, *exported))
             return experiment.unfinished(result) if result.interrupted else experiment.store(result)
 
 
-def doable(plan: CrashPlan, without_shim: str | None) -> tuple[CrashPlan, list[CrashSkipped]]:
-    """The plan as far as it can be done, and what is skipped, with reasons; `without_shim`: why there is none."""
-    if without_shim is None:
-        return plan, []
-    left_out: dict[tuple[Policy, CrashKind], set[int]] = {}
-    for crash in filter(needs_shim, plan.crashes):
-        left_out.setdefault((crash.policy, crash.kind), set()).add(crash.instances)
-    skipped = [
-        CrashSkipped(policy=policy, kind=kind, instances=tuple(sorted(instances)), reason=without_shim)
-        for (policy, kind), instances in left_out.items()
-    ]
-    return replace(plan, crashes=tuple(crash for crash in plan.crashes if not needs_shim(crash))), skipped
-
-
 def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutFacts]]:
     """The cuts of every group that has all of them, in the order of the plan."""
-    by_crash: dict[Crash, list[CutFacts]] = {crash: [] for crash in plan.crashes}
-    for cut in cuts:
-        if cut.crash in by_crash:
-            by_crash[cut.crash].append(cut)
-    return [found for found in by_crash.values() if len(found) >= plan.cuts]
+    groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
+    return [found for found in groups if len(found) >= plan.cuts]
 
 
 def concluded(
@@ -122,7 +102,6 @@ def concluded(
     plan: CrashPlan,
     cuts: Sequence[CutFacts],
     *,
-    skipped: Sequence[CrashSkipped],
     checked: CrossCheck,
     failures: Sequence[str] = (),
 ) -> CrashResult:
@@ -130,19 +109,14 @@ def concluded(
     finished = finished_groups(plan, cuts)
     rows = [row for of_group in finished for row in cells(of_group)]
     groups = [group(of_group) for of_group in finished]
-    undone: dict[str, list[str]] = {}
-    for one in skipped:
-        undone.setdefault(one.reason, []).append(f"{one.policy} × {one.kind}")
-    warnings = [f"skipped, as {reason}: {', '.join(names)}" for reason, names in undone.items()]
-    if checked.status == "skipped" and checked.reason not in undone:
-        warnings.append(f"the shim was not checked against a file system: {checked.reason}")
+    unchecked = checked.status == "skipped"
+    warnings = [f"the shim was not checked against a file system: {checked.reason}"] if unchecked else []
     return CrashResult(
         **header,
         fleet=fleet,
         conditions=_conditions(plan, cuts),
         groups=tuple(groups),
         rows=tuple(rows),
-        skipped=tuple(skipped),
         cross_check=checked,
         counts=dict(Counter(row.verdict for row in rows)),
         warnings=(*warnings, *failures),
@@ -160,18 +134,8 @@ def _conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> CrashConditions:
         concurrent=plan.concurrent,
         usable_cores=len(os.sched_getaffinity(0)),
         planned_cuts=len(plan.orders),
-        finished_cuts=sum(cut.crash in plan.crashes for cut in cuts),
+        finished_cuts=len(cuts),
     )
-
-
-def _without_shim(server: ServerBinary) -> str | None:
-    """Start one server to see whether it takes the shim; why not, or None."""
-    place = CrashPlace(server)
-    try:
-        place.open(1, "none")
-        return place.without_shim
-    finally:
-        place.close()
 
 
 def _unchecked(plan: CrashPlan, *, cut: bool) -> str | None:

@@ -133,11 +133,6 @@ def seconds_of(crash: Crash) -> float:
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
-def needs_shim(crash: Crash) -> bool:
-    """Whether it can only be done, or judged, with the fault shim in the servers."""
-    return crash.cuts_power or crash.kind == "kill-slow-fsync" or (crash.policy, crash.kind) == ("everysec", "kill")
-
-
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Every possible crash: one, a quorum, or all instances at once, back at once or delayed."""
     return [

@@ -85,15 +85,6 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     expected_double_grants: Annotated[Expected, says("what the vote margin, restart and abstention allow")]
 
 
-class CrashSkipped(Section, frozen=True, kw_only=True):
-    """Crashes that were not tried."""
-
-    policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
-    kind: Annotated[CrashKind, says("kind of crash")]
-    instances: Annotated[tuple[int, ...], says("for these N")]
-    reason: Annotated[str, says("why")]
-
-
 class Compared(Section, frozen=True):
     """One policy under the shim and on a real disk at once."""
 
@@ -143,7 +134,6 @@ class CrashResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[CrashConditions, says("what was asked for")]
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
     rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]
-    skipped: Annotated[tuple[CrashSkipped, ...], says("what was not tried")] = ()
     cross_check: Annotated[CrossCheck, says("the shim against a real file system")]
     counts: Annotated[dict[str, int], says("rows by verdict")]
 

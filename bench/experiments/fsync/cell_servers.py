@@ -18,7 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -69,13 +69,13 @@ class OwnServers:
         self.server, self._disk = server, disk
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
-        self._no_shim = _why_no_shim(server)
-        self.warnings = (f"fsyncs are not counted: {self._no_shim}",) if self._no_shim else ()
+        self.warnings: tuple[str, ...] = ()
+        with closing(Preload()) as shim, start_fleet(1, "none", server=server, environment=shim.environment) as fleet:
+            if not shim.controls[0].loaded_in(fleet.instances[0].pid):
+                raise EnvironmentNotReadyError(f"fsyncs cannot be counted: {IGNORED}")
 
     def why_not(self, cell: FsyncCell) -> str | None:
         """Why this cell cannot be measured here, or None."""
-        if cell.injected_ms and self._no_shim:
-            return f"no latency can be added to an fsync: {self._no_shim}"
         return without_waitaof(self.server.name, self.server.version) if cell.policy == "waitaof" else None
 
     @contextmanager
@@ -85,21 +85,15 @@ class OwnServers:
         config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
             config += ["--no-appendfsync-on-rewrite", "yes"]
-        with ExitStack() as stack:
-            shim = None if self._no_shim else Preload()
-            if shim is not None:
-                stack.callback(shim.close)
-            fleet = stack.enter_context(
-                start_fleet(
-                    cell.instances,
-                    server_policy(cell.policy),
-                    server=self.server,
-                    base_folder=self._disk,
-                    config=config,
-                    environment=shim.environment if shim else None,
-                )
-            )
-            controls = tuple(shim.controls[instance.index] for instance in fleet.instances) if shim else ()
+        policy = server_policy(cell.policy)
+        with (
+            closing(Preload()) as shim,
+            start_fleet(
+                cell.instances, policy, server=self.server, base_folder=self._disk, config=config,
+                environment=shim.environment,
+            ) as fleet,
+        ):  # fmt: skip
+            controls = tuple(shim.controls[instance.index] for instance in fleet.instances)
             for control in controls:
                 control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
@@ -247,15 +241,6 @@ def without_waitaof(name: str | None, version: str | None) -> str | None:
 
 def _listed(policies: set[str] | set[str | None]) -> str:
     return ", ".join(sorted(policy or "a policy they do not tell" for policy in policies))
-
-
-def _why_no_shim(server: ServerBinary) -> str | None:
-    """Why the shim cannot be in this server (no compiler, LD_PRELOAD ignored), or None: tried on a throw-away one."""
-    try:
-        with closing(Preload()) as shim, start_fleet(1, "none", server=server, environment=shim.environment) as fleet:
-            return None if shim.controls[0].loaded_in(fleet.instances[0].pid) else IGNORED
-    except EnvironmentNotReadyError as error:
-        return str(error)
 
 
 def main() -> None:

@@ -10,14 +10,13 @@ from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
 from bench.experiments.crash.crashing_fleet import agreement, append_only_files, keys_in
-from bench.experiments.crash.experiment import doable, export_crashes
+from bench.experiments.crash.experiment import export_crashes
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Loss, cells, judge_crash
 from bench.experiments.crash.plan import (
     Crash,
     CrashPlan,
     full_crashes,
     load_range_s,
-    needs_shim,
     seconds_of,
 )
 from bench.experiments.crash.result import Compared, CrossCheck
@@ -96,15 +95,6 @@ def test_going_on_takes_the_plan_that_was_begun_and_no_option_is_passed_over_in_
 def test_what_is_wrong_is_refused_before_anything_starts(options, complaint, capsys) -> None:
     assert execute(["crash", *options]) == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_without_the_shim_what_needs_it_is_skipped_with_the_reason() -> None:
-    left, skipped = doable(plan(), "there is no compiler")
-    assert left.crashes
-    assert not any(map(needs_shim, left.crashes))
-    reasons = {(one.policy, one.kind): one.reason for one in skipped}
-    assert reasons["everysec", "power-cut"] == reasons["everysec", "kill"] == "there is no compiler"
-    assert doable(plan(), None)[0] == plan()
 
 
 def test_only_whole_commands_of_an_append_only_file_count(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec import structs
 from bench.experiments.crash.experiment import concluded
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
 from bench.experiments.crash.plan import Crash, CrashPlan
-from bench.experiments.crash.result import Compared, CrashResult, CrashSkipped, CrossCheck
+from bench.experiments.crash.result import Compared, CrashResult, CrossCheck
 from bench.experiments.crash.words import figures, sheet, suite
 from bench.measure.expectation import conclude_rows
 from bench.measure.section import typed
@@ -38,10 +38,10 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
     return [CutFacts(crash, number, 1.5, ledgers, losses, asked, 2.04, unavailable_s) for number in range(20)]
 
 
-def result(*groups: list[CutFacts], skipped: tuple[CrashSkipped, ...] = ()) -> CrashResult:
+def result(*groups: list[CutFacts]) -> CrashResult:
     plan = CrashPlan(tuple(cuts[0].crash for cuts in groups), 20, 240, seed=1, quick=True, concurrent=14)
     of_all = [cut for cuts in groups for cut in cuts]
-    return concluded(HEADER, STORED.fleet, plan, of_all, skipped=skipped, checked=AGREES)
+    return concluded(HEADER, STORED.fleet, plan, of_all, checked=AGREES)
 
 
 FINE = result(
@@ -51,7 +51,6 @@ FINE = result(
     + cuts(Crash(3, "everysec", "kill", 1, "at-once"), 0, 0),
     cuts(Crash(3, "none", "kill", 1, "at-once"), 190, 20),
     cuts(Crash(3, "none", "kill", 1, "delayed"), 190, 0),
-    skipped=(CrashSkipped(policy="no", kind="power-cut", instances=(3,), reason="no compiler"),),
 )
 
 
@@ -77,8 +76,6 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "always 0 locks lost, 0 of 1,600 locks granted twice in 20 cuts (95 % sure: fewer than 1 cut in 6)" in text
     assert "400 of 400 locks granted twice" in text
     assert "shim agrees with ext4 shut down hard: everysec lost 41 of 900 (the shim says 41)" in text
-    assert "warning skipped, as no compiler: no × power-cut" in text
-    assert text.count("no compiler") == 1
 
 
 def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
