@@ -1,14 +1,7 @@
 """Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, figures, a verdict*.
 
-    lock_fleet       servers of its own on loopback, empty at the test's start, gone when pytest ends
-    lock_benchmark   loads a lock, checks thresholds, or gates a candidate against a baseline
-
-Rules
-- Cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is imported
-  when a fixture is used.
-- Two callers who hold one lock at once fail the test, whatever else was asked, unless the caller wrote
-  `allow_violations=True`. A load in which callers hardly meet tests nothing, so a short one follows in which they do.
-- A gate that cannot answer skips the test with its reason, or fails it if `strict`.
+Cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is imported when
+a fixture is used.
 """
 
 from __future__ import annotations

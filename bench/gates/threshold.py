@@ -1,17 +1,10 @@
 """One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with value and margin*.
 
-Rules
+Rules, beside those of README ("Which side is judged")
 - The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or invented; `latency_s.`
   may be left out, p99.9 stands for p999, and four figures stand first.
-- No value is INCONCLUSIVE, never a pass: no samples, too few for a percentile.
-- Percentiles of acquire are over all acquires, a failed one took for ever: a lock is not fast because it fails.
-- A figure of safety is inconclusive while safety is UNKNOWN; NOT TESTED, it can fail, but not pass.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
-- A generator that is LATE, or not known to be in time (UNKNOWN), only lengthens latencies, as its own delay is in each:
-  an upper limit that holds holds. One that is broken is not known, unless by failed acquires, which no delay explains.
-  A lower limit the other way round; `==` and `!=` are not known. VALID says that of the p99: a timer too late for the
-  very percentile of the limit puts that one in doubt, too.
-- Of an invalid run nothing is judged but broken limits of safety: a violation is certain.
+- VALID is said of a generator by the p99: a timer too late for the very percentile of the limit puts that in doubt.
 """
 
 from __future__ import annotations

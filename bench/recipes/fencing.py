@@ -1,15 +1,10 @@
 """Fencing: *a lease and a write → accepted or rejected by what is written to*.
 
-A lock cannot stop a client that was paused past the end of its lease; what it writes to can.
-
 Rules
 - The counter is incremented in the same script as the SET, so a later grant has a larger fencing token. Redlock has no
   counter: there the register is marked with the owner token of who works on it. What each catches: README, "Fencing".
 - A register is written by one script, so it has no race itself. A run's is on its first instance; it is no part of the
   lock, and stands in none of its counts.
-- A `Protected` recipe's holders write once, at the end of their work, just before the release. Counted: writes
-  `accepted` and `rejected`, each of a `valid` lease or of a `stale` one (sent after its end); and `failed_writes`,
-  which got no answer.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock safe?" (2016).
 """

@@ -1,12 +1,9 @@
 """Fail-over by hand: *SET NX on redis-1, then copy to the others; another instance when that one errs*.
 
 `multi-write` is flawed, on purpose: do not copy it. Whoever cannot reach redis-1 locks on redis-2, where the copy of a
-lock granted on redis-1 may not have arrived: both are granted. The release deletes its own keys everywhere.
-
-`multi-write-unique-index` adds the mitigation said to be used: a row that must be unique in a database, where a double
-grant is rejected, and counted (`caught_double_grants`). Rows of expired leases are replaced. One SQLite file per run,
-in its shared folder, for the processes of one host (a lease's end is of this host's monotonic clock).
-Source: SQLite's "Isolation" and "UNIQUE constraints".
+lock granted on redis-1 may not have arrived: both are granted. `multi-write-unique-index` adds the mitigation said to
+be used: a row that must be unique in a database (one SQLite file per run, for the processes of one host), where a
+double grant is rejected, and counted. Rows of expired leases are replaced.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """Locks on one instance: *GET, then SET; SETNX; a time as value; SET NX PX, told apart by its release*.
 
-Rules
-- All but `set-nx-lua` are flawed, on purpose; each `about` names the fault. Do not copy them.
-- Those whose value is the time of their end are taken over by GETSET or by SET. The company's lock of 2013 releases by
-  "not expired, so DEL": an owner blocked for longer than its TTL reads the fresh end of its successor, finds it not
-  expired, and deletes it.
-- `set-nx-lua` is sound: a SET without a reply may have happened, so it is cleaned up, as is that of a caller that was
-  killed. A grant that came after its own end is given back and counts as too late. With fencing the SET and the counter
-  are one script: every grant has a larger fencing token than all before it.
-
-Source: the SET command's reference page ("Patterns").
+All but `set-nx-lua` are flawed, on purpose; each `about` names the fault. Do not copy them. `set-nx-lua` cleans up a
+SET without a reply, which may have happened, and that of a caller that was killed; a grant that came after its own end
+is given back and counts as too late. Source: the SET command's reference page ("Patterns").
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """What the recipes that speak through redis-py share: *one attempt, one way to give back → acquire and release*.
 
-A recipe's own file says how it locks (`attempt`) and gives back (`give_back`), and reads like its description. Here
-stands what is the same for all of them, so that only the way of locking differs.
-
 Rules
 - Through redis-py as people use it, without its retries: a retried SET NX reads its own first success as a refusal.
 - Retries follow lockcore's policy unless the recipe has its own; so do validity and drift where the recipe has a TTL.
 - A command that failed makes the attempt UNREACHABLE: nothing is cleaned up unless the recipe says so.
-- A caller that is killed leaves what it has, unless the recipe says how it is given back (`abandon`).
 """
 
 from __future__ import annotations

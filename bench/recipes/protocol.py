@@ -4,13 +4,9 @@ Rules
 - `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound methods and the hot path
   pays for no wrapper. All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`), so that the record, the
   oracle and the statistics never ask which lock it was.
-- Every recipe carries an `About`. `safe` speaks of exclusion alone: a lock that is merely slow, unfair or blocked for a
-  while is safe.
 - A recipe calls `pause("after-get")` at each of its points. Unless somebody asked for one, that is a call of an empty
   function. A scenario's pause sleeps on its share of the passes, drawn from the seed and the process: a run repeats. A
   gate is told of every pass and returns when the caller may go on: how a test or a schedule makes a race certain.
-
-Source: natural load almost never hits a gap of 20 µs (0 in 215,000 cycles when tried).
 """
 
 from __future__ import annotations

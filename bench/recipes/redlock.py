@@ -1,13 +1,9 @@
 """Redlock under test: *lockcore's own bound methods; SET NX PX on N instances, one after the other, through redis-py*.
 
 Nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is observed for its
-per-instance reply times, more of them at low rates while telemetry is wanted.
-
-One after the other, as most libraries have it, an acquire takes N round trips, and as long is the window in which
-contenders split the votes; in random order they meet the instances in different orders, so they split them more often.
-`majority-release` stops its release at the quorum: the keys left on the minority refuse the next holder until their
-TTL; it then wins without margin, or, with one more instance down, not at all. Flawed, on purpose: do not copy it.
-Source: the Redlock text, "The Redlock algorithm"; lockcore.quorum names the rounds.
+per-instance reply times, more of them at low rates while telemetry is wanted. One after the other, an acquire takes N
+round trips, and as long is the window in which contenders split the votes. Source: the Redlock text, "The Redlock
+algorithm"; lockcore.quorum names the rounds.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Every lock under test by name, plug-ins included: *name → what it is known for, and its class when it is asked for*.
 
-Rules
-- A recipe is imported only when something of it is asked for. What is known of it stands in its class (`about`). What
-  it cannot do with the instances or pauses that were given is refused before anything is connected.
-- A package offers recipes of its own under the entry point group `lockbench.recipes`: the name is the recipe's, the
-  value `module:Class`, a class as `protocol.RecipeClass` asks for. One that cannot be imported is refused with one
-  sentence that names its package. Our own names cannot be taken.
-
-Source: the table in the README of this folder; the entry points specification of packaging.
+A recipe is imported only when something of it is asked for. A package offers recipes of its own under the entry point
+group `lockbench.recipes`: the name is the recipe's, the value `module:Class`, a class as `protocol.RecipeClass` asks
+for. Our own names cannot be taken. Source: the entry points specification of packaging.
 """
 
 from __future__ import annotations

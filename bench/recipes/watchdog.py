@@ -1,13 +1,8 @@
 """A lock renewed in the background: *SET NX PX; a watchdog renews every third of the TTL until the release*.
 
-Flawed, on purpose: do not copy it. Its faults: a client that is paused or dies renews nothing, and learns too late that
-its lock is lost. The naive variant renews by a plain PEXPIRE, and so keeps a stranger's lock alive and believes that it
-is its own.
-
-Rules: one thread (under gevent: a greenlet) renews all leases of a client. A renewal moves `valid_until_ns` of its
-lease to its sending + TTL − drift. It counts `late_renewals` (sent after the lease's end), `lost_leases` and
-`noticed_late_ms` (sum over them, from the lease's end until the watchdog learned of it).
-Source: the table in the README of this folder.
+Flawed, on purpose: do not copy it. One thread (under gevent: a greenlet) renews all leases of a client. A renewal moves
+`valid_until_ns` of its lease to its sending + TTL − drift. Counted: `late_renewals` (sent after the lease's end),
+`lost_leases` and `noticed_late_ms` (sum over them, from the lease's end until the watchdog learned of it).
 """
 
 from __future__ import annotations

@@ -2,16 +2,12 @@
 
 Rules
 - One caller, a free resource, a relay in between that counts; after some cycles to warm up, the median of some more
-  (round trips: the least, as a stall can only add). Servers of our own, in memory, as many as the scenario has.
-- These are counts, not measurements: one command more is one command more, so there is no tolerance. More fails; fewer
-  passes and is said, so that the baseline can be renewed.
-- Commands are counted by parsing what the client sends, so scripts count as the one command they are sent as. Replies
-  are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between two such
-  moments is one round trip, however many instances it speaks to, whatever the machine's speed.
-- The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It reads
-  an order and wishes on stdin, a line each, and answers each; it ends with its stdin.
+  (round trips: the least, as a stall can only add). More fails, without a tolerance; fewer passes and is said.
+- Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between
+  two such moments is one round trip, however many instances it speaks to, whatever the machine's speed.
+- The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`):
 
-    {"recipe": …, "targets": […], "ttl_ms": …}     the first line, answered by `ready`
+    {"recipe": …, "targets": […], "ttl_ms": …}     the first line on stdin, answered by `ready`
     cycle                                           one acquire of a free resource and its release, answered by `done`
 """
 

@@ -1,20 +1,12 @@
 """Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios → one word*.
 
-d is the Hodges-Lehmann estimate of the log ratios turned so that above 0 is worse, [lo, hi] its exact Wilcoxon
-interval, t = log(1 + tolerance).
-
-Rules
-- Gate: PASS if hi ≤ t; FAIL if lo > 0 and d > t; else INCONCLUSIVE. An effect must be both real and large to fail.
-- The gate's interval has the confidence 1 − 0.02/m for m judged metrics. Identical code has lo > 0 with a chance of at
-  most 0.01/m per metric, whatever the noise is like: so it fails at most 1 time in 100.
+Rules, beside the gate's (README of this folder)
 - A share of acquires is compared by its difference, with a tolerance of one point whatever was asked for: who forgives
   10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst.
-- Compare: `different` if the interval (95 %) excludes 1, `same` if it lies within the tolerance, else `inconclusive`.
-- A pair without a value on either side is no pair; without any pair the verdict is inconclusive. Where only one side
-  has a value, as the other got no lease, nothing passes.
-- Over all: with an INVALID run no figure of a run is judged; nothing passes, and only violations and counted costs
-  fail. Without a finished pair, or a figure to judge, nothing passes. A comparison is inconclusive only if none of its
-  metrics says anything. Pairs that were ordered and not run, as something stood in the way, leave it undecided.
+- A pair without a value on either side is no pair. Where only one side has a value, as the other got no lease, nothing
+  passes.
+- Over all: of an INVALID run no figure is judged; only violations and counted costs fail. Without a finished pair, or a
+  figure to judge, nothing passes; pairs that were ordered and not run leave it undecided.
 - `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
 """
 

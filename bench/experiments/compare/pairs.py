@@ -1,15 +1,13 @@
 """Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs, two per side*.
 
 Rules
-- A round runs every side there and back: in random order, then in the reverse (ABBA or BAAB), one right after the
-  other, so that what drifts on the machine moves all sides alike. A side's value is the geometric mean of its two
-  runs. All runs of a round have one seed.
+- A round runs every side there and back: in random order, then in the reverse (ABBA or BAAB), all with one seed. A
+  side's value is the geometric mean of its two runs.
 - Sides whose servers are alike share one fleet for the whole time. Where a scenario has faults every run gets servers
   of its own, as a fault may outlive it; and what the faults of one side need (proxies, the shim) is put under the
   servers of all, so that only the fault differs.
-- A round with an INVALID run is repeated, at most one round in two; then it stays, and the whole is INVALID. So is one
-  of an open loop whose timer was late: the same delay on both sides hides what differs between them.
-- Ctrl-C ends the run under way and keeps the finished rounds.
+- A round with an INVALID run is repeated, at most one round in two. So is one of an open loop whose timer was late: the
+  same delay on both sides hides what differs between them.
 """
 
 from __future__ import annotations

@@ -6,16 +6,12 @@
     lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
 
 Rules
-- What exists as a path is a path; what was named and is not there is a mistake, said with the nearest name there.
-- Runs made only to be compared are short: 1 s each unless a duration was asked for; a scenario whose faults come later
-  keeps its own.
-- The load generator stays the one that is running; only the packages under test come from elsewhere, so that what is
-  compared is the lock and not the bench. What is imported in the end is asked of a fresh interpreter and must be the
-  version meant. A checkout lies in a private folder that a guard removes, however this process ends.
-- Stored results of one place (a result.json, a folder with one, or a folder of such folders) must agree in everything;
-  what differs between places must have been declared. Scenario, servers, machine and packages (that both results name)
-  count; what only names a run (ids, times, seed, thresholds, ports) and the code under test (commit, lockbench's own
-  version) do not.
+- Runs made only to be compared are short, unless a duration was asked for or faults come later.
+- The load generator stays the one that is running; what is imported in the end is asked of a fresh interpreter and must
+  be the version meant. A checkout lies in a private folder that a guard removes, however this process ends.
+- Stored results of one place must agree in everything; what differs between places must have been declared. Scenario,
+  servers, machine and packages (that both results name) count; what only names a run (ids, times, seed, thresholds,
+  ports) and the code under test (commit, lockbench's own version) do not.
 """
 
 from __future__ import annotations

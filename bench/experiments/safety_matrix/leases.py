@@ -1,13 +1,6 @@
 """Claims about leases: *a course of events on lockcore's Redlock → figures, confirmed or refuted*.
 
-    votes             granted on N/2+1 only, and never when the validity has run out
-    release           sent to all, whether or not a vote was believed granted
-    extension         on a quorum only, before the lease's own end only, so often and no more
-    partition         a holder that is cut off costs its TTL
-    validity-drift    server clocks (under the shim) wrong by less than the drift factor: leases do not overlap
-    clock-drift       far beyond it (10 %) they do, as keys end by their servers' wall clocks: by how much is told
-
-Rules: two leases at once are a violation whatever was claimed. Source: the Redlock text.
+Two leases at once are a violation whatever was claimed. Source: the Redlock text.
 """
 
 from __future__ import annotations

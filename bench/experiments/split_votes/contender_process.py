@@ -1,13 +1,8 @@
 """One contender of `lockbench split-votes`, alone in its process: *orders on stdin → its attempts on stdout*.
 
-    parallel     lockcore's Redlock on gevent: all instances at once
-    sequential   the recipe redlock-sequential: one after the other
-    random       the recipe redlock-random-order: the same, each attempt in an order of its own
-
 Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that everybody stops when
-somebody has won. The winner holds until all others have stopped, so that a trial has one grant. Nothing is asked of
-the clock between an attempt's start and its end but by the lock itself. When the parent goes, so does this process.
-A lost attempt's clean-up counts as sent as soon as the attempt was lost: a time never too late.
+somebody has won. The winner holds until all others have stopped, so that a trial has one grant. A lost attempt's
+clean-up counts as sent as soon as the attempt was lost: a time never too late.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Rules: one process per contender, made once for all blocks. They start together through words of memory that all of them
 map: the start is a time on CLOCK_MONOTONIC in the near future, for which each process waits by itself, so that it does
-not matter who reads the word when. However this process ends, they end; a contender that fails takes the experiment
-with it, by its own last words.
-Source: bench.topology.child; contender_process.py. mmap(2): aligned 64-bit stores are whole where Redis runs.
+not matter who reads the word when. Source: mmap(2); aligned 64-bit stores are whole where Redis runs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a judged, written result*.
 
-    calibration   one driver, votes shared out by chance     must be within ± 0.05 of the closed form
-    contention    K processes released together, one attempt each; orders and spreads side by side, block by block
-    retries       the same, until somebody wins; policies side by side
-
 Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so that what else the
-machine does hits all alike; a time budget ends a section early, after whole passes, and says so; a signal ends it all,
-and what was measured until then is kept. Two valid leases at once are a violation whatever was asked.
+machine does hits all alike; a time budget ends a section early, after whole passes, and says so.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
 """When nobody wins: *attempts of all contenders → contention rounds and how they ended; N and K → the chance of it*.
 
 Rules, with q = N // 2 + 1:
-- Closed form: when K contenders' SETs arrive in one uniformly random order, each instance falls to each of them with
-  the chance 1/K, independently. At most one can have q > N / 2 of them, so nobody wins with the chance
-  1 − K · P(Bin(N, 1/K) ≥ q), for even N as well.
 - Exact: a vote is *certain* from its OK until its release is sent. A contention round is *split* if at some moment
   nobody had won and nobody still could: for every contender certain votes + free live instances < q, while ≥ q
   instances had answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won
   without such a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
 - A contention round is a maximal cluster of overlapping attempts on a resource without a valid holder: it ends with
   the first grant, and an attempt that starts while a lease is valid belongs to none.
-- Probable: what one attempt can tell from its own replies. All N answering at odd N, a loser is always refused by a
-  quorum and calls it CONTENDED.
-
-Source: the Redis text's "split brain condition where nobody wins". Pure.
 """
 
 from __future__ import annotations
@@ -80,7 +73,8 @@ class Ending(Enum):
 
 
 def closed_form(instances: int, contenders: int) -> float:
-    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q). Both arguments ≥ 1."""
+    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q): each instance falls to each
+    contender with the chance 1/K, and at most one can have q of them. Both arguments ≥ 1."""
     quorum = quorum_of(instances)
     enough = range(quorum, instances + 1)
     ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)

@@ -2,12 +2,8 @@
 
 Rules
 - Every client is connected for itself, as a process of its own would be, with its own gate. One resource.
-- A gate stops whoever comes to its points. Nobody waits there for longer than `PATIENCE_S`: a schedule that went wrong
-  is an error, never a hang. It waits with `threading`, so it works under gevent, too.
+- Nobody waits at a gate for longer than `PATIENCE_S`: a schedule that went wrong is an error, never a hang.
 - What clients do is recorded as the load records it, and judged by the same oracle.
-- Nothing is left: `close` ends the clients and unlinks the keys of the stage.
-
-Source: bench.measure.record, bench.safety.judge.
 """
 
 from __future__ import annotations
