@@ -181,9 +181,9 @@ class SetNxFixed(PlainRecipe):
         shown_by=("pause after-grant", "stop worker"),
     )
 
-    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX."""
-        return self.set_nx(resource, b"1", ttl_ms)
+    def new_token(self) -> bytes:
+        """The same for all."""
+        return b"1"
 
     def give_back(self, lease: Lease) -> Outcome:
         """DEL."""
@@ -200,10 +200,6 @@ class SetNxGetDel(PlainRecipe):
         shown_by=("pause after-get",),
         points=("after-get",),
     )
-
-    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX."""
-        return self.set_nx(resource, self.new_token(), ttl_ms)
 
     def give_back(self, lease: Lease) -> Outcome:
         """GET, then DEL."""
@@ -270,9 +266,9 @@ class Backoff(PlainRecipe):
         shown_by=("same-time start", "exception in the body"),
     )
 
-    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX."""
-        return self.set_nx(resource, str(uuid1()).encode(), ttl_ms)
+    def new_token(self) -> bytes:
+        """A clock and a host."""
+        return str(uuid1()).encode()
 
     def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
         """Twice the last wait; the scenario's retry policy has no say."""

@@ -168,8 +168,9 @@ class PlainRecipe:
     # -- what a recipe is ---------------------------------------------------------------------------------------------
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Try to lock once. Raises RedisError."""
-        raise NotImplementedError
+        """Try to lock once: one SET NX PX with an owner token of its own, unless the recipe says otherwise.
+        Raises RedisError."""
+        return self.set_nx(resource, self.new_token(), ttl_ms)
 
     def give_back(self, lease: Lease) -> Outcome:
         """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise. Raises RedisError."""

@@ -47,7 +47,7 @@ class Watchdog(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """SET NX PX; from now on it is renewed."""
-        lease = self.set_nx(resource, self.new_token(), ttl_ms)
+        lease = super().attempt(resource, ttl_ms)
         if isinstance(lease, Lease):
             with self._changed:
                 self._renew_after(lease, lease.started_ns)

@@ -134,9 +134,6 @@ def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
 
 
 CLAIMS = {
-    "votes": {"granted_below_quorum": 0, "granted_after_their_end": 0},
-    "release-to-all": {"orphan_votes": 0},
-    "extension": {"extended_in_time": 1, "extended_after_their_end": 0, "foreign_extensions": 0},
     "partition-ttl": {},
     "owner-tokens": {"urandom_collisions": 0, "uuid1_collisions": 0},
     "everysec-loses": {},

@@ -178,13 +178,8 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     ("arguments", "said"),
     [
         (("--contenders", "3,many"), "'--contenders': 'many' is not a valid whole number"),
-        (("--contenders", "1"), "'--contenders': 1 is not in the range 2<=x<=64"),
-        (("--spread", "5"), "'--spread': '5' is not a duration"),
         (("--spread", "2s"), "'--spread': 2s is too long"),
-        (("--order", "backwards"), "'--order': 'backwards' is not one of"),
         (("--retry", "exponential:5ms"), "'--retry': 'exponential:5ms' is not a retry policy"),
-        (("--retry", "fixed"), "'--retry': '' is not a duration"),
-        (("--instances", "0"), "'--instances'"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_exit_2(

@@ -99,23 +99,6 @@ def test_the_write_of_a_holder_that_was_succeeded_is_rejected_and_counted(recipe
     assert recipe.release(successor) is Outcome.RELEASED
 
 
-def test_a_late_mark_is_not_caught_where_there_is_no_fencing_token(recipe: Protected, server: Redis) -> None:
-    lock = recipe.recipe  # a holder paused between its grant and its mark
-    stale = lock.acquire("r1", 5000, 0)
-    assert isinstance(stale, Lease)
-    stale.valid_until_ns = stale.granted_ns
-    server.delete("test:r1")
-    successor = granted(recipe)
-    if isinstance(stale, FencedLease):
-        assert recipe.write(successor, "new") is True
-        assert recipe.write(stale, "old") is False
-        return
-    recipe.mark(stale)
-    assert recipe.write(stale, "old") is True
-    assert recipe.write(successor, "new") is False
-    assert recipe.figures == {"stale_writes_accepted": 1, "valid_writes_rejected": 1}
-
-
 def test_a_write_without_an_answer_is_counted_and_the_lock_given_back(recipe: Protected, server: Redis) -> None:
     lease = granted(recipe)
     server.set("test:" + REGISTERS, "no hash")

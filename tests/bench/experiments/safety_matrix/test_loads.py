@@ -13,7 +13,6 @@ from bench.experiments.safety_matrix.loads import (
     PAUSES,
     QUICK_MS,
     ROWS,
-    STOPPED,
     Strain,
     judge_load,
     scenario_of,
@@ -71,8 +70,3 @@ def test_every_load_is_one_that_a_run_accepts(strain: Strain, recipe: str, durat
     orders = read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
     assert len(orders) == len(strain.faults) * (duration_ms // QUICK_MS)
     assert scenario.seed == 7
-
-
-def test_clients_are_stopped_for_longer_than_a_ttl() -> None:
-    scenario = scenario_of(STOPPED, "redlock", seed=1, duration_ms=QUICK_MS)
-    assert all(fault.for_ms is not None and fault.for_ms > 2 * scenario.ttl_ms for fault in scenario.faults)

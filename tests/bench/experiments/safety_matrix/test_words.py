@@ -9,7 +9,6 @@ from bench.experiments.safety_matrix.result import SafetyResult
 from bench.experiments.safety_matrix.words import figures_text, sheet, suite
 from bench.measure.result import read_result
 from bench.measure.section import typed
-from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
 
 OLD = Path(__file__).parents[3] / "histories" / "results" / "safety.json"
@@ -49,12 +48,6 @@ def test_the_verdict_comes_first_and_every_row_says_all_six_things() -> None:
 def test_a_row_that_was_not_looked_at_shows_its_reason() -> None:
     lines = printed(80, {**ROW, "figures": {}, "reason": "there is no compiler", "verdict": "skipped"})
     assert any("there is no compiler" in line for line in lines)
-
-
-def test_markdown_keeps_its_table_whole() -> None:
-    text = sheet_markdown(sheet(result({**ROW, "figures": {}, "reason": "a|b"})))
-    line = next(line for line in text.splitlines() if line.startswith("| set-nx-fixed"))
-    assert line.replace("\\|", "").count("|") == 7
 
 
 def test_figures_keep_their_size() -> None:
