@@ -136,30 +136,6 @@ def test_handoff_is_from_the_release_sent_to_the_next_grant_while_somebody_waits
     assert handoff(records, *operations) == found
 
 
-def test_handoffs_equal_a_count_by_hand_on_random_histories(records):
-    dice = np.random.default_rng(3)
-    for _ in range(200):
-        operations, free_at = [], {0: 1_000, 1: 1_000}
-        for _ in range(12):
-            resource = int(dice.integers(0, 2))
-            granted = free_at[resource] + int(dice.integers(1, 6))
-            sent = granted + int(dice.integers(1, 10))
-            free_at[resource] = sent
-            operations.append(
-                {"resource": resource, "start": granted - int(dice.integers(1, 20)), "granted": granted,
-                 "ended": granted, "release_sent": sent, "release_replied": sent + 1}
-            )  # fmt: skip
-        expected = []
-        for one in operations:
-            same = [other for other in operations if other["resource"] == one["resource"]]
-            heirs = [other for other in same if other["granted"] > one["granted"]]
-            at = one["release_sent"]
-            if heirs and any(other["start"] <= at < other["ended"] for other in same):
-                expected.append(min(heirs, key=lambda other: other["granted"])["granted"] - at)
-        count, mean = handoff(records, *operations)
-        assert (count, mean or 0) == (len(expected), pytest.approx(sum(expected) / 1e3 / max(len(expected), 1)))
-
-
 # ---------------------------------------------------------------- votes, attempts, cost
 
 
@@ -171,15 +147,13 @@ def test_margins_are_votes_above_the_quorum_of_leases_and_votes_sum_by_kind(reco
             cycle(1_300, votes={"granted": 3, "errored": 1, "absent": 1}),
             {"start": 1_400, "ended": 1_401, "outcome": "contended", "votes": {"granted": 1, "refused": 4}},
             cycle(500, votes={"granted": 4, "undecided": 1}),
+            cycle(1_500, votes={"granted": 2}),  # a lease without a quorum
         )
     )
     assert values["votes"] == {
-        "margin": {"0": 2, "2": 1}, "granted": 12, "refused": 4, "errored": 1, "silent": 2, "absent": 1, "undecided": 0,
+        "margin": {"-1": 1, "0": 2, "2": 1},
+        "granted": 14, "refused": 4, "errored": 1, "silent": 2, "absent": 1, "undecided": 0,
     }  # fmt: skip
-
-
-def test_a_lease_without_a_quorum_shows_as_a_negative_margin(records):
-    assert values_of(records(cycle(1_100, votes={"granted": 2})))["votes"]["margin"] == {"-1": 1}
 
 
 def test_attempts_are_of_leases_and_split_votes_of_all(records):

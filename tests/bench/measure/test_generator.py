@@ -30,12 +30,6 @@ def test_littles_ratio_is_one_when_every_caller_is_always_at_work(records):
     assert values_of(records(*callers))["generator"]["littles_law_ratio"] == pytest.approx(0.5)
 
 
-def test_think_time_counts_as_work_of_the_caller(records):
-    callers = [cycle(at, release_sent=at + 15, release_replied=at + 20) for at in range(900, 2_100, 50)]
-    thinking = Facts(instances=5, users=1, think_mean_ns=30 * MS)
-    assert values_of(records(*callers), thinking)["generator"]["littles_law_ratio"] == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     "at_work, verdict", [(7, "INVALID"), (7.7, "VALID"), (8, "VALID"), (8.3, "VALID"), (9, "INVALID")]
 )

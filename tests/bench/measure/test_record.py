@@ -185,16 +185,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_written_records(tmp_path, mo
     np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(10)))
 
 
-def test_a_real_limit_of_the_file_size_is_the_same_sentence(tmp_path):
-    code = (
-        "import resource, sys; from bench.measure.record import Recorder\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); Recorder(sys.argv[1], 0)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert "EnvironmentNotReadyError: cannot make room for the history" in ended.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def overwrite(path: Path, slot: int, field: str, value: int) -> None:
     with path.open("r+b") as file:
         file.seek(slot * RECORD_BYTES + 8 * RECORD_FIELDS.index(field))

@@ -121,11 +121,6 @@ def test_infinity_has_no_place_in_a_result(complete, tmp_path):
         write_result(structs.replace(complete, duration_s=float("inf")), tmp_path)
 
 
-def test_numpy_numbers_are_written_as_plain_ones(complete, tmp_path):
-    write_result(structs.replace(complete, duration_s=np.float64(1.5), seed=np.int64(7)), tmp_path)
-    assert [read_result(tmp_path)[key] for key in ("duration_s", "seed")] == [1.5, 7]
-
-
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -1,7 +1,6 @@
 """The oracle finds what is illegal, accepts what is legal, and does not claim what it cannot know."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -32,12 +31,6 @@ def test_every_history_file_gets_its_verdict(told):
     document, history = told
     report = judge(history, document["ttl_ms"])
     assert {"verdict": report.verdict, **counts_of(report)} == document["expected"], document["claim"]
-
-
-def test_the_order_of_the_records_does_not_matter(told):
-    document, history = told
-    reordered = complete(history.records[::-1])
-    assert counts_of(judge(reordered, document["ttl_ms"])) == counts_of(judge(history, document["ttl_ms"]))
 
 
 def test_each_finding_names_the_operations_involved(told):
@@ -112,7 +105,8 @@ def test_an_oracle_blind_on_one_resource_would_be_noticed(legal):
     records = legal(20_000, 100)
     for resource in range(100):
         plant_service_fault(records, resource, resource + 100)
-    assert judge(complete(records), TTL_MS).service_faults == 100
+    report = judge(complete(records), TTL_MS)
+    assert (report.service_faults, len(report.examples)) == (100, 5), "so many of a kind are told one by one"
 
 
 # ---------------------------------------------------------------- a reference without cleverness
@@ -326,18 +320,3 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
         **counts_of(whole),
         "contested": whole.contested_leases,
     }
-
-
-def test_a_quarter_of_a_million_operations_is_judged_in_a_fraction_of_a_second(legal):
-    records = legal(250_000, 1_000)
-    before = time.process_time()
-    report = judge(complete(records), TTL_MS)
-    assert report.verdict == "SAFE"
-    assert time.process_time() - before < 1  # 0.2 s when nothing else runs: the margin is for shared machines
-
-
-def test_at_most_five_examples_of_a_kind_are_kept(legal):
-    records = legal(20_000, 100)
-    for resource in range(100):
-        plant_service_fault(records, resource, resource + 100)
-    assert len(judge(complete(records), TTL_MS).examples) == 5
