@@ -33,7 +33,7 @@ from bench.measure.outcomes import (
     shares,
 )
 from bench.measure.over_time import SliceFold
-from bench.measure.record import Records
+from bench.measure.record import Records, ends_ns
 from bench.measure.run_result import Attempts, Cost, Measured, Rate, SafetyReport, fields_of
 from bench.measure.statistics import TENTHS
 from bench.measure.timeline import Integers
@@ -89,7 +89,7 @@ class Fold:
             due=len(inside),
             returned=int(window.holds(records["ended_ns"]).sum()),
             granted=int(window.holds(records["granted_ns"]).sum()),
-            finished=int(window.holds(generator.ends_ns(records)).sum()),
+            finished=int(window.holds(ends_ns(records)).sum()),
             busy_ns=generator.busy_ns(records, window),
             attempts=int(outcomes.attempts_of(records).sum()),
             releases=int((records["release_sent_ns"] > 0).sum()),

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.measure.facts import Facts, Window
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, Latency
-from bench.measure.record import Records
+from bench.measure.record import Records, ends_ns
 from bench.measure.section import Count, Section, says
 
 STARTED_SHARE = 0.99
@@ -66,11 +65,6 @@ class Health:
     scheduled_starts: int
     started: int
     littles_law_ratio: float | None
-
-
-def ends_ns(records: Records) -> NDArray[np.int64]:
-    """When each operation was over: its release returned, or its acquire if it released nothing."""
-    return np.asarray(np.maximum(records["ended_ns"], records["release_replied_ns"]))
 
 
 def busy_ns(records: Records, window: Window) -> int:

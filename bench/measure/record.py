@@ -213,6 +213,11 @@ def _writer(recorder: Recorder) -> tuple[Write, Callable[[], int]]:
     return write, lambda: slot
 
 
+def ends_ns(records: Records) -> Integers:
+    """When each operation was over: its release returned, or its acquire if it released nothing."""
+    return np.asarray(np.maximum(records["ended_ns"], records["release_replied_ns"]))
+
+
 def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
     """The complete records of all workers in `workdir`, by worker and slot.
 
@@ -275,7 +280,7 @@ class HistoryTail:
             records = _read_from(path, start)
             whole = len(records)
             if settled_before_ns is not None:
-                late = np.maximum(records["ended_ns"], records["release_replied_ns"]) >= settled_before_ns
+                late = ends_ns(records) >= settled_before_ns
                 records = records[: int(late.argmax())] if late.any() else records
             self._read[path] = start + len(records)
             parts.append(records)

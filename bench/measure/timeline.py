@@ -27,10 +27,6 @@ class Timeline:
         """The key of each (resource, time); both must be within what the timeline was made for."""
         return (resources - self.first_resource) * self.span_ns + (times_ns - self.earliest_ns)
 
-    def resources(self, keys: Integers) -> Integers:
-        """The resource each key was made from."""
-        return keys // self.span_ns + self.first_resource
-
 
 def timelines(
     resources: Integers, times_ns: Sequence[Integers], key_limit: int = _KEY_LIMIT

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts, Records
+from bench.measure.record import OUTCOMES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts, Records, ends_ns
 from bench.measure.run_result import BrokenRule, Example, SafetyReport, SafetyWord
 from bench.measure.timeline import Integers, timelines
 from bench.measure.verdict import TESTED_LEAST
@@ -313,7 +313,7 @@ class LiveJudge:
         return self.verdict
 
     def _keep(self, records: Records) -> None:
-        ended_ns = np.maximum(records["ended_ns"], records["release_replied_ns"])
+        ended_ns = ends_ns(records)
         recent = np.flatnonzero(ended_ns >= ended_ns.max() - self._ttl_ns)
         if len(recent) > MOST_KEPT:
             recent = recent[np.argpartition(ended_ns[recent], len(recent) - MOST_KEPT)[-MOST_KEPT:]]

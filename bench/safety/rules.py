@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure.outcomes import acquired, attempts_of, votes_of
-from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.record import OUTCOME_CODES, Records, ends_ns
 from bench.measure.run_result import BrokenRule
 from bench.measure.timeline import Integers, Timeline
 
@@ -83,13 +83,12 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     A confirmed release, or a single lost round in which every instance answered: until its clean-up has arrived. In
     all other cases a key may live on for a whole TTL.
     """
-    over = np.maximum(records["ended_ns"], records["release_replied_ns"])
     released = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES["released"]
     unsure = votes_of(records, "silent") + votes_of(records, "undecided") > 0
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure
     lasting = np.where(released | answered, 0, ttl_ms * 1_000_000)
     held_until = np.where(acquired(records) & ~released, records["valid_until_ns"], 0)
-    return np.asarray(np.maximum(over, held_until) + lasting + CLEANUP_NS)
+    return np.asarray(np.maximum(ends_ns(records), held_until) + lasting + CLEANUP_NS)
 
 
 def broken_rules(

@@ -18,8 +18,7 @@ from bench.measure import outcomes
 from bench.measure.facts import Window
 from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
-from bench.measure.timeline import Integers
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records, ends_ns
 from bench.measure.workers import WorkerNote
 from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
@@ -135,7 +134,7 @@ class HandoffWindow:
         until_ns = now_ns - SETTLE_NS
         if until_ns > self._until_ns and len(kept):
             counts.add_handoffs(kept, Window(self._until_ns, until_ns))
-            kept = kept[_ends_ns(kept) >= until_ns - SETTLE_NS]
+            kept = kept[ends_ns(kept) >= until_ns - SETTLE_NS]
         self._kept, self._until_ns = kept, max(until_ns, self._until_ns)
 
 
@@ -178,7 +177,3 @@ def busy(records: Records, begun: str, ended: str, window: Window) -> float:
     rows = (start > 0) & (stop > 0)
     overlap = np.minimum(stop[rows], window.stop_ns) - np.maximum(start[rows], window.start_ns)
     return float(np.maximum(overlap, 0).sum()) / (window.duration_s * NS_PER_S)
-
-
-def _ends_ns(records: Records) -> Integers:
-    return np.asarray(np.maximum(records["ended_ns"], records["release_replied_ns"]))

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError
 from bench.measure.record import OUTCOME_CODES, Recorder
 from bench.measure.run_result import InstanceReport, SafetyReport
 from bench.measure.workers import WorkerNote
 from bench.telemetry import otlp
 from bench.telemetry.exporter import Exporter, Sources
-from bench.telemetry.run import Run, address_of
+from bench.telemetry.run import Run
 from bench.telemetry.settings import settings_of
 from tests.doubles.collector import Collector
 
@@ -157,23 +156,6 @@ def test_a_collector_that_refuses_is_named_with_what_it_said(tmp_path: Path, col
     assert "400" in warning
 
 
-def test_a_slow_collector_delays_no_look_and_gets_the_last_sums_all_the_same(
-    tmp_path: Path, collector: Collector
-) -> None:
-    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
-    exporter.start()
-    write(recorder, 7)
-    until(lambda: acquired(collector) == 7)
-    collector.free.clear()
-    write(recorder, 5)
-    until(lambda: exporter._counts.operations == 12)
-    recorder.close()
-    slow = threading.Timer(1.0, collector.free.set)
-    slow.start()
-    exporter.finish()
-    assert acquired(collector) == 12
-
-
 def test_faults_violations_and_info_are_what_the_sources_say(tmp_path: Path, collector: Collector) -> None:
     before = {"aof_current_size": 70, "expired_keys": 100, "used_cpu_sys": 20.5}
     answers = iter([before, {"aof_current_size": 77, "expired_keys": 105, "used_cpu_sys": 22.0}])
@@ -239,18 +221,6 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(
         exporter_of(tmp_path)
 
 
-def test_a_variable_that_no_exporter_can_read_is_one_sentence(
-    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise FileNotFoundError("/secret/place/of/a/certificate")
-
-    monkeypatch.setattr(otlp, "_exporter", refuse)
-    with pytest.raises(UsageError, match="OTEL_") as refused:
-        exporter_of(tmp_path)
-    assert "secret" not in str(refused.value)
-
-
 def test_what_an_exporter_says_of_its_variables_is_a_warning(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,11 +250,3 @@ def test_headers_that_cannot_be_read_are_not_shown(
     (warning,) = exporter_of(tmp_path).finish()
     assert "eader" in warning
     assert "hunter2" not in warning
-
-
-@pytest.mark.parametrize(
-    "text, address",
-    [("10.0.0.1:6379", ("10.0.0.1", 6379)), ("[::1]:7000", ("::1", 7000)), ("/run/redis.sock", ("/run/redis.sock", 0))],
-)
-def test_addresses_have_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
-    assert address_of(text) == address
