@@ -114,27 +114,23 @@ def concluded(
     return CrashResult(
         **header,
         fleet=fleet,
-        conditions=_conditions(plan, cuts),
+        conditions=CrashConditions(
+            quick=plan.quick,
+            ttl_ms=TTL_MS,
+            cuts_per_cell=plan.cuts,
+            locks_per_s=plan.locks_per_s,
+            instances=tuple(sorted({crash.instances for crash in plan.crashes})),
+            concurrent=plan.concurrent,
+            usable_cores=len(os.sched_getaffinity(0)),
+            planned_cuts=len(plan.orders),
+            finished_cuts=len(cuts),
+        ),
         groups=tuple(groups),
         rows=tuple(rows),
         cross_check=checked,
         counts=dict(Counter(row.verdict for row in rows)),
         warnings=(*warnings, *failures),
         verdict=judge_crash(groups, rows, checked, failures, interrupted=header["interrupted"]),
-    )
-
-
-def _conditions(plan: CrashPlan, cuts: Sequence[CutFacts]) -> CrashConditions:
-    return CrashConditions(
-        quick=plan.quick,
-        ttl_ms=TTL_MS,
-        cuts_per_cell=plan.cuts,
-        locks_per_s=plan.locks_per_s,
-        instances=tuple(sorted({crash.instances for crash in plan.crashes})),
-        concurrent=plan.concurrent,
-        usable_cores=len(os.sched_getaffinity(0)),
-        planned_cuts=len(plan.orders),
-        finished_cuts=len(cuts),
     )
 
 
@@ -187,32 +183,27 @@ class _CutQueue:
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._plan.concurrent, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        lanes = [asyncio.ensure_future(self._lane()) for _ in range(self._lanes)]
         try:
-            while not is_over() and not all(lane.done() for lane in lanes):
-                await asyncio.wait(lanes, timeout=_LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
-                if any(lane.done() and lane.exception() for lane in lanes):
-                    break
-        finally:
-            for lane in lanes:
-                lane.cancel()
-            ended = await asyncio.gather(*lanes, return_exceptions=True)
-        for end in ended:
-            if isinstance(end, Exception):
-                raise end
+            async with asyncio.TaskGroup() as tasks:
+                lanes = [tasks.create_task(self._lane()) for _ in range(self._lanes)]
+                while not is_over() and not all(lane.done() for lane in lanes):
+                    await asyncio.wait(lanes, timeout=_LOOK_S)
+                for lane in lanes:
+                    lane.cancel()
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     async def _lane(self) -> None:
-        place = CrashPlace(self._server)
-        try:
+        with closing(CrashPlace(self._server)) as place:
             while self._waiting:
                 order, crash, number = self._waiting.pop()
                 async with self._room(crash):
                     facts = None if crash in self._given_up else await self._tried(place, order, crash, number)
                 if facts is not None:
                     self._journal.add(facts)
-                    self._note(crash)
-        finally:
-            place.close()
+                    self._worked_s += seconds_of(crash)
+                    done = f"cut {len(self._journal.pieces):,} of {len(self._plan.orders):,}"
+                    self._show(f"{crash.key}: {done}, {self._remaining()}")
 
     @asynccontextmanager
     async def _room(self, crash: Crash) -> AsyncIterator[None]:
@@ -242,11 +233,6 @@ class _CutQueue:
                 await finish(place.close)
         self._given_up[crash] = reason
         return None
-
-    def _note(self, crash: Crash) -> None:
-        self._worked_s += seconds_of(crash)
-        done = len(self._journal.pieces)
-        self._show(f"{crash.key}: cut {done:,} of {len(self._plan.orders):,}, {self._remaining()}")
 
     def _remaining(self) -> str:
         """How long the rest will take: as planned at first, then as it has gone so far."""

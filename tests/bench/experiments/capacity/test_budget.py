@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bench.errors import UsageError
 from bench.experiments.capacity import experiment
 from bench.experiments.capacity.command import plan_of
 from bench.experiments.capacity.experiment import Budget, run_capacity
@@ -76,10 +75,3 @@ def test_with_time_enough_the_search_ends_by_itself(tmp_path: Path, monkeypatch:
     result = measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget="1h")
     assert result.verdict.word == "CONFIRMED"
     assert not any("--budget" in warning for warning in result.warnings)
-
-
-@pytest.mark.parametrize("budget", ["0", "-1s", "soon", "5"])
-def test_a_budget_that_is_none_is_refused(budget: str) -> None:
-    with pytest.raises(UsageError, match="option --budget"):
-        plan_of(None, {"slo": ["acquire.p99 < 10ms"], "quick": True, "sweeps": (), "callers": None,
-                       "target_rate": None, "first_rate": None, "budget": budget})  # fmt: skip

@@ -58,6 +58,7 @@ def test_arrivals_may_be_chosen_without_a_rate() -> None:
         ({"slo": ("acquire.p99 < 10",)}, "the limit needs a unit"),
         ({"thresholds": ("rate >= 5/s",)}, "what must hold is said by --slo"),
         ({"think": "5ms"}, "think time belongs to the closed loop"),
+        *(({"budget": budget}, "option --budget") for budget in ("0", "-1s", "soon", "5")),
     ],
 )
 def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sentence: str) -> None:

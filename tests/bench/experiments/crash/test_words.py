@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from msgspec import structs
+import pytest
 
 from bench.experiments.crash.experiment import concluded
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
 from bench.experiments.crash.plan import Crash, CrashPlan
 from bench.experiments.crash.result import Compared, CrashResult, CrossCheck
 from bench.experiments.crash.words import figures, sheet, suite
-from bench.measure.expectation import conclude_rows
 from bench.measure.section import typed
-from bench.report.sheet import sheet_markdown
 from bench.run.experiment import Header
 from tests.bench.report.screen import sheet_text
 
@@ -87,24 +85,18 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     assert any("20/400 !" in line for line in lines)
 
 
-def cut_short(result: CrashResult) -> CrashResult:
-    return structs.replace(result, interrupted=True, verdict=conclude_rows([], interrupted="interrupted after 3 cuts"))
+@pytest.mark.parametrize(
+    ("found", "headline"),
+    [
+        (result(), "nothing finished"),
+        (result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0)), "0 of 7,600 locks lost in 20 cuts"),
+    ],
+)
+def test_without_a_finding_of_its_own_it_has_a_headline_all_the_same(found: CrashResult, headline: str) -> None:
+    assert sheet(found).headline == headline
 
 
-def test_a_run_that_was_cut_says_so() -> None:
-    assert printed(cut_short(FINE), 100).startswith("INTERRUPTED   always lost 0")
-    assert printed(cut_short(result()), 100).startswith("INTERRUPTED   nothing finished")
-
-
-def test_policies_without_a_finding_of_their_own_have_a_headline_all_the_same() -> None:
-    kept = result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0))
-    assert printed(kept, 100).startswith("AS EXPECTED   0 of 7,600 locks lost in 20 cuts")
-
-
-def test_markdown_and_junit_say_the_same() -> None:
-    text = sheet_markdown(sheet(FINE))
-    assert text.startswith("## AS EXPECTED: always lost 0 in 20 cuts")
-    assert "| 3 | everysec | power cut | 1 | 280/400 | 0/400 | 0/800 | 0.02 | 2.05 |" in text
+def test_every_cell_is_a_case() -> None:
     whole = suite(FINE)
     assert len(whole.cases) == len(FINE.rows) == 4 * 4 + 2
     assert {case.status for case in whole.cases} == {"pass"}

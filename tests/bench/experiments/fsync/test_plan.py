@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from bench.experiments.fsync.cell_servers import without_waitaof
 from bench.experiments.fsync.plan import FsyncPlan, product_cells, quick_cells
 from bench.experiments.fsync.result import POLICIES
-from bench.measure.section import builtins_of, converted
 
 
 def plan(seed: int = 1) -> FsyncPlan:
@@ -35,10 +34,6 @@ def test_the_order_is_the_seeds_and_differs_between_repeats() -> None:
     assert first != other
     size = len(plan().cells)
     assert [cell for _, cell in first[:size]] != [cell for _, cell in first[size:]]
-
-
-def test_a_plan_is_read_back_from_its_journal() -> None:
-    assert converted({"experiment": "fsync", **builtins_of(plan())}, FsyncPlan) == plan()
 
 
 def test_what_is_compared_is_visited_in_a_row_policies_interleaved() -> None:

@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 from msgspec.structs import replace
 
 from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
 from bench.experiments.fsync.words import disk_text, sheet, suite
-from bench.measure.section import builtins_of, schema_of, typed
+from bench.measure.section import typed
 from tests.bench.report.screen import sheet_text
 from tests.doubles.fsync_visits import crash_of, cut, load, rows_of, visit
 
@@ -38,12 +37,6 @@ def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
         warnings=(),
         verdict=judge_fsync(findings, rows, planned=6, done=6),
     )
-
-
-def test_a_result_is_what_its_schema_says() -> None:
-    check = jsonschema.Draft202012Validator(schema_of(FsyncResult, "urn:x"))
-    for one in (result(), result(crash=False), result(visit("waitaof", fsyncs=None, latency_events=None, disk_s=None))):
-        check.validate(builtins_of(one))
 
 
 def text_of(shown: FsyncResult, width: int = 100) -> str:
