@@ -110,17 +110,14 @@ class CrashPlace:
     def _examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> Ledger:
         control, instance = self._controls[index], self.fleet.instances[index]
         known = [control.synced(path) for path in append_only_files(instance.folder)]
-        lost_bytes = 0
         if crash.cuts_power:
-            cuts = cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
-            lost_bytes = sum(cut.size_bytes - cut.kept_bytes for cut in cuts)
+            cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
         written_ns = max((file.written_ns for file in known), default=0)
         return Ledger(
             index,
             in_flight=sum(file.in_flight for file in known),
             synced_after_write=any(file.synced_ns > file.written_ns > 0 for file in known),
             since_write_s=max(0, ended_ns - written_ns) / NS_PER_S if written_ns else None,
-            cut_bytes=lost_bytes,
         )
 
     def known_to(self, index: int, keys: Sequence[str]) -> set[str]:

@@ -89,7 +89,6 @@ class OneCut:
     victims: list[int] = field(init=False)
     load_s: float = field(init=False)
     _dead_ns: int = field(init=False, default=0)
-    _back_ns: int = field(init=False, default=0)
     _ended_ns: dict[int, int] = field(init=False, default_factory=dict)
     _firsts: list[_First] = field(init=False, default_factory=list)
     _seconds: dict[bool, AsyncRedlock] = field(init=False, default_factory=dict)
@@ -116,9 +115,8 @@ class OneCut:
             if not any(loss.at_stake for loss in losses) or not any(one.asked for one in asked):
                 raise EnvironmentNotReadyError("this machine is too slow: no lock was valid any more after the crash")
             unavailable_s = {name: await probe for name, probe in probes.items()}
-            back_s = (self._back_ns - max(self._ended_ns.values())) / NS_PER_S
             found = tuple(ledgers), tuple(losses), tuple(asked)
-            return CutFacts(self.crash, self.number, self.load_s, *found, back_s, unavailable_s)
+            return CutFacts(self.crash, self.number, self.load_s, *found, unavailable_s)
 
     # -- the clients --------------------------------------------------------------------------------------------------
 
@@ -217,7 +215,6 @@ class OneCut:
 
     async def _bring_back(self) -> None:
         await finish(self.place.fleet.restart, *self.victims)
-        self._back_ns = monotonic_ns()
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
         """Which of the locks that it had acknowledged each victim still knows, as `ask` finds out."""
@@ -234,13 +231,13 @@ class OneCut:
             valid = [(index, lease) for index, lease in told if valid_until_ns(lease) > looked_ns]
             gone = [(index, lease) for index, lease in valid if self.prefix + lease.resource not in known[index]]
             for instance in (*self.victims, None):
-                acknowledged, at_stake, lost = (
+                at_stake, lost = (
                     len({lease.resource for index, lease in some if instance in (None, index)})
-                    for some in (told, valid, gone)
+                    for some in (valid, gone)
                 )
                 ages_ns = [self._ended_ns[i] - lease.replied_ns[i] for i, lease in gone if instance in (None, i)]
                 oldest_s = max(0, *ages_ns) / NS_PER_S if ages_ns else None
-                found.append(Loss(first.margin, instance, acknowledged, at_stake, lost, oldest_s))
+                found.append(Loss(first.margin, instance, at_stake, lost, oldest_s))
         return found
 
     # -- the second clients -------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import asyncio
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
@@ -128,7 +127,6 @@ def concluded(
         groups=tuple(groups),
         rows=tuple(rows),
         cross_check=checked,
-        counts=dict(Counter(row.verdict for row in rows)),
         warnings=(*warnings, *failures),
         verdict=judge_crash(groups, rows, checked, failures, interrupted=header["interrupted"]),
     )

@@ -45,14 +45,13 @@ class Ledger:
     """What the shim's ledger said of one instance when it was dead.
 
     `in_flight`: syncs that ran; `synced_after_write`: one had ended and nothing been written since; `since_write_s`:
-    from the last append to the end, None = not known; `cut_bytes`: taken from its files by the power cut.
+    from the last append to the end, None = not known.
     """
 
     instance: int
     in_flight: int
     synced_after_write: bool
     since_write_s: float | None
-    cut_bytes: int
 
     def explains(self, window_s: float | None) -> bool:
         """Whether writes may have been postponed for a sync: one that ran, had just ended, or waited for its thread."""
@@ -68,7 +67,6 @@ class Loss:
 
     margin: int
     instance: int | None
-    acknowledged: int
     at_stake: int
     lost: int
     window_s: float | None
@@ -86,9 +84,8 @@ class AskedAgain:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """One cut. `load_s`: how long locks were taken before it, its random phase; `back_s`: from the end of the instances
-    until all answered again; `unavailable_s`: to the first grant of a free resource, by abstention ("trusting",
-    "abstaining")."""
+    """One cut. `load_s`: how long locks were taken before it, its random phase; `unavailable_s`: from the end of the
+    instances to the first grant of a free resource, by abstention ("trusting", "abstaining")."""
 
     crash: Crash
     number: int
@@ -96,7 +93,6 @@ class CutFacts:
     ledgers: tuple[Ledger, ...]
     losses: tuple[Loss, ...]
     asked: tuple[AskedAgain, ...]
-    back_s: float
     unavailable_s: Mapping[str, float]
 
     @property
@@ -115,11 +111,9 @@ class CutFacts:
     def of(self, margin: int | None = None) -> Loss:
         """What became of one margin's locks, or of all (told as margin 0), each counted once."""
         found = [loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)]
-        acknowledged, at_stake, lost = (
-            sum(getattr(loss, name) for loss in found) for name in ("acknowledged", "at_stake", "lost")
-        )
+        at_stake, lost = sum(loss.at_stake for loss in found), sum(loss.lost for loss in found)
         windows = [loss.window_s for loss in found if loss.window_s is not None]
-        return Loss(margin or 0, None, acknowledged, at_stake, lost, max(windows, default=None))
+        return Loss(margin or 0, None, at_stake, lost, max(windows, default=None))
 
     def _window_of(self, instance: int) -> float | None:
         windows = [loss.window_s for loss in self.losses if loss.instance == instance and loss.window_s is not None]
@@ -153,7 +147,6 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
     found = CrashGroup(
         **asdict(crash),
         cuts=len(cuts),
-        acknowledged=sum(cut.of(margin).acknowledged for cut in cuts),
         at_stake=at_stake,
         lost_total=lost,
         lost_share=lost / at_stake if at_stake else None,
@@ -229,9 +222,7 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
         asked=sum(one.asked for one in asked),
         double_grants=sum(one.double_grants for one in asked),
         cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
-        back_s=spread(cut.back_s for cut in cuts),
         unavailable_s=spread(cut.unavailable_s[name] for cut in cuts if name in cut.unavailable_s),
-        expected_double_grants=cuts[0].crash.expected_double_grants(margin, abstention=abstention),
     )
 
 

@@ -55,8 +55,10 @@ class CrashGroup(Section, frozen=True, kw_only=True):
     crashed: Annotated[AtLeastOne, says("how many instances ended at once and came back")]
     restart: Annotated[Restart, says("delayed: started again when the longest TTL and drift have passed")]
     cuts: Annotated[AtLeastOne, says("cuts at random phases")]
-    acknowledged: Annotated[Count, says("locks that a crashed instance had acknowledged, in all cuts")]
-    at_stake: Annotated[Count, says("of those: still valid when it was back (at-once), at the cut (delayed)")]
+    at_stake: Annotated[
+        Count,
+        says("locks that a crashed instance had acknowledged, still valid when it was back (delayed: at the cut)"),
+    ]
     lost_total: Annotated[Count, says("of those at stake: not known to a crashed instance any more")]
     lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")]
     lost_per_cut: Annotated[MedianAndMax, says("locks lost per cut, each counted once")]
@@ -78,11 +80,10 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     asked: Annotated[Count, says("locks the second client asked for while they were valid")]
     double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
-    back_s: Annotated[MedianAndMax, says("from the end of the instances until all of them answered again")]
     unavailable_s: Annotated[
-        MedianAndMax, says("from that end to the second client's next grant of a free lock, reconnecting included")
+        MedianAndMax,
+        says("from the end of the instances to the second client's next grant of a free lock, reconnecting included"),
     ]
-    expected_double_grants: Annotated[Expected, says("what the vote margin, restart and abstention allow")]
 
 
 class Compared(Section, frozen=True):
@@ -135,7 +136,6 @@ class CrashResult(Document, frozen=True, kw_only=True):
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
     rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]
     cross_check: Annotated[CrossCheck, says("the shim against a real file system")]
-    counts: Annotated[dict[str, int], says("rows by verdict")]
 
 
 RESULT = CrashResult

@@ -251,8 +251,8 @@ def _unless(word: Word, doubtful: Word) -> Word:
     return "not known" if word == doubtful else word
 
 
-def _found(name: str, cell: str, text: str, verdict: Word, **figures: float) -> FsyncFinding:
-    return FsyncFinding(name=name, cell=cell, text=text, verdict=verdict, figures=figures)
+def _found(name: str, cell: str, text: str, verdict: Word) -> FsyncFinding:
+    return FsyncFinding(name=name, cell=cell, text=text, verdict=verdict)
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
@@ -265,7 +265,7 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
             f"{where}: {cheap.policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s: an order that cannot be, "
             "so the machine's noise is larger than what the policies cost"
         )
-        yield _found("order", where, text, "not known", cheap=cheap.rate, dear=dear.rate)
+        yield _found("order", where, text, "not known")
 
 
 def _comparable(rows: Rows) -> Iterator[tuple[FsyncRow, FsyncRow]]:
@@ -292,7 +292,7 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
             verdict, text = "not judged", f"{text}: the load process was the limit"
         if verdict == "not shown" and _syncs_for_nothing(slow, fastest):
             verdict, text = "not judged", f"{text}: this disk syncs for nearly nothing"
-        yield _found("always-slowest", where, text, verdict, always=slow.rate, next=least.rate)
+        yield _found("always-slowest", where, text, verdict)
 
 
 def _syncs_for_nothing(row: FsyncRow, fastest_per_s: float) -> bool:
@@ -316,7 +316,7 @@ def _group_commit(rows: Rows) -> Iterator[FsyncFinding]:
         verdict: Word = "as expected" if moved > MOVES else "not shown"
         if verdict == "as expected" and many.generator_bound:
             verdict, text = "not judged", f"{text}, at least: the load process was the limit"
-        yield _found("group-commit", where, text, verdict, few=few.ratio, many=many.ratio, moved=moved)
+        yield _found("group-commit", where, text, verdict)
 
 
 def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
@@ -331,7 +331,7 @@ def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
                 "no-appendfsync-on-rewrite yes: what is acknowledged then is not on the disk"
             )
             verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
-            yield _found("rewrite-no-sync", where, text, verdict, synced=many, unsynced=few)
+            yield _found("rewrite-no-sync", where, text, verdict)
 
 
 def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
@@ -342,13 +342,13 @@ def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
     asked, confirmed, unconfirmed, probes, untrue = msgspec.structs.astuple(sums)
     text = f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} without: not votes"
     verdict: Word = "as expected" if confirmed and asked == confirmed + unconfirmed else "not shown"
-    yield _found("waitaof-counts", "all", text, verdict, asked=asked, confirmed=confirmed, unconfirmed=unconfirmed)
+    yield _found("waitaof-counts", "all", text, verdict)
     if probes:
         text = f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk {probes - untrue}"
         if untrue:
             text += "; this server confirms too early, so its rate here buys nothing (redis/redis#13793)"
         verdict = "server fault" if untrue else "as expected"
-        yield _found("waitaof-truth", "all", text, verdict, probes=probes, untrue=untrue)
+        yield _found("waitaof-truth", "all", text, verdict)
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
@@ -356,4 +356,4 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     unexplained = any(row.refusals and not row.release_failures for row in rows)
     text = f"{leases:,} leases, {refused:,} refused though nobody else wanted them"
     verdict: Word = "violated" if unexplained else "as expected"
-    yield _found("no-refusal", "all", text, verdict, leases=leases, refused=refused)
+    yield _found("no-refusal", "all", text, verdict)

@@ -229,7 +229,6 @@ class FsyncFinding(Section, frozen=True, kw_only=True):
     cell: Annotated[str, says("where")]
     text: Annotated[str, says("expected against seen")]
     verdict: Annotated[Word, says("what it comes to")]
-    figures: Annotated[dict[str, float], says("the numbers in the text")]
 
 
 # -- the planner's page ------------------------------------------------------------------------------------------------

@@ -129,8 +129,8 @@ def test_shim_and_disk_agree_by_pattern_and_the_ledger_never_promises_more() -> 
 
 def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
     facts = CutFacts(
-        Crash(3, "always", "power-cut", 1, "at-once"), 1, 1.5, (), (Loss(0, None, 9, 9, 0, None),),
-        (AskedAgain(0, True, 9, 0),), 0.1, {},
+        Crash(3, "always", "power-cut", 1, "at-once"), 1, 1.5, (), (Loss(0, None, 9, 0, None),),
+        (AskedAgain(0, True, 9, 0),), {},
     )  # fmt: skip
     (row,) = cells([facts])
     bad = structs.replace(row, verdict="violated", reason="9 lost")
@@ -149,9 +149,9 @@ def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
 
 
 def cut(policy: str, lost: int, window_s: float | None, doubled: int) -> CutFacts:
-    losses = (Loss(1, None, 100, 50, lost, window_s), Loss(1, 0, 100, 50, 9 * lost, window_s))
+    losses = (Loss(1, None, 50, lost, window_s), Loss(1, 0, 50, 9 * lost, window_s))
     asked = (AskedAgain(1, False, 10, doubled), AskedAgain(1, True, 10, 0))
-    return CutFacts(Crash(3, policy, "power-cut", 3, "all"), 1, 1.0, (), losses, asked, 0.1, {})
+    return CutFacts(Crash(3, policy, "power-cut", 3, "all"), 1, 1.0, (), losses, asked, {})
 
 
 CUTS = [cut("everysec", 7, 0.5, 3), cut("everysec", 2, 1.25, 0), cut("always", 0, None, 0)]

@@ -17,8 +17,8 @@ from bench.experiments.crash.plan import Crash, is_possible
 from bench.experiments.crash.result import KINDS, POLICIES, MedianAndMax
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 
-CALM = Ledger(0, 0, False, 0.002, 0)
-SYNCING = Ledger(0, 1, False, 0.7, 0)
+CALM = Ledger(0, 0, False, 0.002)
+SYNCING = Ledger(0, 1, False, 0.7)
 
 
 def crash(policy="everysec", kind="power-cut", *, instances=3, crashed=1, restart="at-once"):
@@ -27,9 +27,9 @@ def crash(policy="everysec", kind="power-cut", *, instances=3, crashed=1, restar
 
 def cut(of, lost=0, *, window_s=None, stake=100, ledger=CALM, doubled=0, abstaining=0, number=0):
     window_s = (0.5 if window_s is None else window_s) if lost else None
-    losses = tuple(Loss(0, place, stake, stake, lost, window_s) for place in (0, None))
+    losses = tuple(Loss(0, place, stake, lost, window_s) for place in (0, None))
     asked = (AskedAgain(0, False, 20, doubled), AskedAgain(0, True, 20, abstaining))
-    return CutFacts(of, number, 1.5, (ledger,), losses, asked, 0.1, {"trusting": 0.01, "abstaining": 2.0})
+    return CutFacts(of, number, 1.5, (ledger,), losses, asked, {"trusting": 0.01, "abstaining": 2.0})
 
 
 def judge_loss(cuts):
@@ -123,13 +123,13 @@ def test_a_ledger_that_misses_the_sync_makes_the_loss_a_violation(kind) -> None:
 @pytest.mark.parametrize(
     "ledger, window_s, explained",
     [
-        (Ledger(0, 1, False, 1.0, 0), 1.0, True),  # it ran
-        (Ledger(0, 0, True, 0.5, 0), 0.4, True),  # it had just ended, and what it held up was not yet written
-        (Ledger(0, 0, False, 0.05, 0), 0.04, True),  # asked for: its thread had not begun
-        (Ledger(0, 0, False, 0.05, 0), 0.2, False),  # but what was acknowledged before the last append was written
-        (Ledger(0, 0, False, 0.5, 0), 0.4, False),  # no thread is that late
-        (Ledger(0, 0, False, None, 0), 0.01, False),  # nothing known of appends
-        (Ledger(0, 0, False, 0.01, 0), None, False),
+        (Ledger(0, 1, False, 1.0), 1.0, True),  # it ran
+        (Ledger(0, 0, True, 0.5), 0.4, True),  # it had just ended, and what it held up was not yet written
+        (Ledger(0, 0, False, 0.05), 0.04, True),  # asked for: its thread had not begun
+        (Ledger(0, 0, False, 0.05), 0.2, False),  # but what was acknowledged before the last append was written
+        (Ledger(0, 0, False, 0.5), 0.4, False),  # no thread is that late
+        (Ledger(0, 0, False, None), 0.01, False),  # nothing known of appends
+        (Ledger(0, 0, False, 0.01), None, False),
     ],
 )
 def test_what_a_ledger_may_explain(ledger, window_s, explained) -> None:
@@ -138,8 +138,8 @@ def test_what_a_ledger_may_explain(ledger, window_s, explained) -> None:
 
 def test_a_calm_instance_is_not_excused_by_a_syncing_one() -> None:
     of = crash(kind="kill", crashed=2)
-    losses = (Loss(0, 0, 9, 9, 3, 0.5), Loss(0, 1, 9, 9, 2, 0.4), Loss(0, None, 9, 9, 4, 0.5))
-    both = CutFacts(of, 0, 1.5, (SYNCING, replace(CALM, instance=1)), losses, (), 0.1, {})
+    losses = (Loss(0, 0, 9, 3, 0.5), Loss(0, 1, 9, 2, 0.4), Loss(0, None, 9, 4, 0.5))
+    both = CutFacts(of, 0, 1.5, (SYNCING, replace(CALM, instance=1)), losses, (), {})
     assert both.unexplained == 2
     assert judge_loss([both])[0] == VIOLATED
 

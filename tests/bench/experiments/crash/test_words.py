@@ -24,16 +24,16 @@ HEADER = Header(**{name: getattr(STORED, name) for name in Header.__annotations_
 
 def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[CutFacts]:
     window_s = 0.61 if lost else None
-    losses = tuple(Loss(margin, place, 200, 190, lost, window_s) for margin in crash.margins for place in (0, None))
+    losses = tuple(Loss(margin, place, 190, lost, window_s) for margin in crash.margins for place in (0, None))
     told = (False,) if crash.restart == "delayed" else (False, True)
     asked = tuple(
         AskedAgain(margin, abstention, 20, 0 if margin or abstention else doubled)
         for margin in crash.margins
         for abstention in told
     )
-    ledgers = (Ledger(0, in_flight, False, 0.002, 0),)
+    ledgers = (Ledger(0, in_flight, False, 0.002),)
     unavailable_s = {"trusting": 2.1 if crash.restart == "delayed" else 0.02, "abstaining": 2.05}
-    return [CutFacts(crash, number, 1.5, ledgers, losses, asked, 2.04, unavailable_s) for number in range(20)]
+    return [CutFacts(crash, number, 1.5, ledgers, losses, asked, unavailable_s) for number in range(20)]
 
 
 def result(*groups: list[CutFacts]) -> CrashResult:
