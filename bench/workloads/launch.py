@@ -88,10 +88,9 @@ def note_failure(error: BenchError) -> None:
 class LocustProcess:
     """A started Locust with its workers. Made by `start`; `close` must be called."""
 
-    def __init__(self, process: subprocess.Popen[bytes], workdir: Path, command: list[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], workdir: Path) -> None:
         self._process = process
         self._workdir = workdir
-        self.command = command
 
     @classmethod
     def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> LocustProcess:
@@ -116,7 +115,7 @@ class LocustProcess:
             raise EnvironmentNotReadyError(
                 f"Locust cannot be started in {plan.workdir}: {error.strerror}; see whether the folder can be written"
             ) from error
-        return cls(process, plan.workdir, command)
+        return cls(process, plan.workdir)
 
     @property
     def pid(self) -> int:

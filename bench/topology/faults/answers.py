@@ -88,21 +88,15 @@ class MaxMemory(Injection):
 
     def begin(self) -> None:
         """Leave no room."""
-        policy, limit, evicted = self.order.params["policy"], 1, 0
+        policy, limit = self.order.params["policy"], 1
         self.undo.callback(self.site.command, self.index, "UNLINK", *_ballast())
         if policy == "volatile-ttl":
             value = "x" * _BALLAST_BYTES
             self.site.commands(self.index, [("SET", key, value, "EX", _BALLAST_TTL_S) for key in _ballast()])
-            info = self.site.info(self.index)
-            limit, evicted = int(info["used_memory"]) + _ROOM_BYTES, int(info["evicted_keys"])
-        self.detail["limit_bytes"] = limit
+            limit = int(self.site.info(self.index)["used_memory"]) + _ROOM_BYTES
         settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
         before = self.site.configure(self.index, settings)
         self.undo.callback(self.site.configure, self.index, dict(reversed(before.items())))  # the limit goes first
-        self.undo.callback(self._count_evicted, evicted)
-
-    def _count_evicted(self, before: int) -> None:
-        self.detail["evicted_keys"] = int(self.site.info(self.index)["evicted_keys"]) - before
 
 
 def _ballast() -> list[str]:
