@@ -203,14 +203,12 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
     said = []
     if instance.state != "voting":
         said.append(f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else ""))
-    if left is None and silence and instance.reason:  # one cause, said once
-        said.append("neither its counters nor its keys could be looked at")
-    else:
-        said += [str(silence)] if silence else []
-        said += ["whether keys were left could not be checked"] if left is None else []
-    if left:
-        words = "keys of this run were left, and have" if left > 1 else "key of this run was left, and has"
-        said.append(f"{left} {words} been unlinked")
+    if silence and not (left is None and instance.reason):  # one cause, said once
+        said.append(silence)
+    if left is None:
+        said.append("whether keys were left could not be checked")
+    elif left:
+        said.append(f"keys of this run left behind, now unlinked: {left}")
     if said:
         yield f"instance #{instance.index} ({instance.address}): {'; '.join(said)}"
 

@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Self, TypedDict, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
 from bench.measure.environment import Environment, describe_environment
@@ -89,27 +88,18 @@ class Header(TypedDict):
     environment: Environment
 
 
-class Experiment:
+class Experiment(Interrupts):
     """An experiment while it is made; entered, it takes the signals. `cut`: Ctrl-C has ended a `cuttable` part."""
 
     def __init__(self, order: ExperimentOrder[object]) -> None:
-        self.interrupts, self.cut, self._order = Interrupts(), False, order
+        super().__init__()
+        self.cut, self._order = False, order
         self._began_s, self._started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
-
-    def __enter__(self) -> Self:
-        self.interrupts.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the signals back. Raises KeyboardInterrupt as Interrupts does."""
-        self.interrupts.__exit__(kind, error, trace)
 
     @property
     def is_over(self) -> bool:
         """Whether somebody has wished it to end."""
-        return self.cut or self.interrupts.count > 0
+        return self.cut or self.count > 0
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
@@ -119,7 +109,7 @@ class Experiment:
         except KeyboardInterrupt:
             self.cut = True
         finally:
-            self.interrupts.raising = False
+            self.raising = False
 
     def require(self, measured: Sized) -> None:
         """Raise KeyboardInterrupt when a wish to end came before anything was measured."""

@@ -79,8 +79,9 @@ def identify(path: str, source: str) -> ServerBinary:
     said = _said([path, "--version"], path, source)
     match = _VERSION.search(said)
     if match is None:
+        first = said.strip().partition("\n")[0]
         raise EnvironmentNotReadyError(
-            f"{path} ({source}) does not answer --version like Redis or Valkey: {_first_line(said)}; "
+            f"{path} ({source}) does not answer --version like Redis or Valkey: {first[:120] or 'it said nothing'}; "
             f"set {SETTING} to one that does"
         )
     name, version = match[1].lower(), match[2]
@@ -130,16 +131,8 @@ def _said(command: list[str], path: str, source: str) -> str:
             stderr=subprocess.STDOUT,
             timeout=_ANSWER_S,
         )
-    except subprocess.TimeoutExpired as error:
-        raise EnvironmentNotReadyError(
-            f"{path} ({source}) did not answer within {_ANSWER_S:g} s; set {SETTING} to another server"
-        ) from error
-    except OSError as error:
-        raise EnvironmentNotReadyError(
-            f"{path} ({source}) does not run: {error.strerror}; set {SETTING} to another server"
-        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        silent = f"did not answer within {_ANSWER_S:g} s"
+        why = f"does not run: {error.strerror}" if isinstance(error, OSError) else silent
+        raise EnvironmentNotReadyError(f"{path} ({source}) {why}; set {SETTING} to another server") from error
     return done.stdout.decode(errors="replace")
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip()[:120] for line in text.splitlines() if line.strip()), "it said nothing")

@@ -59,7 +59,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
         points = seeker.points()
-        experiment.interrupts.raising = False  # what was measured is stored first
+        experiment.raising = False  # what was measured is stored first
         result = CapacityResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             slo=tuple(threshold.expression for threshold in plan.slo.thresholds),
@@ -148,7 +148,7 @@ class _Seeker:
         plan = self._plan
         budget = self._budget = Budget(plan.budget_s, callers=plan.callers)
         with open_servers(scenario, server=self._order.server, allow_missing=False) as servers:
-            self._experiment.interrupts.raising = False
+            self._experiment.raising = False
             findings.fleet = servers.section()
             try:
                 first = plan.first_rate or self._pilot(scenario, servers, findings)
@@ -227,7 +227,7 @@ class _Seeker:
         _drain(servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
         order = Order(scenario, run_id, self._order.command, None, self._order.server)
-        finished = run_on(servers, order, self._experiment.interrupts, lambda _progress: None)
+        finished = run_on(servers, order, self._experiment, lambda _progress: None)
         if finished.result.interrupted:
             raise KeyboardInterrupt
         self._runs += 1

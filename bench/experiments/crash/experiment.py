@@ -69,7 +69,7 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
     """
     server = find_server(order.server)
     with Experiment(order) as experiment:
-        experiment.interrupts.raising = False
+        experiment.raising = False
         plan = order.plan
         with closing(CrashPlace(server)) as place:
             place.open(1, "none")  # to see whether it takes the shim

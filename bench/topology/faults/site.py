@@ -171,8 +171,6 @@ class Site:
         if self._fleet is None:
             raise UsageError(NOT_OURS)
         for need in sorted(needs):
-            if need not in self._needs:
-                return f"the fleet was started without what it needs ({need})"
             if need in self._missing:
                 return self._missing[need]
         if Need.SHIM in needs and not self.control(index).loaded_in(self.info(index)["process_id"]):

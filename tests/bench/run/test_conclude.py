@@ -29,12 +29,11 @@ def instance(state: str, left: int | None, silence: str | None = None, **more: A
 @pytest.mark.parametrize(
     "seen, sentence",
     [
-        (instance("down", None, NO_COUNTERS, reason=REFUSED), f"down at the end ({REFUSED}); neither its counters nor"),
+        (instance("down", None, NO_COUNTERS, reason=REFUSED), f"down at the end ({REFUSED}); whether keys were left"),
         (instance("down", 0, reason=REFUSED), f"down at the end ({REFUSED})"),
         (instance("voting", None, NO_COUNTERS), f"{NO_COUNTERS}; whether keys were left could not be checked"),
         (instance("voting", 0, "no counters: it restarted in between"), "no counters: it restarted in between"),
-        (instance("voting", 1), "1 key of this run was left, and has been unlinked"),
-        (instance("voting", 2), "2 keys of this run were left, and have been unlinked"),
+        (instance("voting", 1), "keys of this run left behind, now unlinked: 1"),
     ],
 )
 def test_a_warning_names_each_cause_once(seen: InstanceReport, sentence: str) -> None:

@@ -124,13 +124,6 @@ def test_what_is_prepared_is_what_is_needed() -> None:
         assert needs(fault(name)) == {Need.SHIM}
 
 
-def test_a_fleet_that_was_not_prepared_for_a_fault_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Site() as site:
-        site._fleet = object()  # type: ignore[assignment]
-        (order,) = read_faults([fault("power-cut")])
-        assert injection(site, order).why_not() == "the fleet was started without what it needs (shim)"
-
-
 # -- params ------------------------------------------------------------------------------------------------------------
 
 TABLE = (*KINDS["clock-jump"].params, *KINDS["power-cut"].params)
