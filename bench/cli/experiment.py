@@ -50,10 +50,7 @@ def carry_out(
     run: Callable[[ExperimentOrder[Plan], Show], Done[Document]],
     again: Sequence[str] = ("server",),
 ) -> int:
-    """Have `plan` measured as the options `values` say, show what came of it and return the exit code.
-
-    Raises as `measured`.
-    """
+    """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises as `measured`."""
     from bench.cli.showing import Outputs, show
 
     files = Outputs.of(values)

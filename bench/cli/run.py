@@ -43,10 +43,7 @@ def run(scenario: Path | None, **values: Any) -> int:
 
 
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
-    """Run `scenario` as the options `values` of `command` say, show and store its result, and return the exit code.
-
-    Raises BenchError and KeyboardInterrupt.
-    """
+    """Run `scenario` as the options of `command` say, show and store its result, and return the exit code."""
     from bench.cli.progress_line import ProgressLine
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario

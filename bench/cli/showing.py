@@ -97,10 +97,7 @@ def show(done: Done[Document], files: Outputs, values: Values) -> int:
 
 
 def report_beside(result: Document, stored: Path | None) -> Path | None:
-    """Write report.html beside a result that was just stored and return its path; None when there is none.
-
-    A report that cannot be written takes nothing from what was measured: it costs a sentence on stderr.
-    """
+    """Write report.html beside a stored result and return its path; a failure costs no more than a sentence."""
     if stored is None:
         return None
     try:
@@ -130,10 +127,8 @@ class ResultFolder:
 
 
 def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolder:
-    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made and is not yet.
-
-    Raises EnvironmentNotReadyError.
-    """
+    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made. Raises
+    EnvironmentNotReadyError."""
     now = datetime.datetime.now(datetime.UTC)
     folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
     try:

@@ -220,10 +220,7 @@ def judge_run(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the run's verdict.
-
-    `deaths`: workers that ended early; `thresholds`: as `Threshold.judge` returns them; `interrupted`: by Ctrl-C.
-    """
+    """Return the verdict. `deaths`: workers that ended early; `interrupted`: by Ctrl-C."""
     safety, invalid = measured.safety, invalidities(measured, deaths)
     by_status = {status: [sentence(one) for one in thresholds if one.status == status] for status in _JUDGED}
     found = {

@@ -27,11 +27,8 @@ _UNDO_S = 30.0
 
 @dataclass(slots=True)
 class Event:
-    """What became of one fault; times are monotonic, in ns.
-
-    It began between `begun_ns` and `in_force_ns` and was undone by `ended_ns`. `skipped`: why it never began; `failed`:
-    what went wrong while it began or was undone.
-    """
+    """What became of one fault (monotonic ns): it began between `begun_ns` and `in_force_ns`. `skipped`: why it never
+    began; `failed`: what went wrong while it began or was undone."""
 
     order: FaultOrder
     begun_ns: int | None = None
@@ -84,11 +81,8 @@ class FaultTimeline:
         *,
         allow_skipped: bool = False,
     ) -> None:
-        """`make` turns an order into its fault; `window` tells the measured window (ns) once it is known.
-
-        Asks every fault at once whether it can be injected here. `allow_skipped`: the run goes on without those that
-        cannot, and counts.
-        """
+        """`make` turns an order into its fault; `window` tells the measured window (ns) once it is known. Every fault
+        is asked at once whether it can be injected here."""
         self._window = window
         self._allow_skipped = allow_skipped
         self._span: Span | None = None
@@ -102,10 +96,7 @@ class FaultTimeline:
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def require(self) -> None:
-        """Refuse what cannot be injected, unless skipping is allowed.
-
-        Raises UsageError when the order is wrong, EnvironmentNotReadyError when this machine cannot do it.
-        """
+        """Refuse what cannot be injected, unless skipping is allowed. Raises UsageError or EnvironmentNotReadyError."""
         for event, refusal in zip(self.events, self._refusals, strict=True):
             if refusal is not None and not self._allow_skipped:
                 what = f"the fault {event.order.kind} on {event.order.target} cannot take place"

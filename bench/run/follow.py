@@ -65,10 +65,8 @@ class Progress:
 
 @dataclass(slots=True)
 class Follower:
-    """Looks at a run's folder again and again. `processes` is how many workers are expected, `ttl_ms` the longest TTL.
-
-    `live.verdict` is what the oracle knows by the last look; any thread may read it.
-    """
+    """Looks at a run's folder again and again. `processes`: workers expected; `ttl_ms`: the longest; `live.verdict`:
+    what the oracle knows by the last look, for any thread."""
 
     workdir: Path
     processes: int
@@ -197,11 +195,8 @@ Show = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Course:
-    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order.
-
-    `interrupted`: it was cut, by whomever. `deaths`: one sentence for each worker that ended early or whose end nobody
-    knows; `casualties`: for each that a fault was ordered to kill.
-    """
+    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order;
+    `deaths`: sentences on workers that ended early; `casualties`: on those that a fault was ordered to kill."""
 
     window: Window | None = None
     interrupted: bool = False

@@ -84,10 +84,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def until_shown() -> Iterator[None]:
-    """What was measured is shown whole: the first wish to end is heard, and raised when this is left; the next at once.
-
-    Raises KeyboardInterrupt.
-    """
+    """What was measured is shown whole: the first wish to end is raised when this is left, the next at once."""
     with Interrupts() as interrupts:
         interrupts.raising, interrupts.patience = False, 1
         yield

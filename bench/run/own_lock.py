@@ -63,10 +63,7 @@ class _OwnRun:
 
 
 def measure_own_lock(lock: OwnLock, load: OwnLoad, prefix: str = "lockbench:own:") -> tuple[Measured, dict[str, int]]:
-    """Load `lock` and return what was measured and judged, and the errors by type.
-
-    Raises InconclusiveError when callers do not come back within a TTL, and a while, after the end.
-    """
+    """Load `lock` and return what was measured and judged, and the errors by type. Raises InconclusiveError."""
     course = _OwnRun(lock, load, prefix)
     start_ns = time.monotonic_ns() + int(load.warmup_s * NS_PER_S)
     course.stop_ns = start_ns + int(load.seconds * NS_PER_S)

@@ -77,10 +77,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
 def run_on(
     servers: Servers, order: Order, interrupts: Interrupts, show: Show, *, environ: Mapping[str, str] = os.environ
 ) -> Done[RunResult]:
-    """Run `order` on servers that are there and stay: one run of several. `environ`: of the load's processes.
-
-    Raises as `run_scenario` does; the servers must have been opened for the scenario's own faults.
-    """
+    """Run `order` on servers that were opened for its faults: one run of several. Raises as `run_scenario` does."""
     scenario = order.scenario
     with (
         Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard,  # removes the folder even when we are killed

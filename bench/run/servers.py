@@ -29,10 +29,7 @@ VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances: started by us (`fleet`) or named by the user (`fleet` None).
-
-    `urls` lead to the instances themselves; the load goes to `load_urls`. `site`: where faults get hold of them.
-    """
+    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, `load_urls` maybe through proxies."""
 
     urls: tuple[str, ...]
     facts: tuple[InstanceFacts, ...]
@@ -86,9 +83,8 @@ class Servers:
 def open_servers(
     scenario: Scenario, *, server: str | None, allow_missing: bool, faults: Sequence[FaultOrder] = ()
 ) -> Iterator[Servers]:
-    """Start the scenario's fleet with the program `server` (None = look for one), or ask its targets; close at the end.
+    """Start the scenario's fleet, prepared for `faults`, with the program `server` (None: find one); or ask targets.
 
-    The fleet is prepared for `faults`.
     Raises BenchError when the recipe cannot use so many instances, a server does not start, or a target is refused.
     """
     recipe = find_recipe(scenario.recipe)
@@ -124,10 +120,7 @@ def _wanted_counters(scenario: Scenario) -> frozenset[Need]:
 
 
 def ask(urls: Sequence[str], *, allow_missing: bool, replicated: bool = False) -> tuple[InstanceFacts, ...]:
-    """Return what the instances are: independent ones, or a master and its replicas if `replicated`.
-
-    Raises EnvironmentNotReadyError for what must not be loaded.
-    """
+    """Return what the instances are, or why they must not be loaded (EnvironmentNotReadyError)."""
     facts = inspect(urls, allow_missing=allow_missing)
     if not replicated:
         require_independent(facts)

@@ -55,10 +55,7 @@ class RunTelemetry:
             part.start()
 
     def finish(self, safety: SafetyReport, *, hurried: bool = False) -> list[str]:
-        """Export what the run came to; return warnings. The run's folder must still be there.
-
-        `hurried`: somebody waits for the end, so a collector gets little time.
-        """
+        """Export what the run came to; return warnings. `hurried`: somebody waits, so a collector gets little time."""
         if self._export is None:
             return []
         (exporter, asked), self._export = self._export, None

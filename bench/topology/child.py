@@ -150,10 +150,7 @@ class Leash:
     """A command that holds a change until it is released, and undoes it then. Made only once the change is there."""
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
-        """Start `command`, send it the text `say`, and wait for a line that starts with `ready`.
-
-        Raises EnvironmentNotReadyError, with what it said instead, when it ends or says anything else first.
-        """
+        """Start `command`, send it `say`, and wait for a line that begins `ready`. Raises EnvironmentNotReadyError."""
         name = command if isinstance(command, str) else command[0]
         self._child = Child(name, command)
         answer = ""

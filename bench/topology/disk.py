@@ -35,10 +35,8 @@ _FEWEST_FOR_P99 = 100
 
 
 def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:
-    """Measure appends of 100 bytes in `folder`: at most `writes` (>= 1) of them and about `budget_s` seconds in all.
-
-    Raises EnvironmentNotReadyError when the folder cannot be written.
-    """
+    """Measure at most `writes` (>= 1) appends of 100 bytes in `folder`, for about `budget_s`. Raises
+    EnvironmentNotReadyError when it cannot be written."""
     taken_ns: list[int] = []
     try:
         with tempfile.TemporaryFile(prefix="lockbench-sync-", dir=folder, buffering=0) as file:
@@ -127,10 +125,7 @@ _GROWING_TRIES = 100
 
 
 class MemoryDisk(DetachedDisk):
-    """A tmpfs of `size_bytes` (pages of 4 KiB, taken as they are written).
-
-    Raises EnvironmentNotReadyError when this machine or user cannot have one.
-    """
+    """A tmpfs of `size_bytes`, taken as they are written. Raises EnvironmentNotReadyError when none can be had."""
 
     def __init__(self, size_bytes: int = 1 << 30) -> None:
         super().__init__()
@@ -177,10 +172,7 @@ _DEVICE_TRIES = 20  # somebody else may take the free one first
 
 
 class LoopDisk(DetachedDisk):
-    """An ext4 of `size_bytes` (a file without a name, taken as it is written); its root is `folder`.
-
-    Raises EnvironmentNotReadyError when this machine or user cannot have one.
-    """
+    """An ext4 of `size_bytes` on a loop device. Raises EnvironmentNotReadyError when none can be had."""
 
     def __init__(self, size_bytes: int = 64 << 20) -> None:
         super().__init__()

@@ -56,10 +56,7 @@ class Fact:
 
 
 def examine(folder: Path | None = None) -> tuple[Fact, ...]:
-    """Return all facts of this machine, in the order to print; takes about a second.
-
-    `folder`: where the disk is measured; default the temporary folder, where a fleet keeps its files.
-    """
+    """Return all facts of this machine, in the order to print; takes a second. `folder`: where the disk is measured."""
     return (
         _server(),
         _compiler(),
@@ -155,10 +152,7 @@ _ASKED = (
 
 
 def examine_target(url: str) -> tuple[Fact, ...]:
-    """What the instance at `url` is, by what a restart of it is noticed, and how it releases; or why it cannot vote.
-
-    Takes 2 s at most. Raises UsageError for a URL that cannot be read.
-    """
+    """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most. Raises UsageError."""
     try:
         target = target_of(url, _TIMEOUT_S, "lockbench:")
     except ValueError as error:
@@ -179,10 +173,7 @@ def examine_target(url: str) -> tuple[Fact, ...]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, str | None]:
-    """Every kind of fault with the reason why this machine cannot inject it into `server`, or None if it can.
-
-    Takes about 0.2 s. Raises EnvironmentNotReadyError when the server does not even start.
-    """
+    """Every kind of fault, and why it cannot strike `server` here, or None. Raises EnvironmentNotReadyError."""
     orders = read_faults(
         Fault(kind, 0.0, 1000.0 if kind == "loading" else None, ("instance:0",), "fixed", _EXAMPLES.get(kind, {}))
         for kind in KINDS

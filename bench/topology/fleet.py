@@ -228,9 +228,9 @@ def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) ->
 
 
 def require_descriptors(instances: int, clients: int = 0) -> None:
-    """Raise this process's descriptor limit to what `instances` servers and `clients` connections to each may need.
+    """Raise the limit on descriptors to what so many servers, with `clients` connections to each, may need.
 
-    Raises EnvironmentNotReadyError when the hard limit is too low for that, or for a single server.
+    Raises EnvironmentNotReadyError when the hard limit is too low.
     """
     needed = max(_SERVER_DESCRIPTORS + clients, 64 + instances * (4 + clients))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

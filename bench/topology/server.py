@@ -28,9 +28,8 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 
 
 def find_server(explicit: str | None = None) -> ServerBinary:
-    """Return the server to start, identified.
+    """Return the server to start: `explicit` is a path or a command name, default the order of this module.
 
-    `explicit` is a path or a command name; without it the order of this module applies.
     Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it cannot be run.
     """
     if explicit:

@@ -76,10 +76,7 @@ _STATX_INODE, _STATX_BORN = 32, 80  # offsets of stx_ino, stx_btime (s64 seconds
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Inode and birth time (ns) of the file at `path`: no other file ever has both. Raises OSError without one.
-
-    `os.stat` has no birth time on Linux. A file system without them gives 0 here and to the shim.
-    """
+    """Inode and birth time (ns, 0 where there is none): no other file ever has both. Raises OSError."""
     statx = ctypes.CDLL(None, use_errno=True).statx
     answer = ctypes.create_string_buffer(_STATX_BYTES)
     if statx(_AT_FDCWD, os.fsencode(path), _FOLLOW, _WANTED, answer):

@@ -58,10 +58,7 @@ class Target:
     options: Mapping[str, Any] = field(repr=False)
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries.
-
-        A context manager, which closes its connections.
-        """
+        """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries."""
         pool = connection_pool(self.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
         return redis.Redis.from_pool(pool)
 

@@ -71,10 +71,7 @@ class Alarm:
         return len(self._waiting)
 
     def wait_until(self, due_ns: int) -> int:
-        """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or CANCELLED.
-
-        A greenlet killed here leaves nothing behind.
-        """
+        """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or CANCELLED."""
         self._count += 1
         waiter = getcurrent()
         entry = (due_ns, self._count, waiter)

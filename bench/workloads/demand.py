@@ -76,10 +76,7 @@ class Contention:
         self._seed = seed
 
     def resources(self, caller: int) -> Iterator[int]:
-        """Yield, without end, the indices of the resources that `caller` wants.
-
-        Raises UsageError when each is to have one of its own and there is none left for this one.
-        """
+        """Yield, without end, the indices of the resources that `caller` wants. Raises UsageError for want of one."""
         if self._own is not None:
             (part, parts), resources = self._own
             own = caller % CALLERS_PER_WORKER * parts + part
@@ -124,10 +121,7 @@ def offsets_ns(rate_per_s: float, spacing: str, seed: int, part: int = 0, parts:
 
 
 def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
-    """Return how many starts of the whole schedule are due from `from_ns` on and before `until_ns` (after the origin).
-
-    It depends on nobody who has to keep them: a worker that is gone leaves its share due.
-    """
+    """Return how many starts of the whole schedule are due from `from_ns` to before `until_ns`, whoever keeps them."""
     due = 0
     for times_ns in _chunks(rate_per_s, spacing, seed):
         due += int(((times_ns >= from_ns) & (times_ns < until_ns)).sum())

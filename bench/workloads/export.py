@@ -37,10 +37,7 @@ class ExportOrder:
 
 
 def export_beside(plan: Plan, index: int, folder: Path) -> Callable[[], None]:
-    """Export what the worker `index` writes into `folder`.
-
-    Returns what is to be called when its files are complete: it waits for the rest, and logs what there is to say.
-    """
+    """Export what the worker `index` writes into `folder`; call what is returned when its files are complete."""
     scenario, child = plan.scenario, Child("the exporter", "bench.workloads.export")
     run = Run(
         id=plan.run_id,

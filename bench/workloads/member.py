@@ -66,11 +66,7 @@ def end_within(seconds: float) -> None:
 
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
     """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks in vain this process
-    ends with a sentence, and the process `leader` is to end, too: a recipe that never yields would keep it for ever.
-
-    One look in vain is no proof: the process may have been stopped meanwhile. Nor is the time it waited for a core: a
-    busy machine is not the recipe's doing.
-    """
+    ends with a sentence, and the process `leader` is to end, too. Time in which it waited for a core does not count."""
     seen_ns, in_vain, since_ns = -1, 0, 0
 
     def look(_signal: int, frame: FrameType | None) -> None:

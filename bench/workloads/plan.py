@@ -104,10 +104,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
 
 
 def take_plan(environ: Mapping[str, str] = os.environ) -> None:
-    """Read the plan file, if there is one, and remove it: `plan_of` knows it from here on, in forked processes, too.
-
-    One that cannot be read stays: `plan_of` says why.
-    """
+    """Read the plan file, if there is one, and remove it; `plan_of` knows it, in forked processes, too."""
     path = planned(environ)
     if path is not None:
         with contextlib.suppress(UsageError):

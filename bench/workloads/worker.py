@@ -131,10 +131,7 @@ class Worker:
     # -- for users ----------------------------------------------------------------------------------------------------
 
     def gear(self) -> Gear:
-        """What one new caller works with; it takes the number of one that has left, if there is one.
-
-        Raises UsageError when there is no resource for it.
-        """
+        """What one new caller works with; it takes the number of one that has left. Raises UsageError."""
         number = heappop(self._left) if self._left else self._callers
         self._callers = max(self._callers, number + 1)
         caller = self.index * CALLERS_PER_WORKER + number

@@ -180,14 +180,6 @@ def test_recipes_are_listed_with_their_fault(lockbench: Lockbench) -> None:
     assert all(recipe["flaw"] for recipe in listed)
 
 
-def test_doctor_tells_what_was_found(lockbench: Lockbench) -> None:
-    done = lockbench("doctor", "--json")
-    facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
-    assert facts["server"]["status"] == "ok"
-    assert "fdatasync" in facts
-    assert done.returncode == (3 if any(fact["status"] == "missing" for fact in facts.values()) else 0)
-
-
 @pytest.mark.parametrize(("number", "as_json"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_fleet_prints_its_urls_and_ends_with_all_its_servers(
     tmp_path: Path, number: signal.Signals, as_json: bool

@@ -1,6 +1,5 @@
 """What survives: kill, power cut and slow syncs under each fsync policy, told by the shim's ledger."""
 
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,8 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.machine import cut_power
 from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import Fleet, Instance, start_fleet, wait_until
+from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, shim_library
 from tests.integration.servers import SERVERS, fault
@@ -114,26 +112,6 @@ def test_a_torn_tail_ends_anywhere_by_the_seed_and_is_survived(rig: Rig) -> None
     cut.end()
     assert rig.has("synced") == 1
     assert 0 < rig.has(*(f"lost:{number}" for number in range(100))) < 100
-
-
-def test_the_seed_decides_where_a_tail_is_torn(tmp_path: Path) -> None:
-    class NothingSynced:
-        overflow = False
-
-        def synced(self, _path: Path) -> object:
-            return type("Known", (), {"durable_bytes": 10, "in_flight": 0})
-
-    def kept(seed: int) -> int:
-        path = tmp_path / "aof"
-        path.write_bytes(bytes(1000))
-        instance = Instance(0, 1, 1, tmp_path, tmp_path / "server.log")
-        (cut,) = cut_power(instance, NothingSynced(), random.Random(seed))  # type: ignore[arg-type]
-        assert path.stat().st_size == cut.kept_bytes
-        return cut.kept_bytes
-
-    assert kept(1) == kept(1)
-    assert len({kept(seed) for seed in range(20)}) > 10
-    assert all(10 <= kept(seed) <= 1000 for seed in range(20))
 
 
 @under("always")

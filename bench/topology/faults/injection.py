@@ -90,10 +90,7 @@ class Injection(ABC):
         return for_ms
 
     def why_not(self) -> str | None:
-        """Why this machine cannot inject it here, or None. Asked once everything runs, before the load.
-
-        Raises UsageError when it does not go together with the servers that were ordered.
-        """
+        """Why this machine cannot inject it here, or None. Asked before the load. Raises UsageError."""
         return self.site.why_not(self.index, self.needs)
 
     def refusal(self) -> BenchError | None:

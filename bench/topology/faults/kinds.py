@@ -40,10 +40,9 @@ WORKER_KINDS: Mapping[str, type[Injection]] = {"kill": machine.KillWorker, "stop
 
 
 def read_faults(faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None) -> tuple[FaultOrder, ...]:
-    """Return one order for each fault and target, params resolved, random phases drawn from `seed`.
+    """Return one order for each fault and target, random phases drawn from `seed`; none lasts beyond `duration_ms`.
 
-    `duration_ms`: of the measured window, after whose end no fault lasts. Raises UsageError, naming the fault by its
-    position and kind.
+    Raises UsageError, naming the fault by its position and kind.
     """
     return tuple(chain.from_iterable(_orders(number, fault, seed, duration_ms) for number, fault in enumerate(faults)))
 

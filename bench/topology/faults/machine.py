@@ -199,11 +199,8 @@ class DiskFull(_SyncFault):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What became of one file: it had `size_bytes`, of which `durable_bytes` were synced, and keeps `kept_bytes`.
-
-    `in_flight`: syncs that were running when the server died; with one, even `kill -9` may lose writes (everysec
-    postpones them).
-    """
+    """What became of one file; `in_flight`: syncs that were running when the server died: with one, even `kill -9` may
+    lose writes (everysec postpones them)."""
 
     name: str
     size_bytes: int

@@ -150,13 +150,6 @@ def test_a_process_killed_in_its_sync_leaves_it_in_flight_until_the_next_one_sta
     assert preloaded.control.synced(path).in_flight == 0
 
 
-def test_a_child_shares_the_ledger(preloaded) -> None:
-    """A rewriting child of a server syncs the file that the server goes on with."""
-    child = 'os.write(file, b"x" * 40); os.fsync(file); os._exit(0)'
-    preloaded.run(f"{APPEND}\nif os.fork() == 0:\n    {child}\nos.wait()")
-    assert preloaded.control.synced(preloaded.folder / "aof").durable_bytes == 40
-
-
 def test_more_files_than_the_ledger_holds_is_noticed(preloaded) -> None:
     code = """
 for number in range({}):

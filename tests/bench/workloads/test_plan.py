@@ -13,7 +13,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.scenario import load
-from bench.workloads.plan import OPTIONS, Plan, add_options, plan_of, split_targets, take_plan
+from bench.workloads.plan import Plan, add_options, plan_of, split_targets, take_plan
 
 TWO = ["redis://127.0.0.1:7001", "redis://127.0.0.1:7002"]
 
@@ -106,12 +106,6 @@ def test_targets_appear_in_the_web_form_unless_they_hold_a_password(
     add_options(parser)
     (action,) = [action for action in parser._actions if action.dest == "targets"]
     assert action.include_in_web_ui is shown  # type: ignore[attr-defined]
-
-
-def test_every_key_of_the_load_is_an_option_and_locusts_own_are_not() -> None:
-    names = {key.name for key in OPTIONS}
-    assert {"recipe", "targets", "rate", "skew", "hold", "think", "ttl", "wait", "retry.window", "events"} <= names
-    assert not names & {"users", "processes", "duration", "warmup", "instances", "fsync"}
 
 
 def planned(workdir: Path) -> Plan:
