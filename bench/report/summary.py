@@ -111,19 +111,22 @@ def _acquire(result: RunResult, name: str) -> str:
 
 def _conditions(result: RunResult) -> str:
     scenario = result.scenario
+    cut = [f"cut short, was to take {duration_text(scenario.duration_ms)}"] if _is_cut(result) else []
+    return " · ".join([*cut, scenario.recipe, *load_parts(scenario)])
+
+
+def load_parts(scenario: Scenario) -> list[str]:
+    """What load it was, in a few words each."""
     rate, users = scenario.rate_per_s, counted(scenario.users, "user")
     skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
     loop = f"open loop {count(rate)}/s" + (" fixed" if scenario.arrivals == "fixed" else "") if rate else "closed loop"
-    parts = [
-        *([f"cut short, was to take {duration_text(scenario.duration_ms)}"] if _is_cut(result) else []),
-        scenario.recipe,
+    return [
         loop,
         f"{users} in {scenario.processes} processes" if scenario.processes > 1 else users,
         counted(scenario.resources, "resource") + (f" {skew}" if skew != "uniform" else ""),
         *([f"hold {hold}"] if hold != "0" else []),
         *(["unreachable retried"] if scenario.retry.unreachable else []),
     ]
-    return " · ".join(parts)
 
 
 def _is_cut(result: RunResult) -> bool:

@@ -82,7 +82,7 @@ def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator(schema_of(SafetyResult, "urn:x")).validate(result)
     assert result["interrupted"]
     assert [row["fault"] for row in result["rows"]] == ["both-read-first", "killed-holder"]
-    assert "interrupted after 2 of 3 rows" in result["warnings"][0]
+    assert result["verdict"]["reasons"] == ["interrupted after 2 of 3 rows"]
     assert out.startswith("INTERRUPTED   2 rows, then interrupted")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

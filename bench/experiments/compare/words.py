@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
-from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
+from bench.report.figures import INFINITE, MISSING, count, in_unit, threshold_text
 from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
-from bench.scenario.quantity import delay_text, duration_text
+from bench.report.summary import load_parts
+from bench.scenario.quantity import duration_text
 
 HEAD = ("change", "interval", "noise", "shows", "verdict")
 VERDICT_COLUMN = 7
@@ -57,14 +58,10 @@ def _conditions(result: ComparisonResult) -> str:
     scenario = result.sides[0].scenario
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
-        rate, hold = scenario.rate_per_s, delay_text(scenario.hold)
         parts += [
             f"N={scenario.instances}",
             f"fsync {scenario.fsync}",
-            f"open loop {count(rate)}/s" if rate else "closed loop",
-            counted(scenario.users, "user"),
-            counted(scenario.resources, "resource"),
-            *([f"hold {hold.removeprefix('fixed:')}"] if hold != "0" else []),
+            *load_parts(scenario),
             f"{duration_text(scenario.duration_ms)} each" + (", there and back" if result.paired else ""),
         ]
     return " · ".join(parts)

@@ -82,9 +82,9 @@ class _Measurement:
             self._contend(crew, "retries", retried, began_s + plan.budget_s)
         if experiment.cut:
             experiment.require(calibration)
-            self._warnings.append("interrupted: what is missing was not measured, what is here may be less than asked")
         contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
-        self._qualify([*contests, *retried])
+        if unreachable := sum(figures.unreachable for figures in [*contests, *retried]):
+            self._warnings.append(f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes")
         contention = tuple(figures.contention_row(plan.instances) for figures in contests)
         retries = tuple(figures.retry_row() for figures in retried)
         return SplitVotesResult(
@@ -129,16 +129,6 @@ class _Measurement:
         block = Block(self._next_trial, count, contest)
         self._next_trial += count
         return block
-
-    def _qualify(self, rows: Sequence[ContestFigures]) -> None:
-        if unreachable := sum(figures.unreachable for figures in rows):
-            self._warnings.append(f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes")
-        cores, most = len(os.sched_getaffinity(0)), max((one.contest.contenders for one in rows), default=0)
-        if most and most + self._plan.instances > cores:
-            self._warnings.append(
-                f"up to {most} contenders and {self._plan.instances} servers share {cores} cores: they act when the "
-                "kernel lets them; how far apart they started stands in each row"
-            )
 
 
 class Driver:
