@@ -299,13 +299,11 @@ def _variables() -> tuple[Variable, ...]:
 
 def _annotations() -> tuple[dashboard.AnnotationQuery, ...]:
     faults, active = metric("redlock.fault.active"), metric("redlock.run.active")
-    measuring = metric("redlock.run.active", redlock_run_phase="measuring")
     kind, target, run = "redlock_fault_kind", "redlock_fault_target", f"run {{{{{RUN}}}}}"
     runs = f"sum by ({RUN}, redlock_recipe, redlock_fsync) ({active}) > 0"
     return (
         _annotation("Faults", f"{faults} > 0", "red", f"{{{{{kind}}}}} on {{{{{target}}}}}", f"{kind},{target}"),
         _annotation("Run start and end", runs, "blue", f"{run}: {{{{redlock_recipe}}}}, {{{{redlock_fsync}}}}", RUN),
-        _annotation("Measured time", f"{measuring} > 0", "green", f"measured time of {run}", RUN),
     )
 
 

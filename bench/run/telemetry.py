@@ -23,7 +23,6 @@ from bench.telemetry.run import FSYNCS, Run, address_of, policy_of
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.faults.site import Site
 from bench.topology.probe import InfoWatch
-from lockcore.clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from bench.telemetry.exporter import Exporter
@@ -117,6 +116,4 @@ def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
         processes=scenario.processes,
         rate_per_s=scenario.rate_per_s,
         instance_timeout_ms=scenario.instance_timeout_ms,
-        warmup_ns=int(scenario.warmup_ms * NS_PER_MS),
-        duration_ns=int(scenario.duration_ms * NS_PER_MS),
     )

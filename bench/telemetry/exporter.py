@@ -33,8 +33,7 @@ from bench.telemetry.run import (
     InfoTotals,
     Run,
     instance_points,
-    phase_of,
-    phase_points,
+    is_running,
     run_points,
     worker_points,
 )
@@ -103,7 +102,7 @@ class Exporter:
             if self._otlp is not None and self._otlp.takes_spans:
                 self._otlp.offer_spans(list(self._tracing.finish()))
             known = (self._counts.leases, _violations(safety)) if safety else self._sources.judged()
-            self._offer(notes, None, known)
+            self._offer(notes, known, running=False)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             self._failure = f"{type(error).__name__}: {error}"
         return self._close(within_s)
@@ -125,7 +124,7 @@ class Exporter:
                 if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                     offered_s = time.monotonic()
                     notes = read_workers(self._folder)
-                    self._offer(notes, phase_of(self._run, notes, self._occupancy.looked_ns), self._sources.judged())
+                    self._offer(notes, self._sources.judged(), running=is_running(self._run, notes))
                 failures = 0
             except Exception as error:  # noqa: BLE001 - telemetry never fails a run
                 failures += 1  # a file may go while it is read
@@ -169,7 +168,7 @@ class Exporter:
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
-    def _offer(self, notes: Sequence[WorkerNote], phase: str | None, judged: Judged | None) -> None:
+    def _offer(self, notes: Sequence[WorkerNote], judged: Judged | None, *, running: bool) -> None:
         run = self._run
         shown = self._tracing.exemplars if self._settings.exemplars else {}
         exemplars = {name: list(of.values()) for name, of in shown.items()}
@@ -178,8 +177,7 @@ class Exporter:
                 self._counts.points(exemplars),
                 self._extended.points(),
                 self._occupancy.points(notes),
-                run_points(run),
-                phase_points(phase),
+                run_points(run, running=running),
                 worker_points(notes),
                 instance_points(notes, run.addresses),
                 self._servers.points(),

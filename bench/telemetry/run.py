@@ -21,7 +21,7 @@ from bench.measure.histogram import Histogram
 from bench.measure.workers import WorkerNote, added
 from bench.telemetry.load_log import ObservedAttempt
 from bench.telemetry.points import Buckets, DataPoint, point
-from bench.telemetry.table import BY_NAME, CPU_STATES, PHASES, InstrumentKind
+from bench.telemetry.table import BY_NAME, CPU_STATES, InstrumentKind
 from lockcore.clock import NS_PER_MS
 
 Address = tuple[str, int]
@@ -51,7 +51,7 @@ _GAUGES = {name: field for name, field in _FIELDS.items() if BY_NAME[name].kind 
 class Run:
     """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket).
 
-    `fsync`: one of table.POLICIES. `instance`: tells the exporters of one run apart. `duration_ns` None: no end.
+    `fsync`: one of table.POLICIES. `instance`: tells the exporters of one run apart.
     """
 
     id: str
@@ -62,8 +62,6 @@ class Run:
     processes: int
     rate_per_s: float | None
     instance_timeout_ms: float
-    warmup_ns: int = 0
-    duration_ns: int | None = None
     instance: str = ""
 
     @property
@@ -109,8 +107,9 @@ def _version() -> str:
     return version_of("lockbench") or "unknown"
 
 
-def run_points(run: Run) -> Iterator[DataPoint]:
-    """What stays the same."""
+def run_points(run: Run, *, running: bool) -> Iterator[DataPoint]:
+    """What it is, and whether its users are at it."""
+    yield point("redlock.run.active", int(running))
     yield point(
         "redlock.run.info", 1, redlock_users=run.users, redlock_instances=len(run.addresses),
         redlock_processes=run.processes, redlock_loop="closed" if run.rate_per_s is None else "open",
@@ -121,25 +120,10 @@ def run_points(run: Run) -> Iterator[DataPoint]:
         yield point("redlock.load.offered", run.rate_per_s)
 
 
-def phase_of(run: Run, notes: Sequence[WorkerNote], now_ns: int) -> str | None:
-    """The part of the run at `now_ns` (monotonic); None before all workers have spawned their users."""
-    begun = [note.spawned_ns for note in notes]
-    if len(begun) < run.processes or not all(begun):
-        return None
-    since_ns = now_ns - max(begun)
-    if all(note.phase == "stopped" for note in notes):
-        return "draining"
-    if since_ns < run.warmup_ns:
-        return "warm_up"
-    if run.duration_ns is not None and since_ns >= run.warmup_ns + run.duration_ns:
-        return "draining"
-    return "measuring"
-
-
-def phase_points(phase: str | None) -> Iterator[DataPoint]:
-    """1 for the phase the run is in, 0 for the others; all 0 when it has ended or not begun."""
-    for name in PHASES:
-        yield point("redlock.run.active", int(name == phase), redlock_run_phase=name)
+def is_running(run: Run, notes: Sequence[WorkerNote]) -> bool:
+    """Whether all load processes have users, and not all of them have ended."""
+    spawned = [note for note in notes if note.spawned_ns]
+    return len(spawned) >= run.processes and any(note.phase == "running" for note in notes)
 
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:

@@ -38,7 +38,6 @@ EXTEND_OUTCOMES = ("extended", "gone", "unreachable")
 VOTES = ("granted", "refused", "errored", "silent", "absent", "undecided")
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal")
 POLICIES = ("none", "no", "everysec", "always", "mixed", "unknown")
-PHASES = ("warm_up", "measuring", "draining")
 DROPPED = ("span", "attempt", "export", "record")
 CPU_STATES = ("sys", "user", "sys_children", "user_children")
 
@@ -53,7 +52,6 @@ VIOLATION = Attribute("redlock.violation.kind", "which rule of the oracle was br
 FAULT = Attribute("redlock.fault.kind", "what was injected", origin="the scenario's [[faults]]")
 FAULT_TARGET = Attribute("redlock.fault.target", "into what", origin="instance:<index> or worker:<index>")
 WORKER = Attribute("redlock.worker", "index of the load process", origin="0 … processes − 1")
-PHASE = Attribute("redlock.run.phase", "part of a run", PHASES)
 DROPPED_KIND = Attribute("redlock.telemetry.item", "what was dropped", DROPPED)
 CPU_STATE = Attribute("state", "where CPU time went, as INFO splits it", CPU_STATES)
 ADDRESS = Attribute("server.address", "host of the instance", origin="the run's instances")
@@ -159,7 +157,7 @@ _LOAD = (
     _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER),
     _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", WORKER),
     _gauge("redlock.fault.active", "{fault}", "1 if it was in force in the last interval", FAULT, FAULT_TARGET),
-    _gauge("redlock.run.active", "{run}", "1 for the phase the run is in, 0 for the others", PHASE),
+    _gauge("redlock.run.active", "{run}", "1 while its users run, 0 once they have ended"),
     _gauge(
         "redlock.run.info", "{run}", "1; what the run is, in its attributes",
         USERS, INSTANCES, PROCESSES, LOOP, VERSION,

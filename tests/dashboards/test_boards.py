@@ -54,7 +54,7 @@ def test_a_board_has_the_variables_and_annotations_that_all_share(name: str) -> 
     assert list(variables)[:6] == ["datasource", "run", "recipe", "policy", "instance", "port"]
     assert variables["datasource"]["type"] == "datasource"
     assert all(variables[each]["multi"] and variables[each]["allValue"] == ".*" for each in list(variables)[1:6])
-    assert [one["name"] for one in board["annotations"]["list"]] == ["Faults", "Run start and end", "Measured time"]
+    assert [one["name"] for one in board["annotations"]["list"]] == ["Faults", "Run start and end"]
     used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(board)))
     assert used - {"__rate_interval", "__range", "__all"} <= set(variables)
 

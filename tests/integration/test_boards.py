@@ -169,7 +169,7 @@ def test_prometheus_can_be_asked_while_the_run_goes_on(watched: Stack) -> None:
     assert watched.seen[-1] <= watched.split.result.totals.acquired
 
 
-@pytest.mark.parametrize("name", ["Faults", "Run start and end", "Measured time"])
+@pytest.mark.parametrize("name", ["Faults", "Run start and end"])
 def test_faults_and_runs_are_annotations(watched: Stack, name: str) -> None:
     (annotation,) = (one for one in _annotations() if one["name"] == name)
     for ran, kind in ((watched.split, "kill"), (watched.open, "fsync-latency")):
