@@ -49,7 +49,7 @@ def test_every_flawed_recipe_has_a_schedule_that_shows_its_flaw() -> None:
     shown_somewhere = {recipe for schedule in SCHEDULES.values() for recipe in schedule.shown_by}
     flawed = {name for name, entry in RECIPES.items() if not entry.about.safe}
     assert flawed <= shown_somewhere
-    assert {"setnx", "backoff", "majority-release", "redlock-sequential"} <= shown_somewhere
+    assert {"setnx", "backoff", "majority-release"} <= shown_somewhere
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,6 @@ def test_every_flawed_recipe_has_a_schedule_that_shows_its_flaw() -> None:
         ("takeover-together", "timestamp-getset", {"winners": 1, "overwritten_ends": 1}),
         ("takeover-together", "timestamp-set", {"winners": 2}),
         ("skewed-clock", "timestamp-getset", {"steals_at_0_ms": 0, "steals_at_5000_ms": 0, "steals_at_20000_ms": 1}),
-        ("interleaved-votes", "redlock-sequential", {"contenders": 3, "winners": 0}),
         ("overslept-holder", "set-nx-fixed", {"chain": 5, "foreign_deletes": 1, "overstays": 1}),
         ("overslept-holder", "company-2013", {"chain": 5, "foreign_deletes": 1, "overstays": 1}),
         ("overslept-holder", "set-nx-lua", {"chain": 0, "foreign_deletes": 0, "overstays": 1}),

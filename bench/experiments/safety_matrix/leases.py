@@ -17,8 +17,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix.result import Figures, Finding
 from bench.experiments.safety_matrix.row import SKIPPED, RowSetup, cannot, find
 from bench.measure.expectation import Preconditions
-from bench.recipes.schedules.pace import Pace, sleep_until, wait_for
-from bench.recipes.schedules.stage import sets_of
+from bench.recipes.schedules.stage import Pace, sets_of, sleep_until, wait_for
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults

@@ -12,22 +12,32 @@ from functools import partial
 from statistics import median
 
 from bench.recipes.replica_failover import ReplicaFailover, promote, replicate
-from bench.recipes.schedules.pace import Pace, sleep_until, wait_for
 from bench.recipes.schedules.stage import (
     LONG_MS,
     SHORT_MS,
     TIMESTAMPS,
     Client,
+    Pace,
     Shown,
     Stage,
-    at_once,
     schedule,
+    sleep_until,
     violated,
+    wait_for,
 )
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 AHEAD_MS = 7  # how far the second of two takeovers writes another end than the first
+
+
+def at_once(clients: Sequence[Client]) -> list[Client]:
+    """Have all acquire, none before every one stands at its gate or was refused; return those that were granted."""
+    for client in clients:
+        client.begin(client.acquire)
+    for client in clients:
+        client.finish()
+    return [client for client in clients if client.is_granted]
 
 
 @schedule("two winners of a free lock", ("get-set",), ("setnx", "set-nx-lua", "timestamp-getset", "redlock"))
@@ -79,20 +89,6 @@ def skewed_clock(stage: Stage) -> Shown:
         thief = stage.client(skew_ms=skew_ms)
         steals[f"steals_at_{skew_ms}_ms"] = int(isinstance(thief.acquire(), Lease))
     return violated(stage, **steals)
-
-
-@schedule("a split vote: nobody wins", ("redlock-sequential",))
-def interleaved_votes(stage: Stage) -> Shown:
-    """Three clients, three instances, one after the other: each gets one vote before any asks on: nobody wins."""
-    trio = [stage.client("after-vote") for _ in range(3)]
-    for number, client in enumerate(trio):
-        client.begin(client.acquire)
-        for _ in range(number):  # refused where those before it were granted
-            client.gate.let_one_pass()
-    for client in trio:
-        client.finish()
-    winners = sum(client.is_granted for client in trio)
-    return Shown(winners == 0, {"contenders": len(trio), "winners": winners}, stage.report())
 
 
 CROWD = 6

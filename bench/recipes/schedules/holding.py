@@ -19,7 +19,6 @@ from bench.recipes.fencing import FencedLease, Protected
 from bench.recipes.plain import PlainRecipe
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
-from bench.recipes.schedules.pace import sleep_until, wait_for
 from bench.recipes.schedules.stage import (
     QUORUMS,
     RESOURCE,
@@ -31,7 +30,9 @@ from bench.recipes.schedules.stage import (
     Shown,
     Stage,
     schedule,
+    sleep_until,
     violated,
+    wait_for,
 )
 from bench.topology.child import Child, orders, say
 from lockcore import Lease

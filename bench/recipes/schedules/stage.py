@@ -26,11 +26,59 @@ from bench.measure.run_result import SafetyReport
 from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RecipeEntry
-from bench.recipes.schedules.pace import PATIENCE_S, sleep_until
 from bench.safety.judge import Circumstances, judge
 from bench.topology.fleet import HOST, Fleet, KeptPort
 from lockcore import Denied, Lease, Outcome, RetryPolicy
-from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+PATIENCE_S = 30.0
+_LOOK_S = 0.002
+
+
+def sleep_until(due_ns: int) -> None:
+    """Return at this monotonic time."""
+    time.sleep(max(due_ns - monotonic_ns(), 0) / NS_PER_S)
+
+
+def wait_for(reached: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Return when this is so: for what nobody tells. Raises TimeoutError."""
+    deadline_ns = monotonic_ns() + int(patience_s * NS_PER_S)
+    while not reached():
+        if monotonic_ns() > deadline_ns:
+            raise TimeoutError(f"what was waited for did not happen within {patience_s:g} s")
+        time.sleep(0.001)
+
+
+class Pace:
+    """Whether this machine keeps time: entered, a thread sleeps and looks until it is left.
+
+    What is judged by a time that others had to keep rests on it: without it a late answer is not known, not bad.
+    `worst_ms`: the worst lateness of a sleep so far.
+    """
+
+    def __init__(self) -> None:
+        self.worst_ms = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lockbench-pace", daemon=True)
+
+    def kept(self, allowed_ms: float) -> dict[str, bool]:
+        """The precondition that nothing was late by more than `allowed_ms`."""
+        return {f"the machine kept time to {allowed_ms:g} ms": self.worst_ms <= allowed_ms}
+
+    def _watch(self) -> None:
+        begun_ns = monotonic_ns()
+        while not self._over.wait(_LOOK_S):
+            now_ns = monotonic_ns()
+            self.worst_ms = max(self.worst_ms, (now_ns - begun_ns - _LOOK_S * NS_PER_S) / NS_PER_MS)
+            begun_ns = now_ns
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class Gate:
@@ -38,7 +86,7 @@ class Gate:
 
     def __init__(self, point: str = "") -> None:
         self._point = point
-        self._standing = self._arrivals = self._passes = 0
+        self._standing = 0
         self._changed = threading.Condition()
 
     def __call__(self, point: str) -> None:
@@ -47,11 +95,9 @@ class Gate:
             if point != self._point:
                 return
             self._standing += 1
-            self._arrivals += 1
             self._changed.notify_all()
             try:
-                self._wait(lambda: self.is_open or self._passes > 0, f"nobody opened {point}")
-                self._passes -= not self.is_open
+                self._wait(lambda: self.is_open, f"nobody opened {point}")
             finally:
                 self._standing -= 1
 
@@ -65,14 +111,6 @@ class Gate:
         with self._changed:
             self._point = ""
             self._changed.notify_all()
-
-    def let_one_pass(self) -> None:
-        """Let one of those who stand here go on, and return when somebody stands here anew. Raises TimeoutError."""
-        with self._changed:
-            arrivals = self._arrivals
-            self._passes += 1
-            self._changed.notify_all()
-            self._wait(lambda: self._arrivals > arrivals, "nobody came again")
 
     def is_reached(self, before: Future[object] | None = None) -> bool:
         """Return when somebody stands here (True), or when `before` has ended without it. Raises TimeoutError."""
@@ -340,15 +378,6 @@ def schedule(
     return lambda play: Schedule(
         play.__name__.replace("_", "-"), looks_for, play, shown_by, absent_in, instances, harms
     )
-
-
-def at_once(clients: Sequence[Client]) -> list[Client]:
-    """Have all acquire, none before every one stands at its gate or was refused; return those that were granted."""
-    for client in clients:
-        client.begin(client.acquire)
-    for client in clients:
-        client.finish()
-    return [client for client in clients if client.is_granted]
 
 
 def violated(stage: Stage, **figures: float | None) -> Shown:

@@ -9,8 +9,7 @@ import pytest
 from redis import Redis
 
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.schedules.pace import wait_for
-from bench.recipes.schedules.stage import Gate
+from bench.recipes.schedules.stage import Gate, wait_for
 from bench.recipes.watchdog import Watchdog, WatchdogNaive
 from bench.topology.fleet import Fleet
 from lockcore import Lease, Outcome
