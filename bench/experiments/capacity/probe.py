@@ -191,8 +191,9 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 
 def uses_of(result: RunResult) -> tuple[Use, ...]:
-    """The uses in one run's result (result.json), in the order of this module's table."""
-    return (_server(result), _generator(result), _machine(result), _hot_key(result), _callers(result), _fsync(result))
+    """How far one run used each resource, as far as that is known."""
+    found = (_server, _generator, _machine, _hot_key, _callers, _fsync)
+    return tuple(use for find in found if (use := find(result)))
 
 
 def next_limit(uses: Sequence[Use]) -> NextLimit:
@@ -223,36 +224,33 @@ def hot_share(scenario: Scenario) -> float:
     return 1.0 / (min(resources, scenario.users) if skew.kind == "own" else resources)
 
 
-def _server(result: RunResult) -> Use:
+def _server(result: RunResult) -> Use | None:
     seen = [(server_use(instance, result), instance.index) for instance in result.instances]
-    known = [(use, index) for use, index in seen if use is not None]
-    if not known:
-        return Use(SERVER, None, "not known: INFO was not answered")
-    use, index = max(known)
-    return Use(SERVER, use, f"#{index}: {percent(use, 0)} of a core")
+    use, index = max(((use, index) for use, index in seen if use is not None), default=(None, 0))
+    return None if use is None else Use(SERVER, use, f"#{index}: {percent(use, 0)} of a core")
 
 
-def _generator(result: RunResult) -> Use:
+def _generator(result: RunResult) -> Use | None:
     use = result.generator.cpu_ratio
-    return Use(GENERATOR, use, "not known" if use is None else f"{percent(use, 0)} of a core")
+    return None if use is None else Use(GENERATOR, use, f"{percent(use, 0)} of a core")
 
 
-def _machine(result: RunResult) -> Use:
+def _machine(result: RunResult) -> Use | None:
     cores, cost, rate = result.environment.usable_cores, result.cost, result.rate.achieved_per_s
     client, servers = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle
     if not result.fleet.started or not cores or client is None or servers is None or rate is None:
-        return Use(MACHINE, None, "not known: the servers run elsewhere, or did not tell")
+        return None  # the servers run elsewhere, or did not tell
     use = (client + servers) * rate / 1e6 / cores
     return Use(MACHINE, use, f"{percent(use, 0)} of the {cores} that generator and servers share")
 
 
-def _hot_key(result: RunResult) -> Use:
+def _hot_key(result: RunResult) -> Use | None:
     scenario, rate = result.scenario, result.rate.achieved_per_s
     latency = result.latency_s
     hold_s = max(mean_of(scenario.hold) / 1000, latency.hold.mean or 0.0)
     turn_s = latency.handoff.p50 or latency.acquire_service.p50
     if turn_s is None or rate is None:
-        return Use(HOT_KEY, None, "not known: no lease was granted")
+        return None
     share, ceiling = hot_share(scenario), 1 / (hold_s + turn_s)
     use = share * rate / ceiling
     times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
@@ -261,16 +259,16 @@ def _hot_key(result: RunResult) -> Use:
     )
 
 
-def _callers(result: RunResult) -> Use:
+def _callers(result: RunResult) -> Use | None:
     latency, users, rate = result.latency_s, result.scenario.users, result.rate.achieved_per_s
     times = [latency.acquire_service.mean, latency.hold.mean, latency.release.mean]
     if rate is None or times[0] is None:
-        return Use(CALLERS, None, "not known: no lease was granted")
+        return None
     use = rate * sum(time or 0.0 for time in times) / users
     return Use(CALLERS, use, f"{percent(use, 0)} of {users:,} were at work; --users gives more")
 
 
-def _fsync(result: RunResult) -> Use:
+def _fsync(result: RunResult) -> Use | None:
     policy, disk = result.fleet.fsync, result.fleet.fdatasync_s
     delayed = sum(one.info.delayed_fsyncs or 0 for one in result.instances if one.info)
     replies = [instance.reply_s.p50 or 0.0 for instance in result.instances if instance.reply_s]
@@ -280,4 +278,4 @@ def _fsync(result: RunResult) -> Use:
         return Use(FSYNC, use, f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each")
     if delayed:
         return Use(FSYNC, 1.0, f"{delayed} AOF writes waited for a slow one")
-    return Use(FSYNC, 0.0 if policy else None, "no write waited for it" if policy else "not known")
+    return Use(FSYNC, 0.0, "no write waited for it") if policy else None

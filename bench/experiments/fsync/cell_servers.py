@@ -74,9 +74,9 @@ class OwnServers:
             if not shim.controls[0].loaded_in(fleet.instances[0].pid):
                 raise EnvironmentNotReadyError(f"fsyncs cannot be counted: {IGNORED}")
 
-    def why_not(self, cell: FsyncCell) -> str | None:
-        """Why this cell cannot be measured here, or None."""
-        return without_waitaof(self.server.name, self.server.version) if cell.policy == "waitaof" else None
+    def why_not(self, policy: Policy) -> str | None:
+        """Why this policy cannot be measured here, or None."""
+        return without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
 
     @contextmanager
     def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
@@ -124,7 +124,7 @@ class UserServers:
             self.warnings = (
                 f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten always syncs nothing",
             )
-        wanted = {server_policy(policy) for policy in policies if not self._impossible(policy)}
+        wanted = {server_policy(policy) for policy in policies if not self.why_not(policy)}
         present = {fact.fsync for fact in self.facts}
         self._borrowed: BorrowedPolicy | None = None
         if wanted and (len(wanted) > 1 or wanted != present):
@@ -134,10 +134,6 @@ class UserServers:
                     "them: allow it with --allow-config (it is put back), or ask for --policy as it is"
                 )
             self._borrowed = BorrowedPolicy(self.urls)
-
-    def why_not(self, cell: FsyncCell) -> str | None:
-        """Why this cell cannot be measured on these servers, or None."""
-        return self._impossible(cell.policy)
 
     @contextmanager
     def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
@@ -156,7 +152,8 @@ class UserServers:
         borrowed, self._borrowed = self._borrowed, None
         return borrowed.give_back() if borrowed is not None else ""
 
-    def _impossible(self, policy: Policy) -> str | None:
+    def why_not(self, policy: Policy) -> str | None:
+        """Why this policy cannot be measured on these servers, or None."""
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
             return "an append-only file is not switched off on servers that are not ours"

@@ -104,9 +104,9 @@ class _Sitting:
     ) -> None:
         self._run_id, self._crash, self._plan = order.run_id, order.plan.crash, order.plan.plan
         self._servers, self._journal, self._show = servers, journal, show
-        reasons = {cell: servers.why_not(cell) for cell in self._plan.cells}
-        self._skipped = {cell: reason for cell, reason in reasons.items() if reason}
-        self._visits = [visit for visit in self._plan.visits() if visit[1] not in self._skipped]
+        policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
+        self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
+        self._visits = [visit for visit in self._plan.visits() if visit[1].policy not in self._skipped]
         if not self._visits:
             raise EnvironmentNotReadyError(f"nothing can be measured here: {'; '.join(set(self._skipped.values()))}")
         for size in sorted({(cell.instances, cell.clients) for _, cell in self._visits}, reverse=True):
@@ -178,9 +178,7 @@ class _Sitting:
 
     def _limits(self) -> Iterator[str]:
         """What could not be measured here, or not so often."""
-        for reason in dict.fromkeys(self._skipped.values()):
-            policies = dict.fromkeys(cell.policy for cell, why in self._skipped.items() if why == reason)
-            yield f"{reason}: {', '.join(policies)} not measured"
+        yield from (f"{policy} is not measured: {reason}" for policy, reason in self._skipped.items())
         yield from self._servers.warnings
         if self._dropped:
             yield f"the time was up: {self._dropped} of {len(self._visits)} visits left out, so less is repeated"
