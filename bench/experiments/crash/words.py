@@ -37,7 +37,10 @@ _LEGEND = (
         "loses less on most machines",
     ),
     ("slow", "every fsync takes 1.5 s; under `always` 0.2 s, as an acquire may wait a quarter of its TTL"),
-    ("in flight", "everysec puts writes off while an fsync runs: kill -9 may lose them then, and such cuts stand apart"),
+    (
+        "in flight",
+        "everysec puts writes off while an fsync runs: kill -9 may lose them then; such cuts stand apart",
+    ),
     (
         "no lock",
         "seconds from the crash to the next grant of a free lock, most of all cuts; a client reconnects with a "

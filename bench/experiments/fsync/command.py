@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bench.experiments.fsync.result import FsyncCell
 
 REPEATS, QUICK_REPEATS = 3, 2
-SECONDS, QUICK_SECONDS, QUICK_OPEN_SECONDS = 3.0, 0.8, 0.5
+SECONDS, QUICK_SECONDS = 3.0, 0.8
 WARMUP_S, QUICK_WARMUP_S = 0.5, 0.25
 QUICK_BUDGET_S = 265.0
 SEED = 1
@@ -107,13 +107,11 @@ def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
     if begun := resumed(values, _USUAL, FsyncPlan):
         return begun
     quick = values["quick"]
-    seconds = values["seconds"] or (QUICK_SECONDS if quick else SECONDS)
     return FsyncPlan(
         cells=_cells(values),
         repeats=values["repeats"] or (QUICK_REPEATS if quick else REPEATS),
         warmup_s=QUICK_WARMUP_S if quick else WARMUP_S,
-        seconds=seconds,
-        open_seconds=QUICK_OPEN_SECONDS if quick and not values["seconds"] else seconds,
+        seconds=values["seconds"] or (QUICK_SECONDS if quick else SECONDS),
         seed=values["seed"],
         quick=quick,
         budget_s=QUICK_BUDGET_S if quick else None,

@@ -77,8 +77,7 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
 
     def visit_s(self, cell: FsyncCell) -> float:
         """About how long one visit takes."""
-        loads_s = self.seconds + self.open_seconds + 2 * self.warmup_s
-        return loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
+        return 2 * (self.warmup_s + self.seconds) + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
 
 
 def product_cells(

@@ -319,8 +319,7 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
 
     repeats: Annotated[Count, says("visits of each cell")]
     warmup_s: Annotated[Amount, says("before each load")]
-    seconds: Annotated[Amount, says("of a closed loop")]
-    open_seconds: Annotated[Amount, says("of an open loop")]
+    seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
     budget_s: Annotated[float | None, says("of one sitting; null: all visits are made")] = None
 

@@ -79,7 +79,7 @@ class Visit:
                     f"{cell}: no lock was granted in {plan.seconds:g} s ({denied or 'no answer'})"
                 )
             rate_per_s = OPEN_SHARE * most.granted / plan.seconds
-            kept = self._load(child, Phase(plan.warmup_s, plan.open_seconds, rate_per_s))
+            kept = self._load(child, Phase(plan.warmup_s, plan.seconds, rate_per_s))
         if most.waitaof:
             most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
         return VisitSeen(repeat=repeat, cell=cell, disk=servers.disk, loads={"max": most, "80%": kept})

@@ -14,7 +14,7 @@ from bench.experiments.fsync.result import POLICIES
 
 
 def plan(seed: int = 1) -> FsyncPlan:
-    times = {"warmup_s": 0.25, "seconds": 0.8, "open_seconds": 0.5, "budget_s": 265.0}
+    times = {"warmup_s": 0.25, "seconds": 0.8, "budget_s": 265.0}
     return FsyncPlan(cells=quick_cells(POLICIES[:4]), repeats=2, seed=seed, quick=True, **times)
 
 
