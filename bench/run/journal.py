@@ -88,8 +88,6 @@ def _own(file: TextIO, folder: Path) -> None:
         raise EnvironmentNotReadyError(
             f"another lockbench is at work in {folder}; wait for its end, or begin elsewhere"
         ) from None
-    except OSError:  # a file system without locks
-        return
 
 
 def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
@@ -97,7 +95,7 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
     wanted = json.loads(json.dumps(plan))
     differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
     if differing:
-        told = ", ".join(f"{key} {_short(begun.get(key))} there, {_short(wanted.get(key))} here" for key in differing)
+        told = ", ".join(f"{key} {begun.get(key)} there, {wanted.get(key)} here" for key in differing)
         raise UsageError(f"{folder} was begun differently ({told}); give the same options, or begin anew")
 
 
@@ -141,11 +139,6 @@ def _sound(path: Path, lines: list[Line], kind: type[Piece], check: Callable[[Pi
                 "out to have that piece made again, or begin anew"
             ) from None
     return found
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _not_writable(path: Path, error: OSError) -> EnvironmentNotReadyError:

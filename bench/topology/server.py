@@ -106,11 +106,8 @@ def _wheel_binary() -> str | None:
         files = metadata.files(_WHEEL) or []
     except metadata.PackageNotFoundError:
         return None
-    for file in files:
-        path = str(file.locate())
-        if file.name == "valkey-server" and os.access(path, os.X_OK):
-            return path
-    return None
+    paths = (str(file.locate()) for file in files if file.name == "valkey-server")
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def _has_tls(path: str, source: str) -> bool:

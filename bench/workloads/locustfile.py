@@ -26,14 +26,14 @@ from bench.workloads.conductor import Conductor
 from bench.workloads.launch import note_failure
 from bench.workloads.member import LockUser, Member, interrupt_main_only
 from bench.workloads.plan import add_options, plan_of, take_plan
-from bench.workloads.table import show_fractions
+from bench.workloads.table import keep_fractions
 
 __all__ = ["LockUser"]
 
 AnyRunner = LocalRunner | MasterRunner | WorkerRunner
 
 _loader_pid = os.getpid()
-show_fractions()
+keep_fractions()
 take_plan()
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))  # it tries to connect for minutes
 if os.environ.get(PARENT_VARIABLE):

@@ -153,30 +153,6 @@ def _add_error(stats: RequestStats, method: str, name: str, text: str, times: in
     error.occurrences += times - 1
 
 
-def show_fractions() -> None:
-    """Make Locust's table keep and print fractions of a millisecond. Once per process, at the locustfile's import."""
+def keep_fractions() -> None:
+    """Make Locust's table keep fractions of a millisecond. Once per process, at the locustfile's import."""
     locust_stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
-    StatsEntry.to_string = _to_string  # type: ignore[method-assign]
-    StatsEntry.percentile = _percentile  # type: ignore[method-assign]
-
-
-def _to_string(self: StatsEntry, current: bool = True) -> str:
-    rate, failures = (
-        (self.current_rps, self.current_fail_per_sec) if current else (self.total_rps, self.total_fail_per_sec)
-    )
-    kind, width = f"{self.method or ''} ", locust_stats.STATS_NAME_WIDTH - locust_stats.STATS_TYPE_WIDTH + 4
-    failed = f"{self.num_failures}({100 * self.fail_ratio:.2f}%)"
-    mean, least, most = self.avg_response_time, self.min_response_time or 0, self.max_response_time
-    times = f"{mean:7.4g} {least:7.4g} {most:7.4g} {self.median_response_time:6.4g}"
-    return (
-        f"{kind:<{locust_stats.STATS_TYPE_WIDTH}} {self.name:<{width}} {self.num_requests:7d} {failed:>12} |{times} | "
-        f"{rate or 0:7.2f} {failures or 0:11.2f}"
-    )
-
-
-def _percentile(self: StatsEntry) -> str:
-    if not self.num_requests:
-        raise ValueError("no percentile without requests")
-    columns = [f"{self.get_response_time_percentile(share):6.4g}" for share in locust_stats.PERCENTILES_TO_REPORT]
-    kind, width = self.method or "", locust_stats.STATS_NAME_WIDTH
-    return f"{kind:<{locust_stats.STATS_TYPE_WIDTH}} {self.name:<{width}}   {' '.join(columns)} {self.num_requests:6d}"

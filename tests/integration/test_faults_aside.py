@@ -162,16 +162,6 @@ def rules() -> str:
     return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=False).stdout
 
 
-def test_all_instances_stand_behind_proxies_or_none_does() -> None:
-    with Site(frozenset({Need.PROXY})) as site, start_fleet(3, "none") as fleet:
-        site.attach(fleet)
-        assert len(set(site.urls)) == 3
-        assert not set(site.urls) & set(fleet.urls)
-    with Site() as site, start_fleet(3, "none") as fleet:
-        site.attach(fleet)
-        assert site.urls == fleet.urls
-
-
 @every_server
 def test_what_this_machine_can_do_is_tried(server: ServerBinary, monkeypatch: pytest.MonkeyPatch) -> None:
     here = why_not_here(server)

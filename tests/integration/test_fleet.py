@@ -18,7 +18,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology import fleet as fleet_module
-from bench.topology.fleet import FSYNC, HOST, Fleet, Instance, start_fleet
+from bench.topology.fleet import HOST, Fleet, Instance, start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary
 from tests.integration.servers import SERVERS, every_server
@@ -38,7 +38,7 @@ def refused(port: int) -> bool:
 
 
 @every_server
-@pytest.mark.parametrize("fsync", FSYNC)
+@pytest.mark.parametrize("fsync", ["none", "no", "everysec", "always"])
 def test_every_instance_runs_as_asked(server: ServerBinary, fsync: str) -> None:
     with start_fleet(3, fsync, server=server) as fleet:
         facts = inspect(fleet.urls)
@@ -148,29 +148,15 @@ def test_a_server_behind_a_wrapper_script_is_killed_with_it(tmp_path: Path) -> N
         assert select.select([pidfd], [], [], DEADLINE_S)[0]
 
 
-@pytest.mark.parametrize(
-    "hard, message",
-    [(100, "this shell allows 100; raise the limit"), (400, "Too many open files")],
-)
-def test_too_few_file_descriptors_is_said(hard: int, message: str) -> None:
-    code = f"""
-import os, resource
-from bench.errors import EnvironmentNotReadyError
+def test_too_few_file_descriptors_is_said() -> None:
+    code = """
+import resource
 from bench.topology.fleet import start_fleet
-resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard}))
-if {hard} == 400:
-    held = [os.dup(0) for _ in range(380)]
-    try:
-        held += [os.dup(0) for _ in range(20)]
-    except OSError:
-        os.close(held.pop())
-try:
-    start_fleet(5)
-except EnvironmentNotReadyError as error:
-    print(error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+start_fleet(5)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert message in run.stdout, run.stderr
+    assert "this shell allows 100; raise the limit" in run.stderr
 
 
 def test_the_soft_limit_is_raised_as_far_as_needed() -> None:

@@ -178,14 +178,6 @@ def test_what_is_no_server_at_all_is_unreachable_not_a_crash() -> None:
     kept.release()
 
 
-def test_questions_leave_no_thread_and_no_connection(fleet: Fleet) -> None:
-    before = set(threading.enumerate())
-    inspect(fleet.urls)
-    leaked_keys(fleet.urls, ["a"])
-    assert set(threading.enumerate()) <= before
-    assert client(fleet, 0).info("clients")["connected_clients"] == 1
-
-
 def test_a_server_of_another_kind_is_said_to_be_one() -> None:
     def answer() -> None:
         connection, _ = listener.accept()

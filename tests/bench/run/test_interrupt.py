@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -86,19 +85,6 @@ def _only_counted() -> int:
         step.raising = False
         signal.raise_signal(signal.SIGINT)
     return step.count
-
-
-def test_other_finalisers_that_fail_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
-
-    class Failing:
-        def __del__(self) -> None:
-            raise ValueError
-
-    with Interrupts():
-        Failing()
-    assert told == [ValueError]
 
 
 def run_while(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception | None) -> int:

@@ -31,7 +31,7 @@ from bench.workloads import member
 from bench.workloads.alarm import CANCELLED
 from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.member import LockUser
-from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, releases_of, show_fractions
+from bench.workloads.table import Row, StockRow, acquires_of, bucket_ms, keep_fractions, releases_of
 from bench.workloads.worker import Worker, instance_report, lags_of
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_S
@@ -153,23 +153,6 @@ def stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
     stats = RequestStats()
     row.report(stats)
     assert (stats.total.num_requests, row.counts) == (0, (2, 1))
-
-
-@check
-def the_printed_table_has_fractions_and_locusts_columns() -> None:
-    import locust.stats as locust_stats
-
-    stats = RequestStats()
-    filled([123_456] * 20 + [9_876_543], ("contended",)).report(stats)
-    header, rule, line, *_ = locust_stats.get_stats_summary(stats, current=False)
-    assert "0.123" in line
-    assert "9.877" in line
-    assert len(rule) - 6 <= len(line) <= len(header) + 6
-    assert line.index("|") == header.index("|")
-    assert line.rindex("|") == header.rindex("|")
-    _, names, _, row, *_ = locust_stats.get_percentile_stats_summary(stats)
-    assert row.split()[2:] == ["0.12"] * 5 + ["1"] + ["9.9"] * 5 + ["22"], row
-    assert names.split()[-1] == "reqs"
 
 
 @check
@@ -304,7 +287,7 @@ def ended_process() -> int:
 
 
 def main() -> None:
-    show_fractions()
+    keep_fractions()
     results = {}
     for function in CHECKS:
         try:
