@@ -284,9 +284,13 @@ class ClockJump(Injection):
 
     def begin(self) -> None:
         """Jump."""
-        control, by_ns = self.site.control(self.index), int(self.order.params["by"] * NS_PER_MS)
-        control.shift_clock(by_ns)
-        self.undo.callback(control.shift_clock, -by_ns)
+        self.undo.callback(self._jump, -1)
+        self._jump(1)
+
+    def _jump(self, sign: int) -> None:
+        self.site.control(self.index).shift_clock(sign * int(self.order.params["by"] * NS_PER_MS))
+        with contextlib.suppress(BenchError):  # one turn, as it looks at its clock once per turn; if it runs at all
+            self.site.command(self.index, "TIME")
 
 
 class ClockRate(Injection):
