@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import BorrowedPolicy, CellServers, OwnServers, without_waitaof
+from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, without_waitaof
 from bench.experiments.fsync.plan import Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
@@ -208,15 +208,10 @@ def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> No
 def test_the_servers_own_complaints_are_heard() -> None:
     cell = cell_of("always", injected_ms=8.0)
     with OwnServers(find_server(), None).serving(cell) as ground, redis.Redis.from_url(ground.urls[0]) as client:
-        assert slow_writes(ground, client)["aof-fsync-always"].max_ms >= 8
+        monitor = LatencyMonitor(ground.urls, own=ground.own)
+        client.set("lockbench:test:", "x")
+        events = monitor.events()
+        assert events is not None
+        assert events["aof-fsync-always"].max_ms >= 8
         client.config_set("latency-monitor-threshold", 0)
         assert LatencyMonitor(ground.urls, own=True).events() is None, "who does not watch has not seen nothing"
-
-
-def slow_writes(ground: CellServers, client: redis.Redis) -> dict[str, Any]:
-    monitor = LatencyMonitor(ground.urls, own=ground.own)
-    for number in range(3):
-        client.set(f"lockbench:test:{number}", "x")
-    events = monitor.events()
-    assert events is not None
-    return events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,14 @@ from bench.cli.commands import execute
 from bench.experiments.fsync.command import crash_of, fsync, fsync_plan_of
 
 STORED = Path(__file__).parents[3] / "histories" / "results"
+Said = Callable[[], Any]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
+    """What was printed, in a folder that is empty."""
+    monkeypatch.chdir(tmp_path)
+    return capsys.readouterr
 
 
 def values(*arguments: str) -> dict[str, Any]:
@@ -51,67 +60,49 @@ def test_with_targets_all_of_them_take_part_and_nothing_is_injected() -> None:
         (["--disk", "nowhere"], "nowhere is not a folder"),
     ],
 )
-def test_what_is_wrong_is_refused_in_one_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_wrong_is_refused_in_one_sentence(arguments: list[str], sentence: str, said: Said) -> None:
     assert execute(["fsync", *arguments]) == 2
-    told = capsys.readouterr().err
+    told = said().err
     assert sentence in told
     assert told.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(Path().iterdir()) == []
 
 
-def test_the_planner_without_results_says_what_to_do(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(said: Said) -> None:
+    assert execute(["fsync", "--target", "redis://127.0.0.1:1"]) == 3
+    told = said().err
+    assert "1 of 1 targets cannot be used: 127.0.0.1:1 (connection refused" in told
+    assert "--allow-missing" not in told
+    assert told.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     assert execute(["planner"]) == 3
-    assert "there is no result of lockbench fsync" in capsys.readouterr().err
-
-
-def test_the_planner_writes_its_page(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+    assert "there is no result of lockbench fsync" in said().err
     speed, losses = (str(STORED / f"{kind}.json") for kind in ("fsync", "crash"))
     assert execute(["planner", "--fsync", speed, "--crash", losses, "--html", "page.html", "--quiet"]) == 0
-    page = (tmp_path / "page.html").read_text("utf-8")
+    page = Path("page.html").read_text("utf-8")
     assert "take everysec with delayed restart" in page
     assert "planner-losses" in page
 
 
-def test_a_result_of_another_command_is_no_crash_result(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "result.json").write_text(json.dumps({"schema_version": 1, "kind": "safety"}), encoding="utf-8")
-    assert execute(["fsync", "--quick", "--crash", "result.json"]) == 2
-    assert "is no result of lockbench crash" in capsys.readouterr().err
-
-
-def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert execute(["fsync", "--target", "redis://127.0.0.1:1"]) == 3
-    told = capsys.readouterr().err
-    assert "1 of 1 targets cannot be used: 127.0.0.1:1 (connection refused" in told
-    assert "--allow-missing" not in told
-    assert told.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_crash_result_that_is_not_whole_is_refused_before_the_measuring_or_passed_over(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+@pytest.mark.parametrize(
+    ("kind", "command", "sentence"),
+    [
+        ("safety", ["fsync", "--quick", "--crash"], "is no result of lockbench crash"),
+        ("crash", ["fsync", "--quick", "--crash"], "is not a whole result of lockbench crash"),
+        ("fsync", ["planner", "--fsync"], "is not a whole result of lockbench fsync"),
+    ],
+)
+def test_a_wrong_result_is_refused_before_the_measuring_or_passed_over(
+    kind: str, command: list[str], sentence: str, said: Said
 ) -> None:
     """Found only at the end, it would cost the matrix."""
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "results" / "broken"
+    folder = Path("results/broken")
     folder.mkdir(parents=True)
-    broken = {"schema_version": 1, "kind": "crash", "id": "c0", "started_at": "2026", "rows": [{"instances": 3}]}
+    broken = {"schema_version": 1, "kind": kind, "id": "c0", "started_at": "2026", "rows": [{"instances": 3}]}
     (folder / "result.json").write_text(json.dumps(broken), encoding="utf-8")
-    assert execute(["fsync", "--quick", "--crash", str(folder)]) == 2
-    assert "is not a whole result of lockbench crash" in capsys.readouterr().err
+    assert execute([*command, str(folder)]) == 2
+    assert sentence in said().err
     assert crash_of(None) is None
-    (folder / "result.json").write_text(json.dumps({**broken, "kind": "fsync"}), encoding="utf-8")
-    assert execute(["planner", "--fsync", str(folder)]) == 2
-    assert "is not a whole result of lockbench fsync" in capsys.readouterr().err
