@@ -67,11 +67,9 @@ def measured(
     *,
     program: str = "lockbench",
 ) -> Done[Stored]:
-    """Have `plan` measured by `run` in a folder of its own, with progress on stderr.
-
-    `again`: the options that must be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was
-    cut before there was anything to show.
-    """
+    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. `again`: the options that must
+    be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was cut before there was anything
+    to show."""
     from bench.cli.showing import ResultFolder, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
@@ -101,10 +99,8 @@ def measured(
 
 
 def resumed(values: Values, usual: Mapping[str, object], kind: type[Plan]) -> Plan | None:
-    """Return the plan that was begun where --resume says, if no other option asks for one; None: the options do.
-
-    `usual`: the options that make a plan, as they are when nobody gives them. Raises UsageError.
-    """
+    """Return the plan that was begun where --resume says, if no option asks for another than the `usual`; else
+    None. Raises UsageError."""
     from msgspec import ValidationError
 
     from bench.measure.section import converted
@@ -148,9 +144,8 @@ class Several(click.ParamType[tuple[Any, ...]]):
 
 
 class PartLine:
-    """What is done now, on stderr: redrawn in place on a terminal, elsewhere one line per part; nothing when quiet.
-
-    Shows sentences like `schedule: row 3 of 64`; what stands before the colon is the part."""
+    """What is done now, such as `schedule: row 3 of 64`, on stderr: redrawn on a terminal, elsewhere one line per
+    part."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._redraws, self._part = quiet, sys.stderr.isatty(), ""

@@ -88,11 +88,8 @@ def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quie
 
 
 def serve(fleet: Fleet, on_ready: Callable[[], None]) -> None:
-    """Return once somebody wishes to end; the fleet is still running then, for its owner to close.
-
-    `on_ready()` is called when no wish can get lost any more: whoever reads what it says may send a signal at once.
-    An instance that ends meanwhile is told of on stderr. Raises EnvironmentNotReadyError when the guard is gone.
-    """
+    """Return once somebody wishes to end; tell on stderr of instances that end meanwhile. `on_ready()` is called
+    when no wish can get lost any more. Raises EnvironmentNotReadyError when the guard is gone."""
     from bench.run.interrupt import Interrupts
 
     dead: set[int] = set()

@@ -33,11 +33,8 @@ Plan_co = TypeVar("Plan_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOrder(Generic[Plan_co]):
-    """What is to be measured, and where its result belongs.
-
-    `command`: as typed, without secrets; `folder`: can be made, or holds the journal of one that was cut; `server`:
-    the program to start, None = look for one.
-    """
+    """What is to be measured. `command`: as typed, without secrets; `folder`: can be made, or holds a journal;
+    `server`: the program to start, None = look for one."""
 
     plan: Plan_co
     run_id: str
@@ -61,10 +58,8 @@ class Done(Generic[Stored_co]):
 
 
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
-    """Write `result` into `folder`; one that cannot be written is told all the same.
-
-    A full disk takes neither the result, which can still be shown, nor 130 from its exit code, which is else `code`.
-    """
+    """Write `result` into `folder`; one that cannot be written is told all the same, with 130 or the fault's exit
+    code."""
     try:
         return Done(result, write_result(result, folder), code)
     except EnvironmentNotReadyError as error:

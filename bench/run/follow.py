@@ -215,10 +215,9 @@ def follow(
     load: LocustProcess, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show,
     *, faults: FaultTimeline,
 ) -> Course:  # fmt: skip
-    """Show the run until Locust has ended; return its course.
+    """Show the run until Locust has ended; return its course. `grace_s`: how long users may take to end once asked,
+    after `faults` are undone; then, or at a second Ctrl-C, Locust is killed.
 
-    `grace_s`: how long users may take to end once asked; then, or at a second Ctrl-C, Locust is killed. `faults` are
-    undone before it is asked, as a stopped worker hears nothing.
     Raises BenchError when Locust ends or hangs before its users run.
     """
     course, asked_ns = Course(), 0

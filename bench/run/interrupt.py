@@ -23,10 +23,8 @@ AGAIN_S = 0.01  # until a lost wish is raised again: outside the finaliser by th
 
 
 class Interrupts:
-    """Counts the wishes to end while it is entered. Off the main thread it sees none, as Python demands.
-
-    Not `raising`, it still raises once `count` is above `patience`.
-    """
+    """Counts the wishes to end while it is entered; off the main thread it sees none. Not `raising`, it still
+    raises once `count` is above `patience`."""
 
     def __init__(self) -> None:
         self.count = 0

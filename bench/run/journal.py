@@ -29,11 +29,8 @@ Line = dict[str, Any]  # as JSON has it
 def open_journal(
     folder: Path, plan: Plan, kind: type[Piece], check: Callable[[Piece], object] = lambda _piece: None
 ) -> Iterator[Journal[Piece]]:
-    """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind.
-
-    `plan`: JSON values; `kind`: of its pieces; `check` raises for a piece that nothing can be made of. Raises
-    EnvironmentNotReadyError, and UsageError for a journal that is of another plan, or not whole.
-    """
+    """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind. `plan`: JSON
+    values; `check` raises for a piece that nothing can be made of. Raises EnvironmentNotReadyError and UsageError."""
     path, go_on = folder / JOURNAL_NAME, is_unfinished(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

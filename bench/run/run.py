@@ -41,10 +41,8 @@ from bench.workloads.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made.
-
-    `folder` None: the result is only returned. `allow_skipped`: a fault that cannot take place is no obstacle.
-    """
+    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
+    the result is only returned."""
 
     scenario: Scenario
     run_id: str
@@ -56,10 +54,9 @@ class Order:
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
-    """Run `order`, showing its progress, and return its result, which is written by then if it can be.
+    """Run `order`, showing its progress, and return its result, written if it can be; `interrupts` only count by then.
 
-    `interrupts`: entered by the caller; with a result returned, they only count. Raises BenchError when the run cannot
-    begin, KeyboardInterrupt when it was cut short before anything was measured.
+    Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut before anything was measured.
     """
     faults = _faults(order.scenario)
     read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts

@@ -41,10 +41,9 @@ def load(
     options: Mapping[str, object] | None = None,
     usual_instances: Callable[[str], int] | None = None,
 ) -> Scenario:
-    """Return the scenario of the TOML file `path`, overridden by `options` (key name → text, list of texts or bool).
+    """Return the scenario of the TOML file `path`, or a ready one by name, overridden by `options` (key name → text,
+    list of texts or bool). `usual_instances`: how many a recipe takes when nothing is said.
 
-    A ready scenario can be named without its folder.
-    `usual_instances`: how many instances a recipe takes when nothing is said; without it the table's default.
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
     """
     given = _Given()

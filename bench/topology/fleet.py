@@ -62,13 +62,10 @@ def start_fleet(
     config: Sequence[str] = (),
     environment: Environment | None = None,
 ) -> Fleet:
-    """Start `instances` servers in parallel and return when every one answers.
+    """Start `instances` servers in parallel and return when every one answers. `fsync`: "none" (no append-only file),
+    "no", "everysec" or "always". `config`: further server arguments, such as `("--maxmemory", "10mb")`.
 
-    `fsync`: "none" (no append-only file), "no", "everysec" or "always". `server`: default `find_server()`.
-    `base_folder`: where the private folder is made; default the system's temporary folder. `config`: further server
-    arguments, such as `("--maxmemory", "10mb")`.
-    Raises EnvironmentNotReadyError when a server does not start (with its last log lines), the folder cannot be made or
-    there are too few file descriptors.
+    Raises EnvironmentNotReadyError when one does not start (with its last log lines) or this machine has no room.
     """
     require_descriptors(instances)
     server = server or find_server()
@@ -250,11 +247,8 @@ def _answers(port: int) -> bool:
 
 
 class KeptPort:
-    """One port of the loopback address, kept until `release()` by a socket that is bound and never listens.
-
-    A server, which sets SO_REUSEADDR too, can listen there, and again after its end; but the kernel gives the port to
-    nobody else, neither to another bind(0) nor as the source port of a connection.
-    """
+    """One loopback port, kept until `release()` by a socket that is bound and never listens. A server, which sets
+    SO_REUSEADDR too, can listen there, and again after its end; the kernel gives the port to nobody else."""
 
     def __init__(self) -> None:
         """Keep a free port. Raises OSError when there is none."""

@@ -107,11 +107,8 @@ class LeakCount:
 
 
 def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[InstanceFacts, ...]:
-    """Ask every instance what it is; the facts stand in the order of `urls`.
-
-    Raises UsageError for a URL that cannot be read and EnvironmentNotReadyError naming every unreachable instance and
-    why, unless `allow_missing`.
-    """
+    """Ask every instance what it is, in the order of `urls`. Raises UsageError, and EnvironmentNotReadyError naming
+    every unreachable instance and why, unless `allow_missing`."""
 
     def unreachable(target: Target, reason: str) -> InstanceFacts:
         return InstanceFacts(0, target.address, target.tls, unreachable=reason)
@@ -260,11 +257,8 @@ def _reason(target: Target, error: Exception) -> str:
 
 
 class InfoWatch:
-    """INFO of all instances every other second, asked in a thread of its own.
-
-    `infos`: by instance, None for one that does not answer, in the order of `urls`; empty before the first answers.
-    `also(index)`: what is known besides of an instance that answered.
-    """
+    """INFO of all instances every other second, asked in a thread of its own. `infos`: by instance, None for one
+    that does not answer; empty at first. `also(index)`: what is known besides of one that answered."""
 
     def __init__(self, urls: Sequence[str], also: Callable[[int], Info] = lambda _index: {}) -> None:
         self._urls, self._also = urls, also

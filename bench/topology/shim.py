@@ -89,10 +89,8 @@ def identity(path: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SyncedFile:
-    """What the ledger knows of one file. `in_flight`: syncs that had begun and not returned, also when killed there.
-
-    `written_ns`, `synced_ns`: when the last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC.
-    """
+    """What the ledger knows of one file. `in_flight`: syncs that had begun and not returned; `written_ns`,
+    `synced_ns`: when the last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC."""
 
     durable_bytes: int = 0
     in_flight: int = 0

@@ -21,11 +21,9 @@ _NO_LIMIT = 1 << 31
 
 
 class TlsConnection(SSLConnection):
-    """A TLS connection that "can be read" when it holds bytes of a reply, and not because its socket is readable.
-
-    A TLS 1.3 server sends session tickets after the handshake. A pool takes a connection that can be read for one with
-    an unread reply and refuses it, so whether a connection could be used was a matter of when the tickets came.
-    """
+    """A TLS connection that "can be read" when it holds bytes of a reply, and not because its socket is readable:
+    after the handshake a TLS 1.3 server sends session tickets, and a pool refuses a connection with an unread
+    reply."""
 
     def can_read(self, timeout: float = 0) -> bool:
         """Whether bytes of a reply are there within `timeout` (s). Raises redis-py's ConnectionError."""

@@ -112,11 +112,9 @@ CHUNK = 1024  # arrivals of the whole schedule drawn at a time: about 30 µs
 
 
 def offsets_ns(rate_per_s: float, spacing: str, seed: int, part: int = 0, parts: int = 1) -> Iterator[int]:
-    """Yield, without end, the start times (ns after the origin, ascending) that worker `part` of `parts` has to keep.
-
-    `rate_per_s` > 0 is that of all workers together; `spacing` is `fixed` or `poisson`; 0 ≤ `part` < `parts`.
-    Arrival i of the whole schedule belongs to worker i mod `parts`.
-    """
+    """Yield, without end, the start times (ns after the origin, ascending) that worker `part` of `parts` has to
+    keep: every `parts`-th of the whole schedule. `rate_per_s` > 0 is that of all workers; `spacing` is `fixed` or
+    `poisson`."""
     return chain.from_iterable(_share(_chunks(rate_per_s, spacing, seed), part, parts))
 
 
@@ -133,10 +131,9 @@ def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_
 class Pacer:
     """The arrivals of one worker from `origin_ns` (monotonic) on, handed out to its callers.
 
-    `wait_until` parks the caller until a time and returns how late the timer was (ns), below 0 when it was called off.
-    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, in ns after the origin; `end_ns` None = never.
-    `started`, `queued`: starts so far. `late`, `lateness_ns`: late starts while measuring, and what the timer added to
-    each start that waited for it.
+    `wait_until` parks the caller and returns how late the timer was (ns), below 0 when it was called off.
+    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, after the origin; None = never. `late`,
+    `lateness_ns`: late starts while measuring, and what the timer added to each start that waited for it.
     """
 
     def __init__(

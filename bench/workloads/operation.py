@@ -127,11 +127,9 @@ def _note_more(gear: Gear) -> Callable[[int, Lease, int, int], None]:
 
 
 def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
-    """What is left of an operation whose acquire did not succeed.
-
-    It takes a turn of the hub: an acquire that fails at once, with a majority down, has taken none, and its caller
-    would come back so fast that no reply is read and nobody else runs. That turn is ours, and no part of the acquire.
-    """
+    """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
+    the acquire: one that fails at once has taken none, and its caller would come back so fast that nobody else
+    runs."""
 
     def denied(denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
         ended_ns = monotonic_ns()

@@ -100,10 +100,7 @@ class Worker:
     @classmethod
     def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Worker:
         """Connect the recipe and open the history. `broke` is called with what ends the run while it runs; `seat`:
-        which worker of the fleet this is, of how many.
-
-        Raises UsageError or EnvironmentNotReadyError with one sentence; nothing is left open then.
-        """
+        which worker of how many. Raises UsageError or EnvironmentNotReadyError; nothing is left open then."""
         workdir = plan.workdir or Path(tempfile.mkdtemp(prefix="lockbench-"))
         settings = replace(plan.recipe_settings, process=index, attempts=workdir if is_wanted(os.environ) else None)
         recipe: Recipe | None = None

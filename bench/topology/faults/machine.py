@@ -210,10 +210,8 @@ class Cut:
 
 
 def cut_power(instance: Instance, control: Control, torn: random.Random | None = None) -> tuple[Cut, ...]:
-    """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest stays.
-
-    Raises EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut.
-    """
+    """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest stays. Raises
+    EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut."""
     if control.overflow:
         raise EnvironmentNotReadyError(f"instance {instance.index} synced more files than the shim's ledger holds")
     return tuple(_cut(path, instance.folder, control, torn) for path in _files(instance))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, Recorder
 from bench.run import follow as module
-from bench.run.follow import Follower, cpu_seconds
+from bench.run.follow import Follower
 from bench.topology.faults.injection import FaultOrder
 
 MS, S = 1_000_000, 1_000_000_000
@@ -76,11 +75,6 @@ def test_the_busiest_worker_is_the_generators_health(
     assert follower.look(12 * S).cpu_ratio == pytest.approx(0.9)
     used |= {100: 5.7, 101: None}
     assert follower.look(13 * S).cpu_ratio == pytest.approx(0.5), "the other worker has gone"
-
-
-def test_the_cpu_time_of_a_process_that_is_gone_is_unknown() -> None:
-    assert cpu_seconds(os.getpid()) is not None
-    assert cpu_seconds(2**22 + 1) is None
 
 
 def test_an_instance_in_trouble_is_told_with_the_errors_of_all_workers(tmp_path: Path, follower: Follower) -> None:

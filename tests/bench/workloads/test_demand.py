@@ -76,11 +76,6 @@ def test_a_wild_tail_stays_within_an_integer() -> None:
     assert max(drawn) <= 86_400 * 10**9
 
 
-def test_hold_and_think_of_one_caller_are_independent_streams() -> None:
-    both = contention(hold=Delay("exp", 5.0), think=Delay("exp", 5.0))
-    assert list(islice(both.holds_ns(0), 50)) != list(islice(both.thinks_ns(0), 50))
-
-
 @pytest.mark.parametrize("each", [(10, 10, 10), (3, 2, 2), (1, 1, 0), (7,)])
 def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource(each: tuple[int, ...]) -> None:
     """`each`: the callers of every worker, as Locust deals them out, over no more resources than there are callers."""

@@ -10,8 +10,8 @@ from bench.scenario import Fault
 from bench.scenario.quantity import FAULT_KINDS, parse_fault
 from bench.topology.faults import kinds
 from bench.topology.faults.injection import read_params
-from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, needs_of, read_faults
-from bench.topology.faults.site import NOT_OURS, Need, Site
+from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, read_faults
+from bench.topology.faults.site import NOT_OURS, Site
 
 README = Path(kinds.__file__).parents[1] / "README.md"
 NEEDED = {"clock-jump": {"by": "5s"}, "clock-rate": {"rate": 1.1}, "proxy": {"delay": "5ms"}}
@@ -111,17 +111,6 @@ def test_a_moment_lasts_no_time_and_a_delay_as_long_as_it_says() -> None:
     }
     assert {name: read_faults([fault(name)])[0].lasts_ms for name in lasting} == lasting
     assert read_faults([fault("restart", delay="3s")])[0].lasts_ms == 3000.0
-
-
-def test_what_is_prepared_is_what_is_needed() -> None:
-    def needs(*faults: Fault) -> set[Need]:
-        return set(needs_of(read_faults(faults)))
-
-    assert needs() == set()
-    assert needs(fault("kill"), fault("stop"), fault("stop", "worker:0"), fault("misconf"), fault("drop")) == set()
-    assert needs(fault("proxy"), fault("disk-full")) == {Need.PROXY, Need.MEMORY_DISK}
-    for name in ("fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut"):
-        assert needs(fault(name)) == {Need.SHIM}
 
 
 # -- params ------------------------------------------------------------------------------------------------------------
