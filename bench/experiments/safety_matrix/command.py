@@ -13,7 +13,7 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 
 
-@click.command(epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick 2.")
+@click.command(epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick 2 to 3.")
 @click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
 @click.option(
     "--claim", "claims", metavar="C", multiple=True, help="only this claim (repeatable); a wrong name lists them"
