@@ -33,7 +33,7 @@ def probe(rate: float, seen: str = "held", p99: float = 0.0085) -> dict[str, Any
 
 def point(low: float | None = 11_200.0, high: float | None = 11_480.0, **given: Any) -> CapacityPoint:
     """A point whose capacity lies between `low` and `high`; `given`: sections of it as they are stored."""
-    capacity = {"low": low, "high": high, "confirmed": 3, "at_least": False, "wanted_confirmations": 3}
+    capacity = {"low": low, "high": high, "confirmed": 3, "at_least": False}
     document = {
         "variables": {}, "scenario": builtins_of(load(None, {"hold": "5ms", "duration": "3s"})),
         "fleet": SAMPLE["fleet"], "status": "pass", "reasons": [],

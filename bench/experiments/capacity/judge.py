@@ -262,7 +262,6 @@ def bracket_of(looks: Iterable[Look]) -> tuple[Capacity, list[str]]:
         high=high,
         confirmed=max(at_low[Seen.HELD] - 1, 0),
         at_least=low is not None and (high is None or not tallies[high][Seen.MISSED]),
-        wanted_confirmations=CONFIRMATIONS,
         held=at_low[Seen.HELD],
         probed=at_low.total(),
     )

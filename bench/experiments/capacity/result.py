@@ -127,7 +127,6 @@ class Capacity(Section, frozen=True, kw_only=True):
     high: Annotated[float | None, says("did not hold; null: not known")]
     confirmed: Annotated[Count, says("how often low held again")]
     at_least: Annotated[bool, says("what bounds it above is the generator, or nothing: the capacity is at least low")]
-    wanted_confirmations: Annotated[Count, says("how often low had to hold again")]
     held: Annotated[Count | None, says("probes at low that held; null in results of before 2026-11-22")] = None
     probed: Annotated[Count | None, says("all probes at low; null as `held`")] = None
 

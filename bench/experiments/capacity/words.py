@@ -94,7 +94,6 @@ def _conditions(result: CapacityResult) -> str:
     scenario, fleet = result.points[0].scenario, result.points[0].fleet
     server = fleet.server if fleet else None
     parts = [
-        *(["cut short"] if result.interrupted else []),
         scenario.recipe,
         f"probes of {duration_text(scenario.duration_ms)}, {scenario.arrivals} arrivals",
         *([f"{server.name} {server.version}"] if server else []),

@@ -131,14 +131,11 @@ class _Sitting:
             left_s = pace * (total_s - done_s)
             if plan.budget_s:
                 left_s = min(left_s, max(plan.budget_s - spent_s, 0))
-            self._tell(number + len(self._visits) - len(missing), cell, repeat, left_s)
+            place = number + len(self._visits) - len(missing)
+            where = f"cell {place + 1} of {len(self._visits)}, repeat {repeat + 1}"
+            self._show(f"{place * 10 // len(self._visits) * 10} % done: about {_clock(left_s)} left, {where}: {cell}")
             self._visit(repeat, cell)
             done_s += plan.visit_s(cell)
-
-    def _tell(self, number: int, cell: FsyncCell, repeat: int, left_s: float) -> None:
-        tenth = number * 10 // len(self._visits) * 10
-        where = f"cell {number + 1} of {len(self._visits)}, repeat {repeat + 1}"
-        self._show(f"{tenth} % done: about {_clock(left_s)} left, {where}: {cell}")
 
     def _visit(self, repeat: int, cell: FsyncCell) -> None:
         prefix = f"lockbench:{self._run_id}:"

@@ -146,10 +146,7 @@ CLEAN: list[Look] = [(500.0, HELD), (2000.0, MISSED), (2000.0, MISSED), (1020.0,
 
 
 def bracket(low: float | None, high: float | None, held: int = 4, *, at_least: bool = False) -> Capacity:
-    return Capacity(
-        low=low, high=high, confirmed=max(held - 1, 0), at_least=at_least, wanted_confirmations=3, held=held,
-        probed=held,
-    )  # fmt: skip
+    return Capacity(low=low, high=high, confirmed=max(held - 1, 0), at_least=at_least, held=held, probed=held)
 
 
 FOUND = bracket(1000.0, 1020.0)
