@@ -18,13 +18,12 @@ from bench.measure import outcomes
 from bench.measure.facts import Window
 from bench.measure.latency import handoffs
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records, ends_ns
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.workers import WorkerNote
 from bench.telemetry.load_log import Extension
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, point
 from bench.telemetry.table import ACQUIRE_OUTCOMES, EXTEND_OUTCOMES, RELEASE_OUTCOMES
 
-SETTLE_NS = 2 * NS_PER_S
 Exemplars = Mapping[str, Sequence[Exemplar]]  # of acquires, by outcome
 
 
@@ -120,46 +119,29 @@ class Extensions:
                 yield point("redlock.extend.duration", buckets, redlock_outcome=name)
 
 
-class HandoffWindow:
-    """Finds hand-offs while the history still grows: those released between two looks, once everybody who waited then
-    has been recorded: `SETTLE_NS` later."""
-
-    def __init__(self) -> None:
-        self._kept = np.empty(0, RECORD_DTYPE)
-        self._until_ns = 0
-
-    def add(self, records: Records, now_ns: int, counts: OperationCounts) -> None:
-        """Take what is new at `now_ns`, and count what is settled by now."""
-        kept = np.concatenate([self._kept, records])
-        until_ns = now_ns - SETTLE_NS
-        if until_ns > self._until_ns and len(kept):
-            counts.add_handoffs(kept, Window(self._until_ns, until_ns))
-            kept = kept[ends_ns(kept) >= until_ns - SETTLE_NS]
-        self._kept, self._until_ns = kept, max(until_ns, self._until_ns)
-
-
 class Occupancy:
-    """Who holds a lease and who waits, on average over an interval; how fast leases are acquired. From `now_ns` on."""
+    """Who holds a lease and who waits, on average over an interval; how fast leases are acquired. From `now_ns` on.
+
+    What is told is of the interval before the last: those who were at it then have been recorded by now.
+    """
 
     def __init__(self, now_ns: int) -> None:
-        self.looked_ns = self._before_ns = now_ns
+        self._looked_ns = self._before_ns = now_ns
         self._last = np.empty(0, RECORD_DTYPE)
         self._leases = 0
         self._achieved_per_s = self._held = self._waiting = self._releasing = 0.0
 
-    def look(self, records: Records, leases: int, now_ns: int) -> None:
-        """Take the records that are new at `now_ns`, and how many leases there are by now.
-
-        What is told is of the interval before the last: those who were at it then have been recorded by now.
-        """
-        window, known = Window(self._before_ns, self.looked_ns), np.concatenate([self._last, records])
+    def look(self, records: Records, counts: OperationCounts, now_ns: int) -> None:
+        """Take the records that are new at `now_ns`, which `counts` has counted; give it the hand-offs among them."""
+        window, known = Window(self._before_ns, self._looked_ns), np.concatenate([self._last, records])
+        counts.add_handoffs(known, window)
         if window.duration_s > 0:
             self._held = busy(known, "granted_ns", "release_sent_ns", window)
             self._waiting = busy(known, "start_ns", "ended_ns", window)
             self._releasing = busy(known, "release_sent_ns", "release_replied_ns", window)
-        elapsed_s = max((now_ns - self.looked_ns) / NS_PER_S, 1e-3)
-        self._achieved_per_s = (leases - self._leases) / elapsed_s
-        self._before_ns, self.looked_ns, self._last, self._leases = self.looked_ns, now_ns, records, leases
+        elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
+        self._achieved_per_s = (counts.leases - self._leases) / elapsed_s
+        self._before_ns, self._looked_ns, self._last, self._leases = self._looked_ns, now_ns, records, counts.leases
 
     def points(self, notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
         """As the records tell, or as the workers saw it last, where holds and waits outlast an interval."""

@@ -22,7 +22,7 @@ from bench.measure.facts import Window
 from bench.measure.record import HistoryTail, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
-from bench.telemetry.counts import Extensions, HandoffWindow, Occupancy, OperationCounts
+from bench.telemetry.counts import Extensions, Occupancy, OperationCounts
 from bench.telemetry.load_log import AttemptTail, ExtensionTail
 from bench.telemetry.otlp import CLOSE_S, Otlp, open_otlp
 from bench.telemetry.page import MetricsPage, open_page
@@ -77,7 +77,7 @@ class Exporter:
         self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
         self._attempts = AttemptTail(folder, len(run.addresses))
         self._extensions, self._extended = ExtensionTail(folder), Extensions()
-        self._counts, self._handoffs = OperationCounts(run.quorum), HandoffWindow()
+        self._counts = OperationCounts(run.quorum)
         self._replies, self._servers = AnswerTimes(run.addresses), InfoTotals(run.addresses)
         self._occupancy = Occupancy(time.monotonic_ns())
         self._stop = threading.Event()
@@ -137,7 +137,6 @@ class Exporter:
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.add(records)
-        self._handoffs.add(records, now_ns, self._counts)
         self._counts.add_votes(self._settled.new_records(now_ns - self._run.settle_ns))
         attempts = list(self._attempts.new_attempts())
         self._replies.note(attempts)
@@ -147,7 +146,7 @@ class Exporter:
             self._tracing.note(attempts)
             self._tracing.note_extensions(extensions)
             self._otlp.offer_spans(list(self._tracing.look(records)))
-        self._occupancy.look(records, self._counts.leases, now_ns)
+        self._occupancy.look(records, self._counts, now_ns)
 
     def _count_all(self) -> None:
         """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.

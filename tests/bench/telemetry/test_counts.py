@@ -7,7 +7,7 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
-from bench.telemetry.counts import HandoffWindow, OperationCounts, busy
+from bench.telemetry.counts import Occupancy, OperationCounts, busy
 from bench.telemetry.exporter import ALL_TIME
 from bench.telemetry.points import point
 
@@ -96,11 +96,11 @@ def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
     whole = records(*chain)
     at_once, growing = OperationCounts(3), OperationCounts(3)
     at_once.add_handoffs(whole, ALL_TIME)
-    window, seen = HandoffWindow(), 0
+    occupancy, seen = Occupancy(0), 0
     for second in range(1, 16):
         known = whole[seen:][whole["release_replied_ns"][seen:] <= second * S]
         seen += len(known)
-        window.add(known, second * S, growing)
+        occupancy.look(known, growing, second * S)
     name = ("redlock.handoff.duration", "")
     assert values_of(at_once)[name] == 99
     assert values_of(growing)[name] == 99
