@@ -266,7 +266,7 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     ]
     knee = point.knee
     if knee:
-        marks.append(Spot(knee.rate_per_s, y.low, "c4", "knee"))
+        marks.append(Spot(knee.rate_per_s, y.low, "c4"))
     title = answer(point, result).partition("; next limit")[0]
     title += f"; knee at {rate_text(knee.rate_per_s)}/s" if knee else ""
     about = (
@@ -277,8 +277,9 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     data = Data(tuple(Column(*name) for name in names), rows)
     seen = Legend("good", "held the SLO", area=True), Legend("bad", "missed it", area=True)
+    keys = (*seen, Legend("c2", "the SLO's limit"), *([Legend("c4", "knee", area=True)] if knee else []))
     picture = plot(axes, marks, name=title, about=about)
-    return Figure(f"search-{number}", title, about, picture, data, (*seen, Legend("c2", "the SLO's limit")))
+    return Figure(f"search-{number}", title, about, picture, data, keys)
 
 
 def _slowest(probe: Probe) -> float | None:

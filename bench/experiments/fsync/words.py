@@ -273,13 +273,15 @@ def _choices(page: PlannerPage) -> Figure | None:
     if not points:
         return None
     about = (
-        "Planner: most locks lost in one crash against the maximum rate, both log scale; 0.5 stands for none; rings: "
-        "the load was the limit"
+        "Planner: most locks lost in one crash against the maximum rate, both log scale, by policy from few to many "
+        "instances; 0.5 stands for none; rings: the load was the limit"
     )
-    marks = [
-        Spot(rate, lost, _STYLE_OF[one.policy], f"{one.policy} N{one.instances}", hollow=bool(one.generator_bound))
-        for one, rate, lost in points
-    ]
+    used = {one.policy for one, *_ in points}
+    marks: list[Mark] = []
+    for policy in sorted(used):
+        of_it = sorted((one.instances, rate, lost) for one, rate, lost in points if one.policy == policy)
+        marks.append(Line([rate for _, rate, _ in of_it], [lost for *_, lost in of_it], _STYLE_OF[policy]))
+    marks += [Spot(rate, lost, _STYLE_OF[one.policy], hollow=bool(one.generator_bound)) for one, rate, lost in points]
     x = logarithmic([rate for _, rate, _ in points], *X_RANGE)
     y = logarithmic([0.5, 1.0, *(lost for *_, lost in points)], *Y_RANGE)
     names = "most locks per second (log scale)", "locks lost (log scale)"
@@ -288,7 +290,6 @@ def _choices(page: PlannerPage) -> Figure | None:
     columns = (("instances", "count"), ("policy", "text"), ("restart", "text"), ("acquired_per_s", "per_s"))
     rows: list[list[Cell]] = [[one.instances, one.policy, one.restart, rate, lost] for one, rate, lost in points]
     data = Data((*(Column(*column) for column in columns), Column("value", "count", names[1])), rows)
-    used = {one.policy for one, *_ in points}
     keys = tuple(Legend(style, policy, area=True) for policy, style in _STYLE_OF.items() if policy in used)
     return Figure("planner-losses", title, about, picture, data, keys)
 

@@ -17,7 +17,7 @@ _WIDTH, _HEIGHT = 470.0, 262.0
 X_RANGE = LEFT, RIGHT = (60.0, _WIDTH - 12.0)
 Y_RANGE = BOTTOM, TOP = (_HEIGHT - 44.0, 26.0)
 _LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
-_PHONE_LETTER_PX, _SPOT_PX = 8.2, 4.0  # letters are larger beside a picture that is drawn smaller
+_SPOT_PX = 4.0
 
 Value = float | int | None
 
@@ -53,12 +53,11 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point with its name beside it, where there is room for one; `hollow`: drawn as a ring."""
+    """A point; `hollow`: drawn as a ring."""
 
     x: float
     y: float
     style: str
-    text: str = ""
     hollow: bool = False
 
 
@@ -83,7 +82,6 @@ def plot(axes: Axes, marks: Sequence[Mark], *, name: str, about: str) -> str:
     others = [mark for mark in marks if not isinstance(mark, Band)]
     parts = [_areas(axes, bands), _grid(axes), *(_mark(axes, mark) for mark in others)]
     parts.append(_band_names(axes, bands))
-    parts.append(_spot_names(axes, [mark for mark in others if isinstance(mark, Spot)]))
     parts.append(_label(axes.y_name, 4, 12, style="name"))
     parts.append(_label(axes.x_name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
     return _drawing(_WIDTH, _HEIGHT, "".join(parts), name=name, about=about)
@@ -141,38 +139,6 @@ def _mark(axes: Axes, mark: Line | Area | Spot) -> str:
     alone = [point for before, point, after in around if point and not before and not after]  # no line shows it
     dots = [_circle(x, y, 2.2, f"dot {mark.style}") for x, y in alone]
     return "".join([_element("path", d=_polyline(points), class_=f"line {mark.style}"), *dots])
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def meets(self, other: _Box) -> bool:
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
-
-
-def _spot_names(axes: Axes, spots: Sequence[Spot]) -> str:
-    """The names of points, each beside, above or below its own where it covers nothing; else it is left to the data."""
-    places = [(axes.x(spot.x), axes.y(spot.y)) for spot in spots]
-    taken = [_Box(x - _SPOT_PX, y - _SPOT_PX, x + _SPOT_PX, y + _SPOT_PX) for x, y in places]
-    parts, named = [], set[tuple[str, int, int]]()
-    for spot, (x, y) in zip(spots, places, strict=True):
-        known = (spot.text, round(x / 9), round(y / 9))  # two that lie on each other need one name
-        if not spot.text or known in named:
-            continue
-        named.add(known)
-        width = len(spot.text) * _PHONE_LETTER_PX
-        for left, middle in ((x + 7, y), (x - 7 - width, y), (x - width / 2, y - 13), (x - width / 2, y + 13)):
-            box = _Box(left, middle - 7, left + width, middle + 7)
-            if left >= LEFT and left + width <= RIGHT + 12 and not any(box.meets(other) for other in taken):
-                taken.append(box)
-                parts.append(_label(spot.text, left + width / 2, middle + 4, anchor="middle", style="over spot"))
-                break
-    return "".join(parts)
 
 
 # -- rows with their intervals ---------------------------------------------------------------------------------------

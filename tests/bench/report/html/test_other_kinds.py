@@ -1,7 +1,6 @@
 """Results that are no runs: each picture says what its result says, from results small enough to read."""
 
 import json
-import re
 from pathlib import Path
 
 from bench.experiments.capacity.words import figures as capacity_figures
@@ -106,22 +105,6 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
     for option in options:
         option["crash"] = None
     assert fsync_figures(of_fsync([], options, "measure crashes")) == []
-
-
-def test_names_of_points_cover_nothing_and_stand_once():
-    from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Spot, plot
-    from bench.report.html.scale import linear, number_tick
-
-    axes = Axes(linear([10], *X_RANGE), linear([10], *Y_RANGE), "x", "y", number_tick, number_tick)
-    close = [*[Spot(5, 5, "c1", "always N1")] * 2, Spot(5.1, 5, "c2", "none N1"), Spot(9.9, 5, "c2", "no N5")]
-    picture = plot(axes, close, name="n", about="a")
-    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*class="over spot">([^<]+)<', picture)
-    assert [text for *_, text in places] == ["always N1", "none N1", "no N5"]
-    assert picture.count("<circle") == 4, "the points themselves all stay"
-    (left, top, _), (right, other, _), _ = places
-    assert abs(float(left) - float(right)) > 70 or abs(float(top) - float(other)) >= 13
-    crowd = plot(axes, [Spot(5 + n / 50, 5, "c1", f"always N{n}") for n in range(20)], name="n", about="a")
-    assert 0 < crowd.count("over spot") < 10, "rather no name than one over another"
 
 
 def test_a_change_by_a_multiple_is_drawn_on_a_log_scale():
