@@ -94,8 +94,6 @@ class SyncedFile:
 
     durable_bytes: int = 0
     in_flight: int = 0
-    syncs: int = 0
-    failures: int = 0
     written_ns: int = 0
     synced_ns: int = 0
 
@@ -144,8 +142,6 @@ class Control:
         return SyncedFile(
             max(row[_DURABLE] for row in rows),
             sum(row[_IN_FLIGHT] for row in rows),
-            sum(row[_SYNCS] for row in rows),
-            sum(row[_FAILURES] for row in rows),
             max(row[_WRITTEN] for row in rows),
             max(row[_SYNCED] for row in rows),
         )
