@@ -74,7 +74,8 @@ class Ignored:
     """A command whose reply does not matter."""
 
     __slots__ = ("started_ns",)
-    undecided, success = 0, b""
+    undecided = 0
+    success = b""
 
     def __init__(self, started_ns: int) -> None:
         self.started_ns = started_ns
@@ -101,7 +102,8 @@ class SentAgain:
     """A script sent again with its source, on behalf of `awaited`: if that is not known either, it is an error."""
 
     __slots__ = ("awaited", "started_ns")
-    undecided, success = 0, b""
+    undecided = 0
+    success = b""
 
     def __init__(self, awaited: Scripted, started_ns: int) -> None:
         self.awaited = awaited

@@ -41,7 +41,9 @@ class OwedRelease:
     """One of them, on its way or waiting. `claim`: key and owner token."""
 
     __slots__ = ("claim", "debts", "started_ns", "until_ns")
-    undecided, success, success_reply = 0, b":1\r\n", 1
+    undecided = 0
+    success = b":1\r\n"
+    success_reply = 1
 
     def __init__(self, debts: Debts, claim: bytes, until_ns: int) -> None:
         self.debts, self.claim, self.until_ns = debts, claim, until_ns

@@ -61,7 +61,9 @@ class SetRound:
     newest: Lease  # once it was extended
     asked_until_ns: int  # once an extension was sent: the end of the last one
     watched = False
-    success, success_reply, failure_reply = b"+OK\r\n", b"OK", None
+    success = b"+OK\r\n"
+    success_reply = b"OK"
+    failure_reply = None
     success_outcome = Outcome.ACQUIRED
 
     def __init__(self, engine: RoundEngine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
@@ -202,7 +204,9 @@ class ReleaseRound:
         "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns",
         "undecided", "waiter", "won",
     )  # fmt: skip
-    success, success_reply, failure_reply = b":1\r\n", 1, 0
+    success = b":1\r\n"
+    success_reply = 1
+    failure_reply = 0
     success_outcome = Outcome.RELEASED
     script = COMPARE_AND_DELETE
     script_arguments: tuple[bytes, ...] = ()
