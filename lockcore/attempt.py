@@ -19,10 +19,10 @@ from random import Random
 
 from lockcore.claims import Terms
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import OWNER_TOKEN_IN_CLAIM
+from lockcore.commands import OWNER_TOKEN_START
 from lockcore.engine import Engine
 from lockcore.errors import InstanceClosedError
-from lockcore.model import Denied, Lease, Outcome, Tally
+from lockcore.model import ACQUIRED, Denied, Lease, Outcome, Tally
 from lockcore.rounds import ReleaseRound, Round, SetRound
 from lockcore.turns import Offer, Turn, Wanted
 
@@ -40,10 +40,20 @@ def lease_of(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int 
     valid_until_ns = started_ns + terms.usable_ns
     if now_ns >= valid_until_ns:
         return None
-    owner_token = round_.claim[OWNER_TOKEN_IN_CLAIM]
+    owner_token = round_.claim[OWNER_TOKEN_START:-2]
     return Lease(
         round_.resource, owner_token, terms.ttl_ms, started_ns, now_ns, valid_until_ns, round_, attempts, split_votes
     )
+
+
+def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
+    """The lease of a first attempt whose caller runs again; None leaves it to `Acquisition.after`."""
+    if round_.outcome is not ACQUIRED or round_.engine.retired:
+        return None
+    lease = lease_of(round_, now_ns)
+    if lease is not None and round_.watched:
+        round_.decided(ACQUIRED, now_ns)
+    return lease
 
 
 class Acquisition:
@@ -135,7 +145,7 @@ class Acquisition:
         if outcome is None:  # woken by nobody who knows of it
             round_.abandon()
             outcome = Outcome.UNREACHABLE
-        if outcome is Outcome.ACQUIRED:
+        if outcome is ACQUIRED:
             lease = lease_of(round_, now_ns, self.attempts, self.split_votes)
             if lease is not None:
                 now_ns = yield Offer(lease, lease.valid_until_ns)

@@ -6,6 +6,7 @@ connection but as an `InstancePipe`. Each side names here what it needs of the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from lockcore.commands import Dialect
@@ -63,11 +64,30 @@ class Awaited(Protocol):
         """The connection broke before it said anything."""
 
 
-class Settled(Protocol):
+class Settled:
     """What a shell wakes somebody for. `waiter`: whatever it wakes by; None when nobody waits (any more)."""
 
+    __slots__ = ("outcome", "waiter")
     outcome: Outcome | None
     waiter: Any
+
+
+def hand_out(ready: list[Settled], wake: Callable[[Any], object]) -> None:
+    """Wake whoever waits for what is settled, in order, also for what is added meanwhile.
+
+    Should that be interrupted, the rest stays ready.
+    """
+    woken = 0
+    try:
+        while woken < len(ready):
+            settled = ready[woken]
+            woken += 1
+            waiter = settled.waiter
+            if waiter is not None:
+                settled.waiter = None
+                wake(waiter)
+    finally:
+        del ready[:woken]
 
 
 class Ignored:

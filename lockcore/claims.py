@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.commands import claim_stem, set_nx_px
@@ -33,18 +34,21 @@ class Terms:
         self.set_head, self.set_tail = set_nx_px(ttl_ms)
 
 
-class Recent(OrderedDict[K, V]):
+class Recent(Generic[K, V]):
     """The newest `most` entries of those that were kept."""
 
+    __slots__ = ("get", "kept", "most")
+
     def __init__(self, most: int) -> None:
-        super().__init__()
         self.most = most
+        self.kept: OrderedDict[K, V] = OrderedDict()
+        self.get: Callable[[K], V | None] = self.kept.get
 
     def keep(self, key: K, value: V) -> V:
         """Remember `value` for a while."""
-        self[key] = value
-        if len(self) > self.most:
-            self.popitem(last=False)
+        self.kept[key] = value
+        if len(self.kept) > self.most:
+            self.kept.popitem(last=False)
         return value
 
 

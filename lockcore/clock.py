@@ -6,12 +6,13 @@ suspended: README, "Which clock", says why it is this one nevertheless.
 """
 
 from time import monotonic_ns
+from typing import Final
 
 __all__ = ["FAR_FUTURE_NS", "NS_PER_MS", "NS_PER_S", "drift_ns", "monotonic_ns"]
 
-NS_PER_MS = 1_000_000
-NS_PER_S = 1_000_000_000
-FAR_FUTURE_NS = 1 << 62  # never, as a time
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+FAR_FUTURE_NS: Final = 1 << 62  # never, as a time
 
 
 def drift_ns(ttl_ms: int, drift_factor: float) -> int:

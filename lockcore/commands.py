@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
+from typing import Final
 
 from lockcore.resp import bulk
 
-OWNER_TOKEN_BYTES = 37  # 22 random characters (132 bits) + 15 digits of a counter
-FIRST_NUMBER = 10**14  # of that counter: always 15 digits, for 285 years at 100,000 attempts/s
+OWNER_TOKEN_BYTES: Final = 37  # 22 random characters (132 bits) + 15 digits of a counter
+FIRST_NUMBER: Final = 10**14  # of that counter: always 15 digits, for 285 years at 100,000 attempts/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ COMPARE_AND_DELETE_MANY = _script("compare_and_delete_many.lua")
 
 
 TOKEN_BULK_BYTES = len(bulk(b"x" * OWNER_TOKEN_BYTES))
-OWNER_TOKEN_IN_CLAIM = slice(-OWNER_TOKEN_BYTES - 2, -2)
+OWNER_TOKEN_START: Final = -OWNER_TOKEN_BYTES - 2  # of a claim, which ends with \r\n
 _SET_HEAD = b"*6\r\n" + bulk(b"SET")
 _IFEQ = bulk(b"IFEQ")
 

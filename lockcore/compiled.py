@@ -14,14 +14,13 @@ from pathlib import Path
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 
-# claims.py stays out: a compiled subclass of OrderedDict ends the process.
 MODULES = (
-    "model", "quorum", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines", "watched", "turns", "membership",
-    "engine", "attempt",
+    "model", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines", "watched", "turns",
+    "membership", "engine", "attempt",
 )  # fmt: skip
 
 
-class CompileCore(build_ext):
+class CompileCore(build_ext):  # type: ignore[misc]
     """setuptools' `build_ext`, whose extension modules are made here. It raises nothing: what fails is said."""
 
     def finalize_options(self) -> None:
@@ -43,7 +42,7 @@ class CompileCore(build_ext):
         if self.inplace or self.editable_mode or os.environ.get("LOCKCORE_PURE"):
             return []
         try:
-            from mypyc.build import mypycify  # noqa: PLC0415 - not everybody who builds has it
+            from mypyc.build import mypycify
 
             paths = [f"lockcore/{module}.py" for module in MODULES]
             return mypycify(["--ignore-missing-imports", *paths], target_dir="build/lockcore", group_name="lockcore")

@@ -14,15 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.flight import MergedReply
 from lockcore.rounds import Part, Round
 
-GRACE = 10  # the least time on the wire is the round's timeout divided by this
+GRACE: Final = 10  # the least time on the wire is the round's timeout divided by this
 T = TypeVar("T")
-FEWEST = 64
+FEWEST: Final = 64
 
 
 class Timetable(Generic[T]):
@@ -61,7 +61,7 @@ class Timetable(Generic[T]):
         while self._entries and (entry := self._entries[0])[0] <= now_ns:
             if self._is_open(entry[0], entry[2]):
                 act(entry[2])
-            if self._entries and self._entries[0] is entry:
+            if self._entries and self._entries[0][1] == entry[1]:
                 heappop(self._entries)
 
 

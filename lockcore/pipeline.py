@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lockcore.awaited import Awaited, Ignored
 from lockcore.clock import NS_PER_MS
@@ -37,10 +37,10 @@ from lockcore.rounds import Part, SetRound
 from lockcore.settings import LagCap
 
 Transmit = Callable[[bytes], int]  # data → bytes still kept because the socket would not take them
-LONGEST_REPLY = 1 << 16  # bytes; the longest of a sane server is an error's line
-LINES_AT_ONCE = 256
-LONGEST_ANSWER = 5  # bytes
-MOST_KINDS = 32  # of errors, per instance
+LONGEST_REPLY: Final = 1 << 16  # bytes; the longest of a sane server is an error's line
+LINES_AT_ONCE: Final = 256
+LONGEST_ANSWER: Final = 5  # bytes
+MOST_KINDS: Final = 32  # of errors, per instance
 
 
 class Pipeline:

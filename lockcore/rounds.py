@@ -11,14 +11,14 @@ answer is owed to it (owed.py). Source: quorum.py for every decision.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from lockcore.arguments import check_lease
 from lockcore.awaited import InstancePipe
 from lockcore.claims import Terms
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
-from lockcore.flight import Flight, MergedReply, Teacher
-from lockcore.model import Lease, Outcome, Tally
+from lockcore.flight import InFlight, MergedReply, Teacher
+from lockcore.model import ACQUIRED, RELEASED, Lease, Outcome, Tally
 from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
 from lockcore.resp import TRANSIENT, ReplyError, error_kind
 
@@ -29,6 +29,7 @@ class RoundEngine(Teacher, Protocol):
     now_ns: int
     unanimous: Tally
     given_back: int
+    retired: bool
 
     @property
     def voters(self) -> tuple[InstancePipe, ...]:
@@ -44,7 +45,7 @@ class RoundEngine(Teacher, Protocol):
         """Remember a release that an instance did not take."""
 
 
-class SetRound:
+class SetRound(InFlight):
     """One attempt's SET on all voting instances.
 
     `voters`: the pipelines it was sent to. `outcome`: None until settled (ACQUIRED still has to pass its validity
@@ -53,8 +54,8 @@ class SetRound:
     """
 
     __slots__ = (
-        "asked_until_ns", "claim", "cleaned", "denied_by", "engine", "errored", "flight", "missing", "newest",
-        "outcome", "refused", "resource", "silent", "started_ns", "terms", "undecided", "voters", "waiter",
+        "asked_until_ns", "claim", "cleaned", "denied_by", "engine", "errored", "newest", "refused", "resource",
+        "silent", "terms", "voters",
     )  # fmt: skip
 
     denied_by: int  # once an instance answered with an error: a bit for each
@@ -62,9 +63,9 @@ class SetRound:
     asked_until_ns: int  # once an extension was sent: the end of the last one
     watched = False
     success = b"+OK\r\n"
-    success_reply = b"OK"
-    failure_reply = None
-    success_outcome = Outcome.ACQUIRED
+    success_reply: object = b"OK"
+    failure_reply: object = None
+    success_outcome = ACQUIRED
 
     def __init__(self, engine: RoundEngine, resource: str, claim: bytes, terms: Terms, started_ns: int) -> None:
         self.engine = engine
@@ -77,9 +78,9 @@ class SetRound:
         self.missing = engine.quorum  # counted down, so that the hot path needs one comparison
         self.refused = self.errored = self.silent = 0
         self.cleaned = False
-        self.outcome: Outcome | None = None
-        self.waiter: Any = None
-        self.flight: Flight | None = None
+        self.outcome = None
+        self.waiter = None
+        self.flight = None
 
     @property
     def valid_until_ns(self) -> int:
@@ -135,7 +136,7 @@ class SetRound:
     def carried(self) -> None:
         """The quorum is reached."""
         if self.outcome is None:
-            self.outcome = Outcome.ACQUIRED
+            self.outcome = ACQUIRED
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
@@ -193,21 +194,18 @@ def round_of(lease: Lease, engine: RoundEngine) -> SetRound:
     return won
 
 
-class ReleaseRound:
+class ReleaseRound(InFlight):
     """The release of what the round `won` may hold, on the instances that were sent its SET: is the key still ours
     there?
 
     `outcome` is None until settled. The others, `never`, were not sent the SET, so the key cannot be ours there.
     """
 
-    __slots__ = (
-        "engine", "errored", "flight", "missing", "not_ours", "outcome", "silent", "started_ns",
-        "undecided", "waiter", "won",
-    )  # fmt: skip
+    __slots__ = ("engine", "errored", "not_ours", "silent", "won")
     success = b":1\r\n"
-    success_reply = 1
-    failure_reply = 0
-    success_outcome = Outcome.RELEASED
+    success_reply: object = 1
+    failure_reply: object = 0
+    success_outcome = RELEASED
     script = COMPARE_AND_DELETE
     script_arguments: tuple[bytes, ...] = ()
 
@@ -217,9 +215,9 @@ class ReleaseRound:
         self.started_ns = started_ns
         self.missing = engine.quorum
         self.undecided = self.not_ours = self.errored = self.silent = 0
-        self.outcome: Outcome | None = None
-        self.waiter: Any = None
-        self.flight: Flight | None = None
+        self.outcome = None
+        self.waiter = None
+        self.flight = None
 
     @property
     def terms(self) -> Terms:
@@ -297,7 +295,7 @@ class ReleaseRound:
     def carried(self) -> None:
         """It was found ours on a quorum."""
         if self.outcome is None:
-            self.outcome = Outcome.RELEASED
+            self.outcome = RELEASED
             self.engine.ready.append(self)
 
     def silence(self, pipe: InstancePipe) -> None:

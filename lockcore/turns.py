@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from lockcore.awaited import Settled
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.deadlines import Timetable
-from lockcore.model import Lease, Outcome
+from lockcore.model import ACQUIRED, Lease, Outcome
 from lockcore.rounds import Round
 
 
@@ -27,22 +27,22 @@ class Waking(Protocol):
     ready: list[Settled]
 
 
-class Turn:
+class Turn(Settled):
     """One caller's place in a line; shells wait for it as for a round of which nothing is sent.
 
     `outcome`: None while its caller is parked (until `due_ns`, at the latest). `has_come`: it may try. `poked`: the
     key was released while it was not parked, so it tries again without waiting.
     """
 
-    __slots__ = ("due_ns", "has_come", "outcome", "poked", "resource", "turns", "waiter")
+    __slots__ = ("due_ns", "has_come", "poked", "resource", "turns")
 
     def __init__(self, turns: Turns, resource: str) -> None:
         self.turns = turns
         self.resource = resource
         self.has_come = self.poked = False
         self.due_ns = FAR_FUTURE_NS
-        self.outcome: Outcome | None = Outcome.CONTENDED
-        self.waiter: Any = None
+        self.outcome = Outcome.CONTENDED
+        self.waiter = None
 
     def park(self, due_ns: int) -> Turn:
         """Its caller is about to wait for it, until `due_ns` at the latest."""
@@ -129,7 +129,7 @@ class Offer:
     """A lease for its caller: valid if the caller's clock shows less than `until_ns` once it has it in hand."""
 
     __slots__ = ("lease", "until_ns")
-    outcome = Outcome.ACQUIRED
+    outcome = ACQUIRED
 
     def __init__(self, lease: Lease, until_ns: int) -> None:
         self.lease, self.until_ns = lease, until_ns

@@ -17,7 +17,8 @@ from threading import get_ident
 from typing import TypeVar
 
 from lockcore.arguments import check_acquire
-from lockcore.attempt import Acquisition, lease_of
+from lockcore.attempt import Acquisition, first_lease
+from lockcore.awaited import hand_out
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
@@ -30,7 +31,6 @@ from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
 T = TypeVar("T")
-ACQUIRED = Outcome.ACQUIRED
 
 
 class AsyncDriver(LoopDriver):
@@ -89,9 +89,8 @@ class AsyncDriver(LoopDriver):
                 self.check_open()
                 await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
             now_ns = monotonic_ns()
-            if round_.outcome is ACQUIRED and not engine.retired and (lease := lease_of(round_, now_ns)) is not None:
-                if round_.watched:
-                    round_.decided(ACQUIRED, now_ns)
+            lease = first_lease(round_, now_ns)
+            if lease is not None:
                 return lease
             self.check_open()
             first = Acquisition(engine, resource, terms, wait_ms, round_.started_ns, self.random)
@@ -196,13 +195,7 @@ class AsyncDriver(LoopDriver):
 
     def wake(self) -> None:
         """See LoopDriver.wake."""
-        ready = self.engine.ready
-        for round_ in ready:
-            future = round_.waiter
-            if future is not None and not future.done():  # else it is cancelled, and its task does not know yet
-                future.set_result(None)
-            round_.waiter = None
-        ready.clear()
+        hand_out(self.engine.ready, _resolve)
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_turn)
@@ -273,6 +266,11 @@ class AsyncDriver(LoopDriver):
                 self.connected(index, job.result())
 
         self._shake(self.targets[index]).add_done_callback(shook)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():  # else it is cancelled, and its task does not know yet
+        future.set_result(None)
 
 
 def _whole_ms_s(delay_ns: int) -> float:

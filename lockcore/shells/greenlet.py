@@ -20,7 +20,8 @@ from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
 from lockcore.arguments import check_acquire
-from lockcore.attempt import Acquisition, lease_of
+from lockcore.attempt import Acquisition, first_lease
+from lockcore.awaited import hand_out
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
@@ -34,7 +35,6 @@ from lockcore.turns import Offer, Wanted
 
 T = TypeVar("T")
 READ, WRITE = 1, 2
-ACQUIRED = Outcome.ACQUIRED
 
 
 class GreenletDriver(LoopDriver):
@@ -101,9 +101,8 @@ class GreenletDriver(LoopDriver):
             else:
                 gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
             now_ns = monotonic_ns()
-            if round_.outcome is ACQUIRED and not engine.retired and (lease := lease_of(round_, now_ns)) is not None:
-                if round_.watched:
-                    round_.decided(ACQUIRED, now_ns)
+            lease = first_lease(round_, now_ns)
+            if lease is not None:
                 return lease
             self.check_open()
             first = Acquisition(engine, resource, terms, wait_ms, round_.started_ns, self.random)
@@ -221,18 +220,9 @@ class GreenletDriver(LoopDriver):
     def wake(self) -> None:
         """See LoopDriver.wake."""
         self._waking = True
-        switch = RawGreenlet.switch
-        ready, woken = self.engine.ready, 0
         try:
-            while woken < len(ready):
-                round_ = ready[woken]
-                woken += 1
-                waiter = round_.waiter
-                if waiter is not None:
-                    round_.waiter = None
-                    switch(waiter)
+            hand_out(self.engine.ready, RawGreenlet.switch)
         finally:
-            del ready[:woken]  # the rest stays ready, should this be interrupted
             self._waking = False
         if self.engine.dirty and not self._flush_due:
             self._want_flush()

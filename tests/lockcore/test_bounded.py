@@ -19,14 +19,14 @@ def test_the_stems_kept_are_the_newest_and_not_the_first(monkeypatch: pytest.Mon
     kept = claims.Claims(settings_of())
     for number in range(1_000):
         kept.stem(f"r{number}")
-    assert list(kept.stems) == [f"r{number}" for number in range(900, 1_000)]
+    assert list(kept.stems.kept) == [f"r{number}" for number in range(900, 1_000)]
 
 
 def test_the_terms_kept_are_bounded_and_those_forgotten_are_made_again() -> None:
     fleet = ScriptedFleet(1)
     for ttl_ms in range(3, 3_003):
         fleet.engine.terms(ttl_ms)
-    assert len(fleet.engine.terms_of) == claims.TERMS_KEPT
+    assert len(fleet.engine.terms_of.kept) == claims.TERMS_KEPT
     assert fleet.engine.terms(3).ttl_ms == 3
 
 
@@ -38,7 +38,7 @@ def test_the_voter_sets_kept_are_bounded() -> None:
             fleet.detach(index)
         else:
             fleet.attach(index)
-    assert len(fleet.engine._voter_sets) == engine.VOTER_SETS_KEPT
+    assert len(fleet.engine._voter_sets.kept) == engine.VOTER_SETS_KEPT
 
 
 # -- time -----------------------------------------------------------------------------------------------------------

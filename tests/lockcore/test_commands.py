@@ -13,7 +13,7 @@ from lockcore.commands import (
     COMPARE_AND_DELETE_MANY,
     COMPARE_AND_EXTEND,
     OWNER_TOKEN_BYTES,
-    OWNER_TOKEN_IN_CLAIM,
+    OWNER_TOKEN_START,
     Script,
     merged_release,
 )
@@ -37,7 +37,7 @@ class Attempt:
         self.round = engine.set_round(resource, engine.terms(ttl_ms), 1)
         self.claim = self.round.claim
         self.key = (prefix + resource).encode()
-        self.token = self.claim[OWNER_TOKEN_IN_CLAIM]
+        self.token = self.claim[OWNER_TOKEN_START:-2]
 
 
 @pytest.mark.parametrize("resource", KEYS)

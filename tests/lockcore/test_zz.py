@@ -1,2 +1,5 @@
-import lockcore.engine, pytest
+
+import lockcore.engine
+
+
 def test_it_is_compiled(): assert not lockcore.engine.__file__.endswith(".py"), lockcore.engine.__file__
