@@ -41,7 +41,8 @@ def check_acquire(resource: object, ttl_ms: object, wait_ms: object) -> None:
     check_number("wait_ms", wait_ms, 0, A_DAY_MS)
 
 
-def check_lease(lease: object) -> None:
-    """Raises TypeError unless it is a `Lease`: a `Denied` holds nothing."""
+def check_lease(lease: object) -> Lease:
+    """`lease` itself. Raises TypeError unless it is a `Lease`: a `Denied` holds nothing."""
     if not isinstance(lease, Lease):
         raise TypeError(f"lease must be a Lease, not {lease!r}")
+    return lease

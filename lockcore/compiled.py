@@ -11,44 +11,36 @@ import logging
 import os
 from pathlib import Path
 
-from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 
 MODULES = (
-    "model", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines", "watched", "turns",
-    "membership", "engine", "attempt",
+    "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines", "watched",
+    "turns", "membership", "engine", "attempt",
 )  # fmt: skip
 
 
 class CompileCore(build_ext):  # type: ignore[misc]
     """setuptools' `build_ext`, whose extension modules are made here. It raises nothing: what fails is said."""
 
-    def finalize_options(self) -> None:
-        """Have mypyc write the modules in C."""
-        self.distribution.ext_modules = self._modules()
-        super().finalize_options()
-
     def run(self) -> None:
         """Compile all of them, or leave none."""
+        if self.inplace or self.editable_mode:
+            return
         try:
-            super().run()
-        except Exception as error:  # noqa: BLE001 - a compiler can fail in any way
-            self.extensions = self._stay_pure(error)
-        if not self.extensions:
+            if os.environ.get("LOCKCORE_PURE"):
+                raise RuntimeError("LOCKCORE_PURE is set")
+            self._compile()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a compiler can fail in any way, and mypyc exits
+            logging.warning("lockcore stays pure Python, which is slower: %s", error or type(error).__name__)
             for module in Path(self.build_lib).glob("**/*.so"):  # of an earlier build, too
                 module.unlink()
 
-    def _modules(self) -> list[Extension]:
-        if self.inplace or self.editable_mode or os.environ.get("LOCKCORE_PURE"):
-            return []
-        try:
-            from mypyc.build import mypycify
+    def _compile(self) -> None:
+        from mypyc.build import mypycify  # not everybody who builds has it
 
-            paths = [f"lockcore/{module}.py" for module in MODULES]
-            return mypycify(["--ignore-missing-imports", *paths], target_dir="build/lockcore", group_name="lockcore")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - mypyc exits when it refuses
-            return self._stay_pure(error)
-
-    def _stay_pure(self, why: BaseException) -> list[Extension]:
-        logging.warning("lockcore stays pure Python, which is slower: %s: %s", type(why).__name__, why)
-        return []
+        paths = [f"lockcore/{module}.py" for module in MODULES]
+        modules = mypycify(["--ignore-missing-imports", *paths], target_dir="build/lockcore", group_name="lockcore")
+        self.distribution.ext_modules = modules
+        self.reinitialize_command(self)
+        self.ensure_finalized()
+        super().run()

@@ -83,7 +83,7 @@ class Engine:
             return SetRound(self, resource, claim, terms, now_ns)
         return WatchedSetRound(self, resource, claim, terms, now_ns, self._observer, attempt, acquire_ns or now_ns)
 
-    def release_round(self, lease: Lease, now_ns: int) -> ReleaseRound:
+    def release_round(self, lease: object, now_ns: int) -> ReleaseRound:
         """A release of `lease`, not yet sent."""
         return ReleaseRound(round_of(lease, self), now_ns)
 

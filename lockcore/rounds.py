@@ -182,15 +182,12 @@ class SetRound(InFlight):
         """The caller ran again at `now_ns` and made `outcome` of it: news for watched rounds only."""
 
 
-def round_of(lease: Lease, engine: RoundEngine) -> SetRound:
+def round_of(lease: object, engine: RoundEngine) -> SetRound:
     """The round that won `lease`. Raises TypeError when that is no lease, ValueError when it is another engine's."""
-    try:
-        won = lease.round
-    except AttributeError:
-        check_lease(lease)
-        raise
+    checked = check_lease(lease)
+    won = checked.round
     if not isinstance(won, SetRound) or won.engine is not engine:
-        raise ValueError(f"the lease on {lease.resource!r} was not made by this Redlock")
+        raise ValueError(f"the lease on {checked.resource!r} was not made by this Redlock")
     return won
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from bench.measure.section import Section, says
+from lockcore import engine
 
 PACKAGES = (
     "lockbench",
@@ -40,6 +41,7 @@ class Environment(Section, frozen=True, kw_only=True):
     boot_id: Annotated[str | None, says("differs after each start of the machine")] = None
     python: Annotated[str, says("implementation and version")] = ""
     packages: Annotated[dict[str, str | None], says("versions by package; null: not installed")]
+    lockcore: Annotated[str, says("compiled: its pure modules run as machine code; source: as Python")] = "source"
     git_commit: Annotated[str | None, says("commit of lockbench's source; null outside a checkout")] = None
     git_dirty: Annotated[bool | None, says("whether the source differs from the commit")] = None
 
@@ -56,6 +58,7 @@ def describe_environment() -> Environment:
         system=platform.platform(),
         boot_id=_read("/proc/sys/kernel/random/boot_id"),
         python=f"{platform.python_implementation()} {platform.python_version()}",
+        lockcore="source" if str(engine.__file__).endswith(".py") else "compiled",
         packages={name: version_of(name) for name in PACKAGES},
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if status is None else bool(status),

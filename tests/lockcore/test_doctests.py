@@ -7,9 +7,12 @@ from importlib import import_module
 
 import pytest
 
+from tests.lockcore.source import needs_source
+
 MODULES = ("clock", "model", "quorum", "redlock", "retry", "settings")
 
 
+@needs_source
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_come_out_as_they_say(name: str) -> None:
     failed, tried = doctest.testmod(import_module(f"lockcore.{name}"))

@@ -20,6 +20,7 @@ from lockcore.turns import Turn, Turns
 from tests.lockcore.by_hand import NoChance
 from tests.lockcore.interrupt import Interrupt
 from tests.lockcore.scripted import EVALSHA, MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet, settings_of
+from tests.lockcore.source import needs_source
 from tests.lockcore.storm import Plan, Storm
 
 
@@ -238,6 +239,7 @@ def interrupt_one_of(line: Line, victim: Caller, reply: bytes, moment: int) -> s
     return interrupt.where
 
 
+@needs_source  # a moment is a line of it
 @pytest.mark.parametrize("reply", [OK, NIL, MISCONF])
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, reply: bytes) -> None:
