@@ -16,7 +16,7 @@ from bench.recipes.schedules.stage import wait_for
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from lockcore import RetryPolicy
 
-SETTINGS = RecipeSettings(key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=100.0)
+SETTINGS = RecipeSettings(key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=500.0)
 
 
 @pytest.fixture

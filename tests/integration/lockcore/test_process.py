@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 EXIT_S = 20.0
 HEADER = """
 import sys, threading, time
-from lockcore import LagCap, Redlock
+from lockcore import LagCap, Redlock, RetryPolicy
 from lockcore.errors import LockcoreError
 urls = sys.argv[1:]
 patient = dict(rejoin="trust-first", instance_timeout_ms=2500, lag_cap=LagCap(age_ms=5000), connect_timeout_s=5.0)
@@ -117,7 +117,8 @@ from gevent import monkey; monkey.patch_all()
 import gevent
 try: Redlock.connect(urls, shell="threads")
 except RuntimeError as error: assert "use shell='gevent'" in str(error), error
-with Redlock.connect(urls, **patient) as lock:
+again = RetryPolicy(retry_unreachable=True)  # a machine may stand still for seconds
+with Redlock.connect(urls, **patient, retry=again) as lock:
     assert type(lock._driver).__name__ == "GreenletDriver"
     def user(number):
         for turn in range(20):
@@ -131,7 +132,7 @@ with Redlock.connect(urls, **patient) as lock:
     victim.kill()
     while any(status.pending for status in lock.instances): gevent.sleep(0.001)
     lock.release(lock.acquire("killed", 10_000, 20_000))
-    assert all(not status.errors for status in lock.instances), lock.instances
+    assert all(set(status.errors) <= {"TIMEOUT"} for status in lock.instances), lock.instances
 """
 
 
@@ -161,7 +162,8 @@ lock.keep_alive(lock.acquire("stock", 10_000), every_ms=5)
 def test_a_patched_process_speaks_tls(tls_fleet: list[str], certificates: Certificates) -> None:
     urls = [f"{url}?ssl_ca_certs={certificates.authority}" for url in tls_fleet]
     with python(PATCHED, urls) as process:
-        assert end_of(process) == (0, "")
+        code, said = end_of(process)
+        assert (code, said) == (0, ""), said
 
 
 def test_a_patched_child_of_a_patched_process_is_foreign_and_does_not_spin(instances: Instances) -> None:
