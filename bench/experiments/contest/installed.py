@@ -98,8 +98,10 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
         return Contestant(peer, ("node", str(DRIVERS / "node" / "driver.mjs")), {"LOCKBENCH_NODE": str(home)})
     if peer.kind == "go":
         return Contestant(peer, (str(home / "driver"),))
-    python = str(home / "bin" / "python") if peer.home else sys.executable
-    return Contestant(peer, (python, "-m", "bench.experiments.contest.clients.driver"), {"PYTHONPATH": str(ROOT)})
+    words = ("-m", "bench.experiments.contest.clients.driver")
+    if not peer.home:  # ours, which may be compiled: found as this process found it
+        return Contestant(peer, (sys.executable, *words))
+    return Contestant(peer, (str(home / "bin" / "python"), *words), {"PYTHONPATH": str(ROOT)})
 
 
 def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
