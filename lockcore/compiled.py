@@ -31,7 +31,7 @@ class CompileCore(build_ext):  # type: ignore[misc]
                 raise RuntimeError("LOCKCORE_PURE is set")
             self._compile()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a compiler can fail in any way, and mypyc exits
-            logging.warning("lockcore stays pure Python, which is slower: %s", error or type(error).__name__)
+            logging.warning("lockcore stays pure Python, which is slower: %.200s", error or type(error).__name__)
             for module in Path(self.build_lib).glob("**/*.so"):  # of an earlier build, too
                 module.unlink()
 

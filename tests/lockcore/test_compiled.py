@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from setuptools.dist import Distribution
 
 from lockcore.compiled import MODULES, CompileCore
-from tests.lockcore.source import COMPILED
+from tests.lockcore.source import COMPILED, needs_compiler
 
 
 def test_all_modules_are_compiled_or_none() -> None:
@@ -20,12 +19,11 @@ def test_all_modules_are_compiled_or_none() -> None:
     assert set(compiled) == {COMPILED}
 
 
+@needs_compiler
 def test_where_a_compiled_core_was_asked_for_it_is_what_runs() -> None:
     """Else the compiled half of `make test` would show the source a second time."""
     if not os.environ.get("PYTHONPATH", "").endswith(".venv/compiled"):
         pytest.skip("nobody asked for the compiled core here")
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler here: lockcore stays pure Python")
     assert COMPILED
 
 
