@@ -43,7 +43,7 @@ PREFIX = "lockbench-revision-"
 _THE_BENCH = ("bench", "dashboards", "tests")  # stay as they are here
 _ASK = "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s and s.origin else '')"
 WINDOW_MS, WARMUP_MS = 1000.0, 300.0
-_MACHINE = ("cpu_model", "usable_cores", "kernel", "python")
+_MACHINE = ("cpu_model", "usable_cores", "kernel", "python", "lockcore")
 _NOT_COMPARED = ("seed", "thresholds")
 Load = Callable[[Path | None], Scenario]
 Settings = Mapping[str, object]

@@ -63,6 +63,13 @@ def test_unlike_results_are_refused_naming_every_difference() -> None:
     assert "fsync" not in str(refusal.value)
 
 
+def test_a_compiled_core_is_not_compared_with_its_source() -> None:
+    compiled = result()
+    compiled["environment"]["lockcore"] = "compiled"
+    with pytest.raises(UsageError, match=r"machine\.lockcore source → compiled"):
+        alike([[result()], [compiled]], ["a", "b"], ())
+
+
 def test_the_declared_variable_may_differ_and_is_named() -> None:
     series = [[result()], [result(fsync="always")]]
     assert alike(series, ["a", "b"], ("fsync",)) == ["fsync everysec → always"]
