@@ -98,6 +98,8 @@ _VOTES = row(
 
 
 _by_instance = [quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99)]
+_median = _by_instance[0].expr
+_skew = Query(f"max({_median}) / min({_median})", "x", "slowest ÷ fastest")
 _TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _INSTANCES = row(
@@ -106,6 +108,7 @@ _INSTANCES = row(
         8,
         lines("Reply to a SET, p50", _TIMED, _by_instance[0]),
         lines("Reply to a SET, p99", _TIMED, _by_instance[1]),
+        lines("Latency skew", "Median reply of the slowest instance over that of the fastest.", _skew),
     ),
     line(
         7,

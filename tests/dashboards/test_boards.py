@@ -153,6 +153,18 @@ def test_every_instrument_that_a_run_has_is_on_a_board() -> None:
     assert set(BY_NAME) - shown == {"redlock.extend.duration", "redis.aof.rewrites"}
 
 
+@pytest.mark.parametrize(
+    ("board", "title"),
+    [
+        ("run-overview", "Within the SLO"),
+        ("quorum", "Latency skew"),
+        ("generator", "Telemetry dropped"),
+    ],
+)
+def test_what_no_metric_alone_asks_for_is_on_its_board(board: str, title: str) -> None:
+    assert title in {panel["title"] for panel in panels_of(BOARDS[board])}
+
+
 def test_a_metric_or_label_that_the_table_lacks_is_refused() -> None:
     with pytest.raises(KeyError):
         panels.metric("redlock.no.such")
