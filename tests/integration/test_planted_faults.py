@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments.safety_matrix import leases
+from bench.experiments.safety_matrix import leases, restarts
 from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
@@ -20,7 +20,7 @@ from bench.recipes.schedules.table import SCHEDULES
 from bench.run.experiment import exit_code
 from bench.safety import judge as judge_module
 from bench.safety import rules
-from bench.topology.fleet import Fleet
+from bench.topology.fleet import Fleet, start_fleet
 from lockcore import claims, engine
 
 pytestmark = pytest.mark.integration
@@ -74,6 +74,21 @@ def test_an_ignored_drift_is_found_out(ground: RowSetup, monkeypatch: pytest.Mon
     finding = leases.validity_drift(replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
     if finding.verdict in (SKIPPED, NOT_KNOWN):
         pytest.skip(f"not known here: {finding.reason}")
+    assert finding.verdict == VIOLATED, finding.figures
+
+
+def test_a_shutdown_that_forgets_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "start_fleet", lambda instances, _fsync: start_fleet(instances, "none"))
+    finding = restarts.clean_shutdown(ground)
+    assert finding.verdict in (VIOLATED, NOT_KNOWN), finding.figures
+    if finding.verdict == NOT_KNOWN:
+        pytest.skip(f"not known here: {finding.preconditions}")
+
+
+def test_restarted_servers_that_vote_at_once_are_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    trusting = {"max_ttl_ms": restarts.MAX_TTL_MS}
+    monkeypatch.setattr(restarts, "connect", lambda urls, **_settings: leases.connect(urls, **trusting))
+    finding = restarts.delayed_restart(ground)
     assert finding.verdict == VIOLATED, finding.figures
 
 

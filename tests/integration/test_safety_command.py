@@ -134,6 +134,9 @@ def test_the_same_pauses_break_a_plain_delete_and_not_a_compare_and_delete(
 
 
 CLAIMS = {
+    "restart-margin": {"double_grants_n3_margin_1": 0, "double_grants_n3_margin_0": 3, "double_grants_n4_margin_0": 0},
+    "clean-shutdown": {"lost_keys": 0},
+    "delayed-restart": {"double_grants_delayed_all": 0, "double_grants_trusting_all": 1},
     "partition-ttl": {},
     "owner-tokens": {"urandom_collisions": 0, "uuid1_collisions": 0},
     "everysec-loses": {},

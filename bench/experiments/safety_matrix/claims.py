@@ -1,7 +1,7 @@
 """What is claimed of Redlock and of persistence: *a claim's name → confirmed or refuted, with its figure*.
 
 Rules: a claim that another command measures is listed with that command; those about leases and clocks stand in
-leases.py. Source: the Redis documentation, "Distributed Locks with Redis".
+leases.py, those about restarts in restarts.py. Source: the Redis documentation, "Distributed Locks with Redis".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from bench.experiments.safety_matrix import leases
+from bench.experiments.safety_matrix import leases, restarts
 from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import Finding
 from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot
@@ -63,7 +63,6 @@ def main() -> None:
 
 
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"
-_CRASHES = "`lockbench crash` measures it, by vote margin, policy and restart"
 _POWER = "`lockbench crash` measures it, with power cuts at random moments"
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # looked at, or measured elsewhere
@@ -74,9 +73,9 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # 
     ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
     ("release-to-all", "released on all instances, believed granted or not", leases.release_to_all),
     ("extension", "extended on a quorum, before the lease's end, a limited number of times only", leases.extension),
-    ("restart-margin", "without persistence one restart loses the lock, by vote margin", _CRASHES),
-    ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", _CRASHES),
-    ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", _CRASHES),
+    ("restart-margin", "without persistence one restart loses the lock, by vote margin", restarts.restart_margin),
+    ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", restarts.clean_shutdown),
+    ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", restarts.delayed_restart),
     ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
     ("clock-drift", "drift is small against the TTL: what 10 % would cost", leases.clock_drift),
     ("everysec-loses", "everysec can lose the key at a power cut", _POWER),

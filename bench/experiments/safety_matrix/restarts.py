@@ -1,0 +1,123 @@
+"""Claims about servers that restart: *a lease, a restart, another client asks → double grants, seconds, ms*.
+
+    restart-margin     no persistence, one restart: exclusivity is lost at a vote margin of 0 (odd N)
+    clean-shutdown     AOF and SHUTDOWN lose nothing; time passes while it is off
+    delayed-restart    restarted servers that abstain for the longest TTL are safe, and cost that time
+
+Rules: servers are killed with -9 unless it says otherwise; every trial has its own resource. Source: the Redlock text,
+"Performance, crash recovery and fsync".
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from redis import Redis
+
+from bench.experiments.safety_matrix.leases import PREFIX, confirmed, connect, double_grant, left_ms
+from bench.experiments.safety_matrix.result import Finding
+from bench.experiments.safety_matrix.row import RowSetup
+from bench.recipes.schedules.stage import Pace
+from bench.topology.fleet import Fleet, start_fleet
+from lockcore import Lease, RetryPolicy
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+TTL_MS, MAX_TTL_MS = 1000, 1200
+WAIT_MS = 5000
+_UNTIL_GRANTED = RetryPolicy("full-jitter", 2.0, 100_000, retry_unreachable=True)
+OFF_S, KEY_MS = 0.5, 5000
+NOTICED_MS = 250  # what a key's end may be off: far less than OFF_S, or time had stood still
+
+
+def restart_margin(setup: RowSetup) -> Finding:
+    """One of the voters restarts empty: N=3 with a vote to spare and without, N=4 without."""
+    trials = 3 if setup.quick else 20
+    figures: dict[str, float | None] = {"trials": trials}
+    asked: dict[tuple[int, int], list[bool | None]] = {}
+    for instances, margin in ((3, 1), (3, 0), (4, 0)):
+        with start_fleet(instances, "none") as fleet:
+            asked[instances, margin] = [_granted_again(fleet, margin, f"m-{margin}-{n}") for n in range(trials)]
+        figures[f"double_grants_n{instances}_margin_{margin}"] = asked[instances, margin].count(True)
+    all_asked = not any(None in answers for answers in asked.values())
+    needs = {"the votes were as planned, and the second client was answered in time": all_asked}
+    safe = True in asked[3, 1] + asked[4, 0]
+    return confirmed(all(asked[3, 0]), figures, needs, broken=int(safe))
+
+
+def _granted_again(fleet: Fleet, margin: int, resource: str) -> bool | None:
+    """Lock so that `margin` votes are to spare, restart one voter, ask as another: a double grant? None: not asked."""
+    last, quorum = len(fleet.urls) - 1, len(fleet.urls) // 2 + 1
+    if not margin:
+        fleet.kill(last)
+    with connect(fleet.urls) as first:
+        lease = first.acquire(resource, 10_000, 2000)
+        cast = sum(left_ms(url, resource) > 0 for url in (fleet.urls if margin else fleet.urls[:last]))
+        if not margin:
+            fleet.restart(last)
+        fleet.restart(0)
+        with connect(fleet.urls) as second:
+            asked = second.try_acquire(resource, 10_000)
+    known = cast == quorum + margin and (isinstance(asked, Lease) or not asked.tally.silent)
+    return double_grant(lease, asked) if known and monotonic_ns() < lease.valid_until_ns else None
+
+
+def clean_shutdown(_setup: RowSetup) -> Finding:
+    """A key with an end, SHUTDOWN (SIGTERM), a while, a start: how far is its end off?"""
+    with start_fleet(1, "everysec") as fleet, Redis.from_url(fleet.urls[0]) as server:
+        set_ns = monotonic_ns()
+        server.set(PREFIX + "s", "x", px=KEY_MS)
+        unsure_ns = monotonic_ns() - set_ns
+        fleet.kill(0, signal.SIGTERM)
+        time.sleep(OFF_S)
+        fleet.restart(0)
+        asked_ns = monotonic_ns()
+        found_ms = left_ms(fleet.urls[0], "s")
+    answered_ns = monotonic_ns()
+    unsure_ms = (unsure_ns + answered_ns - asked_ns) / NS_PER_MS
+    needs = {
+        "the server was asked before the key's end": answered_ns < set_ns + KEY_MS * NS_PER_MS,
+        f"it answered within {NOTICED_MS / 2:g} ms": unsure_ms < NOTICED_MS / 2,
+    }
+    lost = int(found_ms < 0 and all(needs.values()))
+    off_ms = found_ms - (KEY_MS - (answered_ns - set_ns) / NS_PER_MS)
+    return confirmed(abs(off_ms) < NOTICED_MS, {"lost_keys": lost, "end_off_ms": off_ms}, needs, broken=lost)
+
+
+def delayed_restart(_setup: RowSetup) -> Finding:
+    """One, a majority, all restart without persistence; a client trusts them at once, or has them abstain."""
+    figures: dict[str, float | None] = {}
+    back_s: list[float] = []
+    with Pace() as pace:
+        for name, restarted in (("one", (0,)), ("majority", (0, 1)), ("all", (0, 1, 2))):
+            with start_fleet(3, "none") as fleet:
+                trusting, _, back = _after_restart(fleet, restarted, "trust")
+                delayed, unavailable_s, again = _after_restart(fleet, restarted, "trust-first")
+            figures[f"double_grants_trusting_{name}"] = int(trusting)
+            figures[f"double_grants_delayed_{name}"] = int(delayed)
+            figures[f"unavailable_{name}_s"] = unavailable_s
+            back_s += (back, again)
+    needs = {"every server was back within half a lease": max(back_s) < TTL_MS / 2000, **pace.kept(TTL_MS / 10)}
+    broken = sum(value or 0 for name, value in figures.items() if "delayed" in name)
+    costs_a_ttl = (figures["unavailable_one_s"] or 0) < MAX_TTL_MS / 1000 <= (figures["unavailable_majority_s"] or 0)
+    lost = bool(figures["double_grants_trusting_all"] and figures["double_grants_trusting_majority"])
+    return confirmed(lost and costs_a_ttl, figures, needs, broken=broken)
+
+
+def _after_restart(fleet: Fleet, restarted: tuple[int, ...], rejoin: str) -> tuple[bool, float, float]:
+    """Whether a client that knew the servers got the held lock too early; seconds until it got a free one, and until
+    the servers were back. Raises LockcoreError where nothing was granted in WAIT_MS."""
+    resource = f"d-{rejoin}-{len(restarted)}"
+    with (
+        connect(fleet.urls, max_ttl_ms=MAX_TTL_MS) as first,
+        connect(fleet.urls, max_ttl_ms=MAX_TTL_MS, rejoin=rejoin, retry=_UNTIL_GRANTED) as second,
+    ):
+        lease = first.acquire(resource, TTL_MS)
+        for index in restarted:
+            fleet.kill(index)
+        died_ns = monotonic_ns()
+        fleet.restart(*restarted)
+        back_s = (monotonic_ns() - died_ns) / NS_PER_S
+        free = second.acquire(f"{resource}-free", TTL_MS, WAIT_MS)
+        held = second.acquire(resource, TTL_MS, WAIT_MS)
+    return double_grant(lease, held), (free.granted_ns - died_ns) / NS_PER_S, back_s
