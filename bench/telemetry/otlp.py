@@ -329,7 +329,7 @@ def _attributes(point: DataPoint, snapshot: Snapshot) -> dict[str, str | int]:
 def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+    from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
     def context(trace_id: int, span_id: int) -> SpanContext:
         return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
@@ -340,6 +340,7 @@ def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan
         parent=context(span.trace_id, span.parent) if span.parent else None,
         resource=resource,
         attributes=span.attributes,
+        links=[Link(context(*span.holder), {"redlock.link": "holder"})] if span.holder else [],
         kind=SpanKind.CLIENT if "db.system.name" in span.attributes else SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET),
         start_time=span.begun_ns + wall_ns,

@@ -1,6 +1,6 @@
 """Traces of a run, made afterwards: *records and what was observed, look by look → spans of a few*. Pure.
 
-    redlock.acquire                    intended start → acquire returned
+    redlock.acquire                    intended start → acquire returned     links to the acquire that held the lock
     ├─ SET                             one per attempt and instance: sent → replied (silent: until the round closed)
     ├─ redlock.retry_wait              between two attempts
     ├─ redlock.extend                  extension sent → returned
@@ -10,6 +10,7 @@ Rules
 - Of every look: the slowest, those that failed, met a split vote or an instance that did not vote, releases that found
   nothing, up to `PER_REASON` of each, for one reason only; and one operation in `one_in`. Those are preferred whose
   attempts were observed (of the slowest, for half): their traces show each instance.
+- An operation that had to wait brings along the one that held the lock until its grant or end, and links to it.
 - Made `DELAY` looks later: by then the attempts have been written. What is remembered is bounded.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
 """
@@ -50,12 +51,13 @@ Known = TypeVar("Known")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace: `record` has one row."""
+    """An operation to trace: `record` has one row. `holder`: trace and span id of whom it waited for, if known."""
 
     record: Records
     reason: str
     trace_id: int
     span_id: int
+    holder: tuple[int, int] | None = None
 
     def number(self, field: str) -> int:
         """Return a field of the record."""
@@ -76,10 +78,24 @@ def choose(records: Records, observed: Flags, without_vote: Flags, one_in: int, 
     for reason, rows in _by_reason(records, observed, without_vote, one_in, dice):
         for row in rows.tolist():
             reasons.setdefault(row, reason)
+    holders = {row: holder for row in reasons if (holder := _holder_of(records, row)) is not None}
+    for holder in holders.values():
+        reasons.setdefault(holder, "holder")
+    ids = {row: (_draw_id(dice, 128), _draw_id(dice, 64)) for row in reasons}
     return [
-        Chosen(records[row : row + 1].copy(), reason, _draw_id(dice, 128), _draw_id(dice, 64))
+        Chosen(records[row : row + 1].copy(), reason, *ids[row], holder=ids[holders[row]] if row in holders else None)
         for row, reason in reasons.items()
     ]
+
+
+def _holder_of(records: Records, row: int) -> int | None:
+    """Who had the lock that `row` waited for: the last to release it between its start and its grant or end, if any."""
+    one = records[row]
+    if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
+        return None
+    sent, until_ns = records["release_sent_ns"], one["granted_ns"] or one["ended_ns"]
+    rows = np.flatnonzero((records["resource"] == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns))
+    return int(rows[np.argmax(sent[rows])]) if len(rows) else None
 
 
 def _draw_id(dice: random.Random, bits: int) -> int:
@@ -117,7 +133,7 @@ def _slowest(took: NDArray[np.int64], number: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span. `parent` 0 = none; `failed`: the sentence of an error status, if it has one."""
+    """One span. `parent` 0 = none; `failed`: the sentence of an error status, if it has one; `holder`: as in Chosen."""
 
     name: str
     trace_id: int
@@ -127,6 +143,7 @@ class TraceSpan:
     ended_ns: int
     attributes: Mapping[str, Value]
     failed: str = ""
+    holder: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +196,7 @@ class Spans:
             "redlock.acquire", chosen.trace_id, chosen.span_id, 0, chosen.number("intended_ns"),
             chosen.number("ended_ns"), attributes,
             failed="" if outcome in ROUTINE else f"{outcome} after {attributes['redlock.attempts']} attempts",
+            holder=chosen.holder,
         )  # fmt: skip
 
     def _sets(self, chosen: Chosen, attempt: ObservedAttempt) -> Iterator[TraceSpan]:

@@ -264,10 +264,14 @@ def test_an_observed_acquire_has_one_child_per_instance_and_attempt(told: Told) 
     assert len(children) > 10
 
 
-def test_reasons_and_errors_are_there(told: Told) -> None:
+def test_reasons_errors_and_links_are_there(told: Told) -> None:
     acquires = [span for span in told.received.spans if span.name == "redlock.acquire"]
     reasons = {attributes_of(span)["redlock.trace.reason"] for span in acquires}
     assert {"slow", "refused", "no vote"} <= reasons
+    ids = {(span.trace_id, span.span_id) for span in acquires}
+    links = [(link.trace_id, link.span_id) for span in acquires for link in span.links]
+    assert links
+    assert set(links) <= ids
     silent = [span for span in told.received.spans if attributes_of(span).get("redlock.vote") == "silent"]
     assert silent
     assert all(span.status.code == 2 and attributes_of(span)["error.type"] == "silent" for span in silent)

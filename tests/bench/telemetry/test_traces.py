@@ -122,6 +122,26 @@ def test_an_observed_acquire_has_a_child_for_each_instance_asked_and_each_wait(r
     assert (release.begun_ns, release.ended_ns) == (120 * MS, 121 * MS)
 
 
+def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
+    holder, waiter = sorted(
+        (one for one in traced(contended(records), *ROUNDS) if one.name == "redlock.acquire"),
+        key=lambda one: one.attributes["redlock.attempts"],
+    )
+    assert waiter.holder == (holder.trace_id, holder.span_id)
+    assert holder.holder is None
+
+
+def test_a_holder_is_traced_for_who_waited_although_nothing_else_asks_for_it(records) -> None:
+    slower = [{"start": 1, "ended": 90, "resource": 1} for _ in range(PER_REASON)]
+    waited = {"start": 60, "ended": 65, "outcome": "contended", "attempts": 2, "resource": 0}
+    held = {"start": 50, "ended": 51, "release_sent": 62, "release_replied": 63, "resource": 0}
+    elsewhere = {"start": 50, "ended": 51, "release_sent": 64, "release_replied": 65, "resource": 2}
+    later = {"start": 50, "ended": 51, "release_sent": 66, "release_replied": 67, "resource": 0}
+    chosen = dict(reasons_of(records(waited, held, elsewhere, later, *slower)))
+    assert (chosen[1], chosen[2]) == ("refused", "holder")
+    assert not {3, 4} & set(chosen)
+
+
 @pytest.mark.parametrize("vote, reason", [("s", "no vote"), ("e", "no vote"), ("r", "slow"), ("a", "slow")])
 def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_is_none(
     records, vote: str, reason: str
