@@ -25,7 +25,7 @@ from bench.experiments.capacity.result import (
 from bench.experiments.capacity.usl import Estimate, throughput
 from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
 from bench.report.html.figure import Column, Data, Figure, Legend
-from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
+from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet, sheet_of
@@ -299,9 +299,11 @@ def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:
     if law:
         grid = np.geomspace(min(users), max(users), 60)
         curve = throughput(grid, law.rate_of_one.value, law.contention.value, law.coherency.value).tolist()
-        marks.insert(0, Line(grid.tolist(), curve, "c4"))
-        keys.append(Legend("c4", "scalability law"))
-        most, peak = max(most, *curve), law.peak_callers
+        low = throughput(grid, law.rate_of_one.low, law.contention.high, law.coherency.high).tolist()
+        high = throughput(grid, law.rate_of_one.high, law.contention.low, law.coherency.low).tolist()
+        marks = [Area([*grid.tolist(), grid[-1]], low, high, "band"), Line(grid.tolist(), curve, "c4"), *marks]
+        keys += [Legend("c4", "scalability law"), Legend("band", "the corners of its 95 % intervals", area=True)]
+        most, peak = max(most, *high), law.peak_callers
         around = f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f})"
         title = f"Throughput peaks at {around}, {count(law.peak_rate.value)}/s"
     about = "Leases per second by callers, closed loop; where more callers bring less, they wait for each other"

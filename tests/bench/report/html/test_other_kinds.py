@@ -44,6 +44,10 @@ def test_a_capacity_shows_its_bracket_its_knee_and_the_law():
     assert 'class="found"' in search.svg
     assert callers.title == "Throughput peaks at 18 callers (16–20), 6,100/s"
     assert callers.svg.count("<circle") == 5
+    assert callers.svg.count('class="area band"') == 1
+    sure = {name: {**part, "low": part["value"], "high": part["value"]} if isinstance(part, dict) else part
+            for name, part in LAW.items()}  # fmt: skip
+    assert capacity_figures(capacity_result(capacity(law=sure)))[1].svg != callers.svg
 
 
 def test_a_capacity_without_a_law_says_why():
