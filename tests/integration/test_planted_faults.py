@@ -86,8 +86,7 @@ def test_a_shutdown_that_forgets_is_found_out(ground: RowSetup, monkeypatch: pyt
 
 
 def test_restarted_servers_that_vote_at_once_are_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    trusting = {"max_ttl_ms": restarts.MAX_TTL_MS}
-    monkeypatch.setattr(restarts, "connect", lambda urls, **_settings: leases.connect(urls, **trusting))
+    monkeypatch.setattr(restarts, "connect", lambda urls, **told: leases.connect(urls, **{**told, "rejoin": "trust"}))
     finding = restarts.delayed_restart(ground)
     assert finding.verdict == VIOLATED, finding.figures
 
