@@ -1,4 +1,4 @@
-"""Latency as curves: *HDR histograms of a result → its percentile curves on the same axes*.
+"""Latency as curves: *HDR histograms of a result → its percentile curves on the same axes, a small one per instance*.
 
 Rules: a curve is solid as far as ten samples lie beyond a point, faint up to the slowest. Figures in words are those of
 `latency_s`. Source: Gil Tene's percentile plots (HdrHistogram).
@@ -25,6 +25,7 @@ CURVES = (
     ("acquire_failed", "bad", "failed acquire"), ("hold", "c5", "hold"),
 )  # fmt: skip
 _POINTS_PER_DECADE = 24
+MOST_INSTANCES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,32 @@ def percentile_figure(result: RunResult) -> Figure | None:
     return curves_figure(_finding(result), "Latency", curves)
 
 
-def curves_figure(title: str, what: str, curves: Sequence[LatencyCurve]) -> Figure | None:
-    """The picture of `curves` of `what` on the same axes; None without any."""
+def instance_figures(result: RunResult) -> Iterator[Figure | None]:
+    """The reply times of each instance, the first MOST_INSTANCES of them, all on the same axes."""
+    shown: dict[str, tuple[str, LatencyCurve]] = {}
+    for one in result.instances[:MOST_INSTANCES]:
+        name, reply = f"reply_{one.index}", one.reply_s
+        if reply and name in result.histograms and (points := curve_of(result.histograms[name], reply.max)):
+            title = f"#{one.index} {one.address}: reply p50 {latency(reply.p50)}, p99 {latency(reply.p99)}"
+            shown[name] = title, LatencyCurve(Column("reply_s", "s", "reply"), "reply", "c1", reply.count, points)
+    beside = [curve for _, curve in shown.values()]
+    for name, (title, curve) in shown.items():
+        yield curves_figure(title, "Reply", [curve], name=name, beside=beside)
+
+
+def curves_figure(
+    title: str,
+    what: str,
+    curves: Sequence[LatencyCurve],
+    *,
+    name: str = "percentiles",
+    beside: Sequence[LatencyCurve] = (),
+) -> Figure | None:
+    """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None without any."""
     if not curves:
         return None
-    x = percentiles(max(curve.samples for curve in curves), *X_RANGE)
-    y = logarithmic([seconds for curve in curves for _, seconds in curve.points], *Y_RANGE)
+    x = percentiles(max(curve.samples for curve in (*curves, *beside)), *X_RANGE)
+    y = logarithmic([seconds for curve in (*curves, *beside) for _, seconds in curve.points], *Y_RANGE)
     axes = Axes(x, y, "percentile", "latency (log scale)", percentile_text, duration_tick)
     marks = [mark for curve in curves for mark in _lines(curve)]
     about = f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
@@ -63,7 +84,7 @@ def curves_figure(title: str, what: str, curves: Sequence[LatencyCurve]) -> Figu
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
     data = Data(columns, _rows([curve.points for curve in curves], grid), [x(at) for at in grid])
     keys = tuple(Legend(curve.style, curve.text) for curve in curves)
-    return Figure("percentiles", title, about, plot(axes, marks, name=title, about=about), data, keys)
+    return Figure(name, title, about, plot(axes, marks, name=title, about=about), data, keys)
 
 
 def _finding(result: RunResult) -> str:

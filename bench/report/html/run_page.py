@@ -16,7 +16,7 @@ from bench.measure.section import Section, builtins_of
 from bench.report.figures import MISSING, count, decimals, inverse, latency, percent
 from bench.report.html.course import course_figures, course_of, fault_bands, fault_rows
 from bench.report.html.figure import Chapter, Column, Data, Figure, Legend, Page
-from bench.report.html.latency import LatencyCurve, curve_of, curves_figure, percentile_figure
+from bench.report.html.latency import LatencyCurve, curve_of, curves_figure, instance_figures, percentile_figure
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet
 from bench.report.summary import sheet
 from bench.scenario import Scenario
@@ -147,7 +147,8 @@ def _instances(result: RunResult) -> Chapter:
     head = ("", "state", "reply p50", "p99", "slowest", "commands", "CPU each", "errors", "keys left")
     about = "Reply times of sampled attempts; CPU of the server for each command"
     rows = tuple(map(_instance, result.instances))
-    return Chapter("Instances", (), (Part("Instances", about, head, rows, frozenset({0, 1, 7})),))
+    table = Part("Instances", about, head, rows, frozenset({0, 1, 7}))
+    return Chapter("Instances", tuple(filter(None, instance_figures(result))), (table,))
 
 
 def _instance(one: InstanceReport) -> tuple[str, ...]:

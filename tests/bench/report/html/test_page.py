@@ -14,7 +14,15 @@ from bench.report.html.page import page_of, page_of_several, render
 from bench.report.summary import sheet
 
 MOST_BYTES = 500_000
-FIGURES = {"percentiles", "latency-over-time", "rate", "outcomes", "votes", "holders"}
+FIGURES = {
+    "percentiles",
+    "latency-over-time",
+    "rate",
+    "outcomes",
+    "votes",
+    "holders",
+    *(f"reply_{n}" for n in range(5)),
+}
 
 
 def text_of(page: str) -> str:
@@ -67,6 +75,14 @@ def test_the_data_of_the_pictures_are_the_figures_of_the_result(safe):
     assert curve["90.0000 %"] == safe["latency_s"]["acquire"]["p90"]
     assert curve["99.0000 %"] == safe["latency_s"]["acquire"]["p99"]
     assert data["percentiles"]["rows"][-1][1] == safe["latency_s"]["acquire"]["max"]
+
+
+def test_each_instance_has_a_picture_of_its_replies_on_the_axes_of_all(safe):
+    result = builtins_of(safe)
+    result["instances"][0]["reply_s"] |= {"max": 0.9}
+    page = render(page_of(result))
+    assert data_of(page)["reply_0"]["rows"][-1][1] == 0.9
+    assert page.count(">1 s</text>") >= 5, "the slowest makes the axis of each"
 
 
 def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
