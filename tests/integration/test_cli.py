@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.conftest import Ended
-from tests.integration.locust_runs import all_end
+from tests.integration.locust_runs import all_end, free_port
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -30,13 +30,6 @@ def refused(done: Ended, code: int) -> str:
     lines = [line for line in done.stderr.splitlines() if line]
     assert lines[-1].startswith("lockbench: "), done.stderr
     return lines[-1]
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,7 @@ def test_without_a_command_the_help_is_shown(lockbench: Lockbench) -> None:
 
 
 def test_an_unreachable_target_is_named_without_its_password(lockbench: Lockbench) -> None:
-    url = f"redis://user:hunter2@127.0.0.1:{closed_port()}"
+    url = f"redis://user:hunter2@127.0.0.1:{free_port()}"
     sentence = refused(lockbench("run", "--target", url, "--quiet"), 3)
     assert "1 of 1 targets cannot be used: 127.0.0.1:" in sentence
     assert "connection refused" in sentence

@@ -126,14 +126,6 @@ def a_script_is_unknown(scene: Scene) -> Probe:
     return says("^-NOSCRIPT", "EVALSHA", digest, 0)(scene)
 
 
-def it_is_another_run(scene: Scene) -> Probe:
-    def process() -> int:
-        return scene.site.fleet.instances[0].pid if scene.answer(WHOLE_S, "PING") == "+PONG" else 0
-
-    before = process()
-    return lambda _patience_s: process() != before
-
-
 def a_live_lock_vanishes_while_sets_succeed(scene: Scene) -> Probe:
     """A lock with 20 s to live, then as many new keys with 60 s as would fill the room that is left."""
 
