@@ -61,6 +61,7 @@ def conditions(result: PeersResult) -> str:
             f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for clients and servers",
             f"{server.name} {server.version} in memory",
             environment.python,
+            f"lockcore: {environment.lockcore}",
             *(["cut short"] if result.interrupted else []),
         )
     )
@@ -206,7 +207,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     lines.append(Sentence("result", place))
     return Sheet(
         word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
-        f"{about.cores} cores shared with the servers · in memory, no AOF · {servers}",
+        f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
         (Part("", "", head, tuple(map(_cells, result.rows))),), tuple(lines),
         tables_first=True,
     )  # fmt: skip
