@@ -16,7 +16,8 @@ from tests.doubles.instance import Instances
 from tests.doubles.keyspace import error
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client
-from tests.integration.test_cli import Lockbench, closed_port, refused
+from tests.integration.locust_runs import free_port
+from tests.integration.test_cli import Lockbench, refused
 
 pytestmark = pytest.mark.integration
 SECRET = "s3crét"
@@ -45,7 +46,7 @@ def test_the_command_line_refuses_without_secrets(lockbench: Lockbench, tmp_path
     for url in MALFORMED[:3]:
         assert "s3cr" not in refused(lockbench("run", "--target", url), 2)
         assert "s3cr" not in refused(lockbench("run", f"--target={url}", "--users", "no"), 2)
-    unreachable = f"redis://u:{quote(SECRET)}@{HOST}:{closed_port()}"
+    unreachable = f"redis://u:{quote(SECRET)}@{HOST}:{free_port()}"
     assert "s3cr" not in refused(lockbench("run", "--target", unreachable), 3)
     assert not list(tmp_path.rglob("*"))
 
