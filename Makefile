@@ -59,7 +59,7 @@ endif
 
 # lockcore as a wheel has it, in machine code (lockcore/compiled.py), for whoever looks there first: $(CORE). Where nothing
 # can be compiled it is the source.
-.venv/compiled: .venv/.dev $(wildcard lockcore/*.py)
+.venv/compiled: .venv/.dev $(wildcard lockcore/*.py lockcore/*/*)
 	@echo "compiling lockcore"
 	@rm -rf $@ build
 	@$(PY) -W ignore -c 'from setuptools import setup; setup()' --quiet build --build-lib $@ 2>&1 | grep pure || true
@@ -74,7 +74,7 @@ run: .venv/.run
 # Most tests wait for servers, so three at a time fit on two cores. What measures time comes after them, alone.
 # In the order of the folders, the many short files of lockcore last: sorted by their number of tests, the heaviest came last.
 # Exit code 5 of pytest: ARGS left nothing to run in that pass.
-test: .venv/.dev .venv/compiled
+test: .venv/.dev $(if $(ARGS),,.venv/compiled)
 	@failed=0; \
 	$(PY) -m pytest -m "not slow and not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder --benchmark-disable $(ARGS) || failed=$$?; \
 	$(PY) -m pytest -m "alone and not slow" $(ARGS) || [ $$? -eq 5 ] || failed=1; \

@@ -3,6 +3,7 @@ and an oracle that is blind turns the row of a flawed lock red."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from bench.safety import judge as judge_module
 from bench.safety import rules
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import claims, engine
+from lockcore.errors import LockcoreError
 
 pytestmark = pytest.mark.integration
 NOBODY = "redis://127.0.0.1:1"
@@ -89,6 +91,19 @@ def test_restarted_servers_that_vote_at_once_are_found_out(ground: RowSetup, mon
     monkeypatch.setattr(restarts, "connect", lambda urls, **told: leases.connect(urls, **{**told, "rejoin": "trust"}))
     finding = restarts.delayed_restart(ground)
     assert finding.verdict == VIOLATED, finding.figures
+
+
+def test_what_was_seen_before_a_server_failed_to_answer_stays_seen(
+    ground: RowSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after_restart(_fleet: object, restarted: tuple[int, ...], rejoin: str) -> tuple[bool, float, float]:
+        if len(restarted) == 3:
+            raise LockcoreError("nobody answered")
+        return rejoin == "trust-first", 0.1, 0.1
+
+    monkeypatch.setattr(restarts, "start_fleet", lambda *_: nullcontext())
+    monkeypatch.setattr(restarts, "_after_restart", after_restart)
+    assert restarts.delayed_restart(ground).verdict == VIOLATED
 
 
 # -- an oracle that is blind -------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from bench.measure.record import History
 from bench.safety import rules
-from bench.safety.judge import MOST_KEPT, LiveJudge
+from bench.safety.judge import MOST_KEPT, LiveJudge, judge
 
 TTL_MS = 100
 NOTHING = {"service_fault": 0, "foreign_delete": 0, "granted_invalid": 0, "client_overstay": 0}
@@ -51,6 +52,15 @@ def test_two_leases_at_once_are_seen_at_the_next_look_even_if_they_end_in_differ
     found = oracle.add(records[1:])
     assert (found.verdict, found.violations) == ("VIOLATED", {"service_fault": 1})
     assert oracle.add(records[:0]).violations == {"service_fault": 1}, "what was seen stays seen, once"
+
+
+def test_random_histories_are_counted_as_at_the_end(legal):
+    records = legal(20_000, 20)
+    dice = np.random.default_rng(3)
+    for row in dice.choice(len(records) - 20, 40, replace=False):
+        records["granted_ns"][row + 20] = records["release_sent_ns"][row] - 1
+    report = judge(History(records, 0, 0), TTL_MS)
+    assert seen_live(records).counts["service_fault"] == report.service_faults >= 35
 
 
 def test_a_blind_rule_would_be_noticed(legal, monkeypatch):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.recipes.schedules.stage import Pace
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Scripted, Shell, only
@@ -19,9 +20,10 @@ from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Scrip
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 EXIT_S = 20.0
+STOOD_STILL_MS = 1000.0  # of `patient`'s 2,500: what came of that is the machine's
 HEADER = """
 import sys, threading, time
-from lockcore import LagCap, Redlock, RetryPolicy
+from lockcore import LagCap, Redlock
 from lockcore.errors import LockcoreError
 urls = sys.argv[1:]
 patient = dict(rejoin="trust-first", instance_timeout_ms=2500, lag_cap=LagCap(age_ms=5000), connect_timeout_s=5.0)
@@ -117,8 +119,7 @@ from gevent import monkey; monkey.patch_all()
 import gevent
 try: Redlock.connect(urls, shell="threads")
 except RuntimeError as error: assert "use shell='gevent'" in str(error), error
-again = RetryPolicy(retry_unreachable=True)  # a machine may stand still for seconds
-with Redlock.connect(urls, **patient, retry=again) as lock:
+with Redlock.connect(urls, **patient) as lock:
     assert type(lock._driver).__name__ == "GreenletDriver"
     def user(number):
         for turn in range(20):
@@ -132,7 +133,7 @@ with Redlock.connect(urls, **patient, retry=again) as lock:
     victim.kill()
     while any(status.pending for status in lock.instances): gevent.sleep(0.001)
     lock.release(lock.acquire("killed", 10_000, 20_000))
-    assert all(set(status.errors) <= {"TIMEOUT"} for status in lock.instances), lock.instances
+    assert all(not status.errors for status in lock.instances), lock.instances
 """
 
 
@@ -145,8 +146,15 @@ with Redlock.connect(urls, **patient, retry=again) as lock:
     ],
 )
 def test_a_process_does_its_work_and_ends_cleanly(scripted: Scripted, code: str) -> None:
-    with python(code, scripted(3).urls) as process:
-        assert end_of(process) == (0, "")
+    ends_cleanly(code, scripted(3).urls)
+
+
+def ends_cleanly(code: str, urls: list[str]) -> None:
+    with Pace() as pace, python(code, urls) as process:
+        ended = end_of(process)
+    if ended != (0, "") and pace.worst_ms > STOOD_STILL_MS:
+        pytest.skip(f"not known here: the machine stood still for {pace.worst_ms:.0f} ms")
+    assert ended == (0, "")
 
 
 def test_a_process_that_forgets_to_close_ends_cleanly_and_at_once(scripted: Scripted) -> None:
@@ -161,9 +169,7 @@ lock.keep_alive(lock.acquire("stock", 10_000), every_ms=5)
 
 def test_a_patched_process_speaks_tls(tls_fleet: list[str], certificates: Certificates) -> None:
     urls = [f"{url}?ssl_ca_certs={certificates.authority}" for url in tls_fleet]
-    with python(PATCHED, urls) as process:
-        code, said = end_of(process)
-        assert (code, said) == (0, ""), said
+    ends_cleanly(PATCHED, urls)
 
 
 def test_a_patched_child_of_a_patched_process_is_foreign_and_does_not_spin(instances: Instances) -> None:

@@ -104,6 +104,13 @@ def test_a_free_live_instance_could_still_carry_somebody() -> None:
     assert ending_of([attempt(0, "GGRRS"), attempt(1, "RRGGS"), attempt(2, "RRRRG")]) is Ending.SPLIT
 
 
+def test_votes_that_never_stood_together_prove_nothing() -> None:
+    early = attempt(0, "GSS", replied=20, released=25)
+    late = [attempt(1, "SGS", sent=40, replied=50), attempt(2, "SSG", sent=40, replied=50)]
+    assert ending_of([early, *late]) is Ending.UNPROVEN
+    assert ending_of([attempt(0, "GSS", replied=20, released=51), *late]) is Ending.SPLIT
+
+
 def test_an_instance_that_only_refused_lives_and_may_still_be_anybodys() -> None:
     two = [attempt(0, "GRR"), attempt(1, "RGR")]
     assert ending_of(two) is Ending.UNPROVEN
