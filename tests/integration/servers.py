@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from bench.scenario import Fault
+from bench.topology.fleet import Fleet, KeptPort, start_fleet
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.faults.site import Site
@@ -18,3 +22,15 @@ def fault(site: Site, kind: str, target: str = "instance:0", **params: object) -
     """A fault as a scenario orders it, until it is ended."""
     (order,) = read_faults([Fault(kind, 0.0, None, (target,), "fixed", params)], seed=7)
     return injection(site, order)
+
+
+@contextmanager
+def cluster_node() -> Iterator[Fleet]:
+    """One server in cluster mode. By itself it would also take its port + 10,000, which may be anybody's."""
+    bus = KeptPort()
+    config = ["--cluster-enabled", "yes", "--cluster-port", str(bus.number)]
+    try:
+        with start_fleet(1, "none", config=config) as fleet:
+            yield fleet
+    finally:
+        bus.release()

@@ -14,7 +14,7 @@ from bench.topology import probe
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
 from tests.integration.lockcore.certificates import make_certificates
-from tests.integration.servers import SERVERS
+from tests.integration.servers import SERVERS, cluster_node
 
 pytestmark = pytest.mark.integration
 WITH_TLS = [server for server in SERVERS if server.tls]
@@ -50,7 +50,7 @@ def test_a_replica_and_a_cluster_node_are_noticed() -> None:
         client(fleet, 1).replicaof(HOST, fleet.instances[0].port)
         with pytest.raises(EnvironmentNotReadyError, match=f"{fleet.instances[1].port} is a replica"):
             require_independent(inspect(fleet.urls))
-    with start_fleet(1, "none", config=["--cluster-enabled", "yes"]) as fleet:
+    with cluster_node() as fleet:
         facts = inspect(fleet.urls)
     with pytest.raises(EnvironmentNotReadyError, match="cluster mode"):
         require_independent(facts)

@@ -26,6 +26,7 @@ from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client, values_on
 from tests.integration.lockcore.shell import TTL_MS, Connect, Scripted, Shell, ThreadShell, only
+from tests.integration.servers import cluster_node
 
 pytestmark = pytest.mark.integration
 SECRET = "s3cret"
@@ -63,7 +64,7 @@ def with_user(fleet: Fleet, rules: str) -> list[str]:
 @only(ThreadShell)
 def test_a_cluster_node_is_refused(connect: Connect) -> None:
     with (
-        start_fleet(1, "none", server=server_of("redis"), config=["--cluster-enabled", "yes"]) as fleet,
+        cluster_node() as fleet,
         refused(InstanceRefusedError, "it is a cluster node; Redlock needs independent instances"),
     ):
         connect(fleet.urls)
