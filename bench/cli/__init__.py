@@ -13,18 +13,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import click
+
 EXIT_ENVIRONMENT = 3
 EXIT_INTERRUPTED = 130  # as bench.errors says, which is not imported before the guard stands
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command line (default: this process's) and exit with its code."""
+def main(argv: Sequence[str] | None = None, group: click.Group | None = None) -> None:
+    """Run one command line (default: this process's) of `group` (default: lockbench) and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
         from bench.cli.commands import execute
 
-        code = execute(arguments)
+        code = execute(arguments, group)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED

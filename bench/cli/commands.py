@@ -99,14 +99,16 @@ def lockbench() -> None:
     """
 
 
-def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Lets KeyboardInterrupt and unexpected exceptions through."""
+def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
+    """Run one command line of `group` (default: lockbench) and return its exit code. Lets KeyboardInterrupt and
+    unexpected exceptions through."""
+    group = group or lockbench
     told = [text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))]
     for word in (*arguments, *told):
         if "://" in word:  # before anything can be said of it, however malformed
             secrets().learn(word.partition("=")[2] if word.startswith("-") else word)
     try:
-        code = lockbench.main(args=list(arguments), prog_name="lockbench", standalone_mode=False)
+        code = group.main(args=list(arguments), prog_name=group.name, standalone_mode=False)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
@@ -120,7 +122,7 @@ def execute(arguments: Sequence[str]) -> int:
         return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        hint = f" (see lockbench {context.info_name} --help)" if context is not None and context.parent else ""
+        hint = f" (see {context.command_path} --help)" if context is not None and context.parent else ""
         sentence = error.format_message()
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2)
     except BenchError as error:

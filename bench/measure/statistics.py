@@ -8,7 +8,7 @@ Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, pi, sqrt
@@ -17,7 +17,7 @@ from typing import Annotated
 
 import numpy as np
 
-from bench.measure.section import Share, says
+from bench.measure.section import Section, Share, says
 
 NORMAL_95 = 1.959964
 TENTHS = 10
@@ -45,6 +45,20 @@ def wilson(successes: int, trials: int) -> Interval:
     centre = (rate + square / (2 * trials)) / (1 + square / trials)
     half = NORMAL_95 / (1 + square / trials) * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2))
     return Interval(rate, max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half)))
+
+
+class Spread(Section, frozen=True, kw_only=True):
+    """A figure over the repeats."""
+
+    median: Annotated[float, says("over the repeats")]
+    low: Annotated[float, says("lowest")]
+    high: Annotated[float, says("highest")]
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Median, lowest and highest of the values, at least one."""
+        known = [float(value) for value in values]
+        return cls(median=median(known), low=min(known), high=max(known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,164 +16,65 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from statistics import median
-from typing import Self
+from typing import Literal
 
 from msgspec.structs import asdict
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
-from bench.experiments.contest.result import (
-    OverRounds,
-    Speed,
-    SpeedConditions,
-    SpeedEntry,
-    SpeedResult,
-    SpeedRow,
-    TelemetryCost,
-)
-from bench.experiments.contest.turn import TurnLoad, contest, median_of, servers_by_kind, two_cores
+from bench.experiments.contest.judge import INSTANCES
+from bench.experiments.contest.result import SpeedConditions, SpeedResult, SpeedRow, TelemetryCost, TurnFigures
+from bench.experiments.contest.turn import TurnLoad, contest, over_rounds, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import RunResult
 from bench.measure.section import typed
+from bench.measure.statistics import Spread
 from bench.run.experiment import Show
 from bench.topology.fleet import Fleet, start_fleet
 
-INSTANCES = 5
 TELEMETRY_BAR_US = 1.5  # what telemetry may add to the load's CPU per cycle
 
 
-class _Collector(BaseHTTPRequestHandler):
-    server: Sink
+@dataclass(frozen=True, slots=True)
+class SpeedEntry:
+    """What a row runs: `driver` alone, or with `locust` events a whole `lockbench run`, which exports metrics and
+    traces if it has `telemetry`. `bar`: the CPU ratio to be reached; `merge`, `waiting`: see ClientOrder."""
 
-    def log_message(self, *_: object) -> None:
-        """Nothing to say."""
-
-    def do_POST(self) -> None:
-        """Read, forget, thank."""
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.taken += 1
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
-class Sink(ThreadingHTTPServer):
-    """A context manager; `endpoint` is what OTEL_EXPORTER_OTLP_ENDPOINT takes. `taken`: requests so far."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Collector)
-        self.taken, self.endpoint = 0, f"http://127.0.0.1:{self.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self.shutdown()
-        self.server_close()
+    name: str
+    driver: str = ""
+    server: Literal["plain", "native"] = "plain"
+    callers: int = 200
+    merge: bool = False
+    waiting: int = 0
+    bar: float | None = None
+    locust: str = ""
+    telemetry: bool = False
 
 
-WATCHED, UNWATCHED = "Locust, with telemetry", "Locust, fast events"
-PLAIN, NATIVE = "replay", "replay, native release"
+REPLAY, WATCHED, UNWATCHED = "replay", "Locust, with telemetry", "Locust, fast events"
 ENTRIES = (
-    SpeedEntry(PLAIN, "replay", "plain", PLAIN),
-    SpeedEntry("lockcore gevent", "lockcore gevent", "plain", PLAIN, bar=0.70),
-    SpeedEntry("lockcore asyncio + uvloop", "lockcore uvloop", "plain", PLAIN, bar=0.70),
-    SpeedEntry("lockcore asyncio", "lockcore asyncio", "plain", PLAIN),
-    SpeedEntry("lockcore threads, 64", "lockcore threads", "plain", PLAIN, callers=64),
-    SpeedEntry(UNWATCHED, "", "plain", PLAIN, bar=0.65, locust="fast"),
-    SpeedEntry(WATCHED, "", "plain", PLAIN, locust="fast", telemetry=True),
-    SpeedEntry("Locust, stock events", "", "plain", PLAIN, bar=0.45, locust="stock"),
-    SpeedEntry("gevent, 10 in line", "lockcore gevent", "plain", PLAIN, waiting=10),
-    SpeedEntry("gevent, 5,000 in line", "lockcore gevent", "plain", PLAIN, waiting=5_000),
-    SpeedEntry("lockcore gevent, merged", "lockcore gevent", "plain", PLAIN, merge=True),
-    SpeedEntry(NATIVE, "replay", "native", PLAIN),
-    SpeedEntry("lockcore gevent, native", "lockcore gevent", "native", PLAIN),
-    SpeedEntry("redis-py, one by one", "redis-py by hand", "plain", PLAIN, callers=1),
-    SpeedEntry("raw sockets, 1 caller", "raw", "plain", PLAIN, callers=1),
-    SpeedEntry("lockcore gevent, 1 caller", "lockcore gevent", "plain", PLAIN, callers=1),
+    SpeedEntry(REPLAY, "replay"),
+    SpeedEntry("lockcore gevent", "lockcore gevent", bar=0.70),
+    SpeedEntry("lockcore asyncio + uvloop", "lockcore uvloop", bar=0.70),
+    SpeedEntry("lockcore asyncio", "lockcore asyncio"),
+    SpeedEntry("lockcore threads, 64", "lockcore threads", callers=64),
+    SpeedEntry(UNWATCHED, bar=0.65, locust="fast"),
+    SpeedEntry(WATCHED, locust="fast", telemetry=True),
+    SpeedEntry("Locust, stock events", bar=0.45, locust="stock"),
+    SpeedEntry("gevent, 10 in line", "lockcore gevent", waiting=10),
+    SpeedEntry("gevent, 5,000 in line", "lockcore gevent", waiting=5_000),
+    SpeedEntry("lockcore gevent, merged", "lockcore gevent", merge=True),
+    SpeedEntry("replay, native release", "replay", "native"),
+    SpeedEntry("lockcore gevent, native", "lockcore gevent", "native"),
+    SpeedEntry("redis-py, one by one", "redis-py by hand", callers=1),
+    SpeedEntry("raw sockets, 1 caller", "raw", callers=1),
+    SpeedEntry("lockcore gevent, 1 caller", "lockcore gevent", callers=1),
 )
-
-
-def over_rounds(values: Sequence[float]) -> OverRounds:
-    """Median and range of one figure."""
-    return OverRounds(median=median(values), low=min(values), high=max(values))
-
-
-def rows_of(rounds: Sequence[Mapping[str, Speed]], entries: Sequence[SpeedEntry]) -> tuple[SpeedRow, ...]:
-    """One row per entry from figures by label, one mapping per round; ratios are taken inside a round."""
-    rows = []
-    for entry in entries:
-        pairs = [(figures[entry.ceiling], figures[entry.label]) for figures in rounds]
-        own = tuple(figures for _, figures in pairs)
-        medians = {name: median_of([getattr(one, name) for one in own]) for name in Speed.__struct_fields__}
-        rows.append(
-            SpeedRow(
-                **(asdict(entry) | medians),
-                rounds=own,
-                ratio=over_rounds([ceiling.cpu_us / one.cpu_us for ceiling, one in pairs]),
-                wall_ratio=over_rounds([(one.cycles_per_s or 0) / (top.cycles_per_s or 1) for top, one in pairs]),
-            )
-        )
-    return tuple(rows)
-
-
-def telemetry_us(rounds: Sequence[Mapping[str, Speed]]) -> TelemetryCost | None:
-    """What telemetry adds to the load's CPU per cycle (µs), taken inside each round; None where it was not run."""
-    if not rounds or WATCHED not in rounds[0]:
-        return None
-    pairs = [(figures[WATCHED].client_us, figures[UNWATCHED].client_us) for figures in rounds]
-    added = over_rounds([(watched or 0.0) - (unwatched or 0.0) for watched, unwatched in pairs])
-    return TelemetryCost(median=added.median, low=added.low, high=added.high, bar=TELEMETRY_BAR_US)
-
-
-def _speed(entry: SpeedEntry, fleet: Fleet, seconds: float) -> Speed:
-    if entry.locust:
-        return _locust(entry, fleet, seconds)
-    load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge, waiting=entry.waiting)
-    for longer in (1, 2, 4):  # a busy machine may not get one cycle done in so short a time
-        figures = contest(ours(entry.contestant), fleet, load, longer * seconds)
-        if figures.cycles_per_s:
-            break
-    else:
-        raise EnvironmentNotReadyError(
-            f"{entry.label} gave no figures; it said: {', '.join(figures.errors) or 'nothing'}"
-        )
-    return Speed(
-        cycles_per_s=figures.cycles_per_s, client_us=figures.client_us, server_us=figures.server_us,
-        p50_us=figures.p50_us,
-    )  # fmt: skip
-
-
-def _locust(entry: SpeedEntry, fleet: Fleet, seconds: float) -> Speed:
-    """A whole `lockbench run`, as a user would: its own cost figures are the answer."""
-    with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, Sink() as sink:
-        command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
-        for url in fleet.urls:
-            command += ["--target", url]
-        command += ["--users", str(entry.callers), "--resources", str(entry.callers), "--skew", "own", "--warmup", "1s"]
-        command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust or "fast"]
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
-        if entry.telemetry:
-            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
-        done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
-    try:
-        run = typed(json.loads(done.stdout), RunResult)
-    except ValueError:
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
-        raise EnvironmentNotReadyError(f"{entry.label} gave no figures; it said: {last}") from None
-    if entry.telemetry and not sink.taken:
-        raise EnvironmentNotReadyError(f"{entry.label} exported nothing; install the extra `telemetry`")
-    p50_s, cost = run.latency_s.acquire.p50, run.cost
-    return Speed(
-        cycles_per_s=run.rate.achieved_per_s, client_us=cost.client_cpu_us_per_cycle,
-        server_us=cost.server_cpu_us_per_cycle, p50_us=None if p50_s is None else p50_s * 1e6,
-    )  # fmt: skip
+Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per round
 
 
 def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
@@ -181,19 +82,18 @@ def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
     servers = servers_by_kind()
     entries = [entry for entry in ENTRIES if entry.server in servers]
     if "plain" not in servers:  # then the native server's replay is the ceiling of everything there is
-        entries = [SpeedEntry(PLAIN, "replay", "native", PLAIN), *(e for e in entries if e.label != NATIVE)]
+        entries[:1] = [SpeedEntry(REPLAY, "replay", "native")]
     dice = random.Random(seed)
-    results: list[dict[str, Speed]] = []
+    measured: dict[SpeedEntry, list[TurnFigures]] = {entry: [] for entry in entries}
     with two_cores() as cores, ExitStack() as stack:
         fleets = {
             kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
         }
         for number in range(1, rounds + 1):
-            figures = {}
             for entry in dice.sample(entries, len(entries)):
-                show(f"round {number} of {rounds}: {entry.label}")
-                figures[entry.label] = _speed(entry, fleets[entry.server], seconds)
-            results.append(figures)
+                show(f"round {number} of {rounds}: {entry.name}")
+                turn = _locust if entry.locust else _alone
+                measured[entry].append(turn(entry, fleets[entry.server], seconds))
     conditions = SpeedConditions(
         instances=INSTANCES, cores=cores, rounds=rounds, seconds=seconds, seed=seed,
         servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
@@ -201,6 +101,100 @@ def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
     return SpeedResult(
         conditions=conditions,
         environment=describe_environment(),
-        telemetry_us=telemetry_us(results),
-        rows=rows_of(results, entries),
+        telemetry_us=telemetry_us(measured),
+        rows=rows_of(measured),
     )
+
+
+def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
+    """One row per entry; ratios to the replay are taken inside a round."""
+    top = _rounds_of(measured, REPLAY)
+    return tuple(
+        SpeedRow(
+            name=entry.name,
+            kind="lockcore",
+            instances=INSTANCES,
+            callers=entry.callers,
+            server=entry.server,
+            bar=entry.bar,
+            ratio=Spread.of(most.cpu_us / one.cpu_us for most, one in zip(top, rounds, strict=True)),
+            wall_ratio=Spread.of(one.cycles_per_s / most.cycles_per_s for most, one in zip(top, rounds, strict=True)),
+            **over_rounds(rounds),
+        )
+        for entry, rounds in measured.items()
+    )
+
+
+def telemetry_us(measured: Measured) -> TelemetryCost | None:
+    """What telemetry adds to the load's CPU per cycle (µs), taken inside each round; None where it was not run."""
+    pairs = zip(_rounds_of(measured, WATCHED), _rounds_of(measured, UNWATCHED), strict=True)
+    added = [(watched.client_us or 0.0) - (unwatched.client_us or 0.0) for watched, unwatched in pairs]
+    return TelemetryCost(**asdict(Spread.of(added)), bar=TELEMETRY_BAR_US) if added else None
+
+
+def _rounds_of(measured: Measured, name: str) -> Sequence[TurnFigures]:
+    return next((rounds for entry, rounds in measured.items() if entry.name == name), ())
+
+
+def _alone(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
+    load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge, waiting=entry.waiting)
+    for longer in (1, 2, 4):  # a busy machine may not get one cycle done in so short a time
+        figures = contest(ours(entry.driver), fleet, load, longer * seconds)
+        if figures.cycles_per_s:
+            return figures
+    raise _nothing(entry, ", ".join(figures.errors))
+
+
+def _locust(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
+    """A whole `lockbench run`, as a user would: its own cost figures are the answer."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, collector() as (endpoint, taken):
+        command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
+        for url in fleet.urls:
+            command += ["--target", url]
+        command += ["--users", str(entry.callers), "--resources", str(entry.callers), "--skew", "own", "--warmup", "1s"]
+        command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust]
+        if entry.telemetry:
+            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+        done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
+    try:
+        run = typed(json.loads(done.stdout), RunResult)
+    except ValueError:
+        raise _nothing(entry, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]) from None
+    if entry.telemetry and not taken:
+        raise EnvironmentNotReadyError(f"{entry.name} exported nothing; install the extra `telemetry`")
+    p50_s, cost = run.latency_s.acquire.p50, run.cost
+    return TurnFigures(
+        cycles_per_s=run.rate.achieved_per_s or 0.0, client_us=cost.client_cpu_us_per_cycle,
+        server_us=cost.server_cpu_us_per_cycle, p50_us=None if p50_s is None else p50_s * 1e6,
+    )  # fmt: skip
+
+
+def _nothing(entry: SpeedEntry, said: str) -> EnvironmentNotReadyError:
+    return EnvironmentNotReadyError(f"{entry.name} gave no figures; it said: {said or 'nothing'}")
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[str]]]:
+    """A collector that reads, forgets and thanks: its OTEL_EXPORTER_OTLP_ENDPOINT, and the paths asked for so far."""
+    taken: list[str] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Nothing to say."""
+
+        def do_POST(self) -> None:
+            """Read, forget, thank."""
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            taken.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", taken
+        finally:
+            server.shutdown()

@@ -5,9 +5,7 @@ Rules: progress goes to stderr; stdout holds the tables, or with --json the resu
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,11 @@ import click
 import msgspec
 from rich.console import Console
 
+from bench.cli import main
 from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
 from bench.cli.showing import Outputs, show
-from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.ceiling import measure
 from bench.experiments.contest.judge import judge_speed
 from bench.experiments.contest.peers import LOADS, PeersPlan, run_peers
@@ -31,38 +30,32 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 @click.group(context_settings=_HELP)
-def main() -> None:
+def contest() -> None:
     """lockcore beside the ceiling, and beside other libraries."""
 
 
-@main.command(context_settings=_HELP)
+@contest.command(context_settings=_HELP)
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Rounds of all contestants.")
 @click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
 @click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
-def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> None:
+def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> int:
     """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
-
-    def work() -> int:
-        path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
-        result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-        except OSError as error:
-            raise EnvironmentNotReadyError(
-                f"{path} cannot be written ({error.strerror}); choose another --out"
-            ) from None
-        verdict = judge_speed(result)
-        console = Console(highlight=False)
-        console.width = max(console.width, COLUMNS)
-        print_sheet(speed_sheet(result, verdict, str(path)), console)
-        return verdict.exit_code or 0
-
-    _end(work)
+    path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
+    result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    except OSError as error:
+        raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); choose another --out") from None
+    verdict = judge_speed(result)
+    console = Console(highlight=False)
+    console.width = max(console.width, COLUMNS)
+    print_sheet(speed_sheet(result, verdict, str(path)), console)
+    return verdict.exit_code or 0
 
 
-@main.command(context_settings=_HELP)
+@contest.command(context_settings=_HELP)
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
 @click.option("--seconds", default=1.5, show_default=True, type=FiniteRange(0.2, 600), help="load per turn")
 @click.option("--hot-seconds", default=4.0, show_default=True, type=FiniteRange(0.5, 600), help="on the hot key")
@@ -71,35 +64,19 @@ def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> None:
 @click.option("--cache", default=".peers", show_default=True, type=PLACE, help="the environments")
 @click.option("--readme", type=PLACE, default=None, help="renew the table between its markers")
 @experiment_options("peers")
-def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> None:
+def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> int:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
     plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **{name: values[name] for name in _PLAN})
-
-    def work() -> int:
-        files = Outputs.of(values)
-        done = measured("peers", plan, values, run_peers, program="peers")
-        code = show(done, files, values)
-        if readme is not None and not code:
-            if only or parts:
-                click.echo(f"{readme} keeps its table: only a part was measured", err=True)
-            else:
-                write_readme(readme, done.result)
-        return code
-
-    _end(work)
-
-
-def _end(work: Callable[[], int]) -> None:
-    try:
-        code = work()
-    except BenchError as error:
-        click.echo(f"lockbench: {error}", err=True)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        click.echo("lockbench: interrupted", err=True)
-        code = EXIT_INTERRUPTED
-    sys.exit(code)
+    files = Outputs.of(values)
+    done = measured("peers", plan, values, run_peers, program="peers")
+    code = show(done, files, values)
+    if readme is not None and not code:
+        if only or parts:
+            click.echo(f"{readme} keeps its table: only a part was measured", err=True)
+        else:
+            write_readme(readme, done.result)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    main(group=contest)

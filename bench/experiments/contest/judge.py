@@ -13,6 +13,7 @@ from statistics import median
 from typing import Literal
 
 from bench.experiments.contest.result import PeerBar, SpeedResult, StopRow, TurnFigures, TurnRow
+from bench.measure.statistics import Spread
 from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
 
 PYTHON_BAR, OTHER_BAR, STOPPED_BAR = 20.0, 2.5, 0.9
@@ -44,18 +45,21 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[St
 
 def judge_peers(judged: Sequence[PeerBar], *, interrupted: bool = False) -> Verdict:
     """Return the verdict over the bars."""
-    return _over_bars(
-        [(bar.name, {_reaches(end, bar.bar, at_least=bar.at_least) for end in (bar.low, bar.high)}) for bar in judged],
-        interrupted=interrupted,
-    )
+    sides = [(bar.name, sides_of(bar, bar.bar, at_least=bar.at_least)) for bar in judged]
+    return _over_bars(sides, interrupted=interrupted)
 
 
 def judge_speed(result: SpeedResult) -> Verdict:
     """Return the verdict of `make bench`."""
-    sides = [(row.label, row.ratio.sides_of(row.bar)) for row in result.rows if row.bar is not None]
+    bars = [(row.name, sides_of(row.ratio, row.bar)) for row in result.rows if row.bar is not None]
     if cost := result.telemetry_us:
-        sides.append(("what telemetry adds", {not above for above in cost.sides_of(cost.bar)}))
-    return _over_bars(sides)
+        bars.append(("what telemetry adds", sides_of(cost, cost.bar, at_least=False)))
+    return _over_bars(bars)
+
+
+def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True) -> set[bool]:
+    """Whether rounds reached `bar`, as their least and most tell: both where they disagree."""
+    return {_reaches(end, bar, at_least=at_least) for end in (rounds.low, rounds.high)}
 
 
 def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = False) -> Verdict:

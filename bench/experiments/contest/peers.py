@@ -11,13 +11,10 @@ keeps what was measured. Source: README, "Beside other libraries".
 
 from __future__ import annotations
 
-import math
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
@@ -33,7 +30,7 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
-from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, median_of, servers_by_kind, two_cores
+from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, over_rounds, servers_by_kind, two_cores
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
@@ -44,8 +41,6 @@ LOADS = {
     "hot": tuple(TurnLoad(instances, MANY, own=False, hold_s=HOT_HOLD_S) for instances in HOT_N),
     "stopped": (TurnLoad(3, MANY, own=True),),
 }
-_SUMMED = {"gave_up", "failed", "leases", "cycles", "keys_left"}
-_WAITS = {"p50_us", "p99_us"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +134,8 @@ def _shuffled(cells: Sequence[Cell], dice: random.Random) -> list[Cell]:
 
 
 def row_of(cell: Cell) -> Any:
-    """The medians over a cell's rounds, failures summed, and the rounds themselves: a TurnRow or a StopRow."""
-    peer, load, first = cell.contestant.peer, cell.load, cell.rounds[0]
-    names: dict[str, Any] = {"name": peer.name, "kind": peer.kind, "rounds": tuple(cell.rounds)}
-    figures = {name: _middle(name, [getattr(one, name) for one in cell.rounds]) for name in first.__struct_fields__}
-    return (StopRow if isinstance(first, StopFigures) else TurnRow)(
-        instances=load.instances, callers=load.callers, **names, **figures
+    """A cell's rounds as one row: a TurnRow or a StopRow."""
+    peer, load = cell.contestant.peer, cell.load
+    return (StopRow if isinstance(cell.rounds[0], StopFigures) else TurnRow)(
+        name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, **over_rounds(cell.rounds)
     )
-
-
-def _middle(name: str, values: Sequence[Any]) -> Any:
-    if name == "errors":
-        return dict(sum(map(Counter, values), Counter[str]()))
-    if name in _SUMMED:
-        return sum(values)
-    if name in _WAITS:  # who is not among those that were granted waited for ever
-        middle = median(math.inf if value is None else value for value in values)
-        return None if math.isinf(middle) else middle
-    return median_of(values)

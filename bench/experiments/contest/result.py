@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from msgspec import field
+
 from bench.measure.environment import Environment
 from bench.measure.result import Document
 from bench.measure.run_result import ServerBinary
 from bench.measure.section import Amount, Count, Section, says
+from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go"]
 
@@ -21,15 +24,20 @@ class TurnFigures(Section, frozen=True, kw_only=True):
 
     cycles_per_s: Annotated[float, says("completed in the measured time")]
     p50_us: Annotated[float | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")]
-    p99_us: Annotated[float | None, says("as p50_us")]
+    p99_us: Annotated[float | None, says("as p50_us")] = None
     failed: Annotated[Count, says("acquires begun in it and never granted: they took for ever")] = 0
     client_us: Annotated[float | None, says("CPU of the client per cycle")]
     server_us: Annotated[float | None, says("CPU of all servers per cycle")]
-    jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")]
-    commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")]
-    gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")]
-    leases: Annotated[float, says("of the whole turn")]
-    errors: Annotated[dict[str, int], says("failures by name")]
+    jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
+    commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
+    gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
+    leases: Annotated[float, says("of the whole turn")] = 0
+    errors: Annotated[dict[str, int], says("failures by name")] = field(default_factory=dict)
+
+    @property
+    def cpu_us(self) -> float:
+        """CPU of client and servers per cycle."""
+        return (self.client_us or 0.0) + (self.server_us or 0.0)
 
 
 class StopFigures(Section, frozen=True, kw_only=True):
@@ -121,63 +129,19 @@ class PeersResult(Document, frozen=True, kw_only=True):
 # -- make bench ------------------------------------------------------------------------------------------------------
 
 
-class OverRounds(Section, frozen=True, kw_only=True):
-    """One figure of all rounds."""
+class SpeedRow(TurnRow, frozen=True, kw_only=True):
+    """A contestant's rounds beside the ceiling."""
 
-    median: Annotated[float, says("over rounds")]
-    low: Annotated[float, says("the least")]
-    high: Annotated[float, says("the most")]
-
-    def sides_of(self, bar: float) -> set[bool]:
-        """Whether rounds reached `bar`, as their least and most tell: both where they disagree."""
-        return {self.low >= bar, self.high >= bar}
+    server: Annotated[Literal["plain", "native"], says("native: with compare-and-delete; plain: with scripts only")]
+    bar: Annotated[float | None, says("CPU ratio that is to be reached")]
+    ratio: Annotated[Spread, says("CPU per cycle of the replay ÷ of this row")]
+    wall_ratio: Annotated[Spread, says("cycles/s ÷ those of the replay")]
 
 
-class TelemetryCost(OverRounds, frozen=True, kw_only=True):
+class TelemetryCost(Spread, frozen=True, kw_only=True):
     """CPU that telemetry adds to the load per cycle, in µs."""
 
     bar: Annotated[float, says("at most so much")]
-
-
-class Speed(Section, frozen=True, kw_only=True):
-    """One contestant in one round."""
-
-    cycles_per_s: Annotated[float | None, says("completed")]
-    client_us: Annotated[float | None, says("CPU of the client per cycle")]
-    server_us: Annotated[float | None, says("CPU of all servers per cycle")]
-    p50_us: Annotated[float | None, says("of acquire; null where nobody waits for one")]
-
-    @property
-    def cpu_us(self) -> float:
-        """CPU of client and servers per cycle."""
-        return (self.client_us or 0.0) + (self.server_us or 0.0)
-
-
-class SpeedEntry(Section, frozen=True):
-    """What a row runs. Who waits in line should cost nothing."""
-
-    label: Annotated[str, says("of the row")]
-    contestant: Annotated[str, says("of the driver; empty: a whole lockbench run")]
-    server: Annotated[Literal["plain", "native"], says("native: with compare-and-delete; plain: with scripts only")]
-    ceiling: Annotated[str, says("label of the row that its ratios are taken against")]
-    callers: Annotated[Count, says("at once")] = 200
-    merge: Annotated[bool, says("whether releases are merged")] = False
-    bar: Annotated[float | None, says("CPU ratio that is to be reached")] = None
-    locust: Annotated[Literal["fast", "stock"] | None, says("events of the lockbench run")] = None
-    telemetry: Annotated[bool, says("whether that run exports metrics and traces to a collector here")] = False
-    waiting: Annotated[Count, says("callers besides, who stand in line for one held resource")] = 0
-
-
-class SpeedRow(SpeedEntry, frozen=True, kw_only=True):
-    """What came of it: medians over the rounds."""
-
-    cycles_per_s: Annotated[float | None, says("completed")]
-    client_us: Annotated[float | None, says("CPU of the client per cycle")]
-    server_us: Annotated[float | None, says("CPU of all servers per cycle")]
-    p50_us: Annotated[float | None, says("of acquire; null where nobody waits for one")]
-    ratio: Annotated[OverRounds, says("CPU per cycle of the ceiling ÷ of this row")]
-    wall_ratio: Annotated[OverRounds, says("cycles/s ÷ those of the ceiling")]
-    rounds: Annotated[tuple[Speed, ...], says("what the figures are of")]
 
 
 class SpeedConditions(Section, frozen=True, kw_only=True):

@@ -7,12 +7,15 @@ Source: clients/order.py; Jain, Chiu and Hawe, DEC-TR-301 (1984).
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.order import BIN_S, ClientOrder, DriverAnswer, middle_us
@@ -34,6 +37,8 @@ EDGE_S = 0.5  # around a change that belongs to neither side
 SETTLE_S = 1.5
 LOOK_S = 0.01
 CORES = 2
+_SUMMED = {"gave_up", "failed", "leases", "cycles", "keys_left"}
+_WAITS = {"p50_us", "p99_us"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +143,21 @@ def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     )
 
 
-def median_of(values: Sequence[float | None]) -> float | None:
-    """The median of what is known."""
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+def over_rounds(rounds: Sequence[TurnFigures] | Sequence[StopFigures]) -> dict[str, Any]:
+    """What a row holds of its rounds: medians, failures summed, and the rounds themselves."""
+    names = rounds[0].__struct_fields__
+    return {name: _over(name, [getattr(one, name) for one in rounds]) for name in names} | {"rounds": tuple(rounds)}
+
+
+def _over(name: str, values: Sequence[Any]) -> Any:
+    if name == "errors":
+        return dict(sum(map(Counter, values), Counter[str]()))
+    if name in _SUMMED:
+        return sum(values)
+    if name in _WAITS:  # who is not among those that were granted waited for ever
+        middle = median(math.inf if value is None else value for value in values)
+        return None if math.isinf(middle) else middle
+    return median(known) if (known := [value for value in values if value is not None]) else None
 
 
 def jains_index(amounts: Sequence[float]) -> float | None:

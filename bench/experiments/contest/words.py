@@ -6,25 +6,22 @@ reason. Source: bench.experiments.contest.peers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bench.experiments.contest.result import (
-    PeerBar,
-    PeersResult,
-    SpeedResult,
-    SpeedRow,
-    StopRow,
-    TurnRow,
-)
+from bench.experiments.contest.judge import sides_of
+from bench.experiments.contest.result import PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
+from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.generated import put_between_marks
 from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sentence, Sheet, part_markdown, sheet_of
 
+Key = TypeVar("Key", int, str)
 IN_README = 5  # instances; the other tables stand in the result
 _CYCLES = (
     *("N={}", "1 caller\ncycles/s", "p50\nµs", "p99\nµs", "64 callers\ncycles/s", "p50\nms", "p99\nms"),
@@ -107,33 +104,38 @@ def _bar(bar: PeerBar) -> str:
 
 
 def _parts(result: PeersResult) -> Iterator[Part]:
-    for instances in sorted({row.instances for row in result.cycles}):
-        rows = [row for row in result.cycles if row.instances == instances]
-        yield _part(_CYCLES, instances, tuple(_cycles(rows)))
-    for instances in sorted({row.instances for row in result.hot}):
-        rows = [row for row in result.hot if row.instances == instances]
-        rows.sort(key=lambda row: -row.cycles_per_s)
-        yield _part(_HOT, instances, tuple(map(_hot, rows)))
+    """A table per section and N, the fastest first."""
+    by_n = _by(result.cycles, lambda row: row.instances)
+    for instances in sorted(by_n):
+        both = _by(by_n[instances], lambda row: row.name)
+        fastest = sorted(both.values(), key=lambda rows: -max(row.cycles_per_s for row in rows))
+        yield _part(_CYCLES, instances, map(_cycles, fastest))
+    by_n = _by(result.hot, lambda row: row.instances)
+    for instances in sorted(by_n):
+        yield _part(_HOT, instances, map(_hot, sorted(by_n[instances], key=lambda row: -row.cycles_per_s)))
     if result.stopped:
-        stopped = sorted(result.stopped, key=lambda row: -row.before_per_s)
-        yield _part(_STOPPED, 3, tuple(map(_stopped, stopped)))
+        yield _part(_STOPPED, 3, map(_stopped, sorted(result.stopped, key=lambda row: -row.before_per_s)))
 
 
-def _part(head: Sequence[str], instances: int, rows: tuple[tuple[str, ...], ...]) -> Part:
-    return Part("", "", tuple(cell.format(instances) for cell in head), rows)
-
-
-def _cycles(rows: Sequence[TurnRow]) -> Iterator[tuple[str, ...]]:
-    by_name: dict[str, dict[int, TurnRow]] = {}
+def _by(rows: Iterable[TurnRow], key: Callable[[TurnRow], Key]) -> dict[Key, list[TurnRow]]:
+    found: dict[Key, list[TurnRow]] = {}
     for row in rows:
-        by_name.setdefault(row.name, {})[row.callers] = row
-    for name, both in sorted(by_name.items(), key=lambda item: -max(row.cycles_per_s for row in item[1].values())):
-        one, many = both.get(1), both.get(64)
-        yield (
-            name, *_waits(one, _count), *_waits(many, _ms),
-            *((_count(many.client_us, 1), _count(many.server_us, 1)) if many else (MISSING, MISSING)),
-            count(sum(number for row in both.values() for number in row.errors.values())),
-        )  # fmt: skip
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def _part(head: Sequence[str], instances: int, rows: Iterable[tuple[str, ...]]) -> Part:
+    return Part("", "", tuple(cell.format(instances) for cell in head), tuple(rows))
+
+
+def _cycles(rows: Sequence[TurnRow]) -> tuple[str, ...]:
+    """One contestant, by 1 and by 64 callers."""
+    one, many = (next((row for row in rows if row.callers == callers), None) for callers in (1, 64))
+    return (
+        rows[0].name, *_waits(one, _count), *_waits(many, _ms),
+        *((_count(many.client_us, 1), _count(many.server_us, 1)) if many else (MISSING, MISSING)),
+        count(sum(number for row in rows for number in row.errors.values())),
+    )  # fmt: skip
 
 
 def _waits(row: TurnRow | None, shown: Callable[[float | None], str]) -> tuple[str, str, str]:
@@ -183,8 +185,6 @@ def _count(value: float | None, digits: int = 0) -> str:
 
 # -- make bench ------------------------------------------------------------------------------------------------------
 
-_SIDES = {frozenset({True}): "reached", frozenset({False}): "missed", frozenset({True, False}): "not known"}
-
 
 def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
@@ -200,8 +200,8 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
         Sentence("CPU ratio", "client + server of the replay ÷ those of the row; wall: cycles/s ÷ those of the replay"),
     ]
     if added is not None:
-        side = _SIDES[frozenset(not above for above in added.sides_of(added.bar))]
         median, low, high = (f"{one:+.2f}" for one in (added.median, added.low, added.high))
+        side = _side(added, added.bar, at_least=False)
         text = f"adds {median} µs to the client ({low} … {high}); at most {added.bar:g}: {side}"
         lines.append(Sentence("telemetry", text))
     lines.append(Sentence("result", place))
@@ -216,13 +216,18 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
 def _cells(row: SpeedRow) -> tuple[str, ...]:
     ratio, bar = row.ratio, row.bar
     return (
-        row.label,
+        row.name,
         decimals(row.cycles_per_s, 0),
         decimals(row.client_us),
         decimals(row.server_us),
         decimals(row.p50_us, 0),
         f"{ratio.median:.3f}",
         f"{ratio.low:.2f}–{ratio.high:.2f}",
-        "" if bar is None else f"{bar:.2f} {_SIDES[frozenset(ratio.sides_of(bar))]}",
+        "" if bar is None else f"{bar:.2f} {_side(ratio, bar)}",
         f"{row.wall_ratio.median:.2f}",
     )
+
+
+def _side(rounds: Spread, bar: float, *, at_least: bool = True) -> str:
+    sides = sides_of(rounds, bar, at_least=at_least)
+    return "not known" if len(sides) > 1 else "reached" if True in sides else "missed"

@@ -39,7 +39,6 @@ from bench.experiments.fsync.result import (
     LoadName,
     LoadProcessFigures,
     LoadSeen,
-    Spread,
     VisitSeen,
     WaitaofCounts,
     Word,
@@ -50,6 +49,7 @@ from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE,
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.run_result import SyncLatency
+from bench.measure.statistics import Spread
 from bench.measure.verdict import Evidence, Verdict
 
 BEHIND_SHARE = 0.01
@@ -153,7 +153,9 @@ def _histogram(load: LoadSeen) -> Histogram:
 
 
 def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
-    return Spread.of(map(figure, loads))
+    """The figure over the repeats; None unless it is known of all."""
+    known = [value for value in map(figure, loads) if value is not None]
+    return Spread.of(known) if known and len(known) == len(loads) else None
 
 
 def _over(part: float | None, whole: float | None, factor: float = 1.0) -> float | None:

@@ -6,7 +6,6 @@ leaves in the journal is here, too, for the rows are made of it.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from typing import Annotated, Literal, TypeVar, get_args
 
@@ -14,6 +13,7 @@ from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
 from bench.measure.run_result import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.section import Amount, Count, Section, says
+from bench.measure.statistics import Spread
 
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before
 Rewrite = Literal["off", "on", "on-no-sync"]
@@ -137,23 +137,6 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
 
 # -- rows and findings -------------------------------------------------------------------------------------------------
-
-
-class Spread(Section, frozen=True, kw_only=True):
-    """A figure over the repeats."""
-
-    median: Annotated[float, says("over the repeats")]
-    low: Annotated[float, says("lowest")]
-    high: Annotated[float, says("highest")]
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Median, lowest and highest; None unless all values are known."""
-        known = list(values)
-        numbers = [float(value) for value in known if value is not None]
-        if not known or len(numbers) < len(known):
-            return None
-        return cls(median=statistics.median(numbers), low=min(numbers), high=max(numbers))
 
 
 class DiskFigures(Section, frozen=True, kw_only=True):

@@ -18,9 +18,9 @@ from bench.experiments.fsync.result import (
     Option,
     PlannerPage,
     Setup,
-    Spread,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
+from bench.measure.statistics import Spread
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
 from bench.report.html.figure import Cell, Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import installed as peers_installed
-from bench.experiments.contest.ceiling import rows_of
+from bench.experiments.contest.ceiling import SpeedEntry, rows_of
 from bench.experiments.contest.clients.driver import DRIVERS
 from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
 from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, bucket_of
@@ -26,8 +26,6 @@ from bench.experiments.contest.result import (
     Missing,
     PeerBar,
     PeersResult,
-    Speed,
-    SpeedEntry,
     StopFigures,
     TurnFigures,
     TurnRow,
@@ -39,10 +37,7 @@ from lockcore import Outcome
 
 ROOT = Path(__file__).parents[4]
 OLD = json.loads((ROOT / "tests" / "histories" / "results" / "peers.json").read_text(encoding="utf-8"))
-NOTHING = TurnFigures(
-    cycles_per_s=0.0, p50_us=None, p99_us=None, client_us=None, server_us=None, jain=None, commands_per_lease=None,
-    gave_up=0, leases=0, errors={},
-)  # fmt: skip
+NOTHING = TurnFigures(cycles_per_s=0.0, p50_us=None, client_us=None, server_us=None)
 MANY, SINGLE, HOT = TurnLoad(5, 64, own=True), TurnLoad(5, 1, own=True), TurnLoad(5, 64, own=False)
 
 
@@ -148,11 +143,11 @@ def test_waits_without_an_end_miss_a_bar_and_win_none() -> None:
 
 
 def test_a_ceilings_ratio_is_taken_inside_a_round() -> None:
-    def speed(client_us: float, cycles_per_s: float = 100.0) -> Speed:
-        return Speed(cycles_per_s=cycles_per_s, client_us=client_us, server_us=10.0, p50_us=None)
+    def speed(client_us: float, cycles_per_s: float = 100.0) -> TurnFigures:
+        return TurnFigures(cycles_per_s=cycles_per_s, client_us=client_us, server_us=10.0, p50_us=None)
 
-    entries = [SpeedEntry("top", "replay", "plain", "top"), SpeedEntry("x", "lockcore gevent", "plain", "top")]
-    top, found = rows_of([{"top": speed(0.0, 200.0), "x": speed(10.0)}, {"top": speed(6.0), "x": speed(6.0)}], entries)
+    ceiling, entry = SpeedEntry("replay"), SpeedEntry("x")
+    top, found = rows_of({ceiling: [speed(0.0, 200.0), speed(6.0)], entry: [speed(10.0), speed(6.0)]})
     assert (top.ratio.low, top.ratio.high) == (1.0, 1.0)
     assert (found.ratio.median, found.ratio.low, found.ratio.high) == (0.75, 0.5, 1.0)
     assert (found.wall_ratio.low, found.client_us, found.p50_us) == (0.5, 8.0, None)
