@@ -14,6 +14,8 @@ from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPA
 Command = list[bytes]
 OK, NIL, ONE, ZERO = b"+OK\r\n", b"$-1\r\n", b":1\r\n", b":0\r\n"
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+WRONGTYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
+MISCONF = b"-MISCONF the disk is full\r\n"
 
 
 def error(text: str) -> bytes:

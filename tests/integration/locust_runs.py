@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -13,8 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 from redis import Redis
 
+from bench.measure.section import schema_of
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import is_alive
 
@@ -65,6 +68,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def result_in(folder: Path, kind: type) -> dict[str, Any]:
+    """The stored result, which meets the schema of its kind."""
+    document: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema_of(kind, "urn:x")).validate(document)
+    return document
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:

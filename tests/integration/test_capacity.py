@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
 from bench.experiments.capacity.result import CapacityResult
-from bench.measure.section import schema_of
 from tests.conftest import Ended
 from tests.doubles.queueing import QueueingInstance
-from tests.integration.locust_runs import started, until
+from tests.integration.locust_runs import result_in, started, until
 
 pytestmark = pytest.mark.integration
 
 SERVICE_S = 0.004  # per command: 125 leases/s; long beside the moments a busy machine takes from everybody
 LOOKS = 3
 CAPACITY = ("capacity", "--duration", "1s", "--warmup", "300ms", "--no-callers", "--quick")
-
-
-def result_in(folder: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    jsonschema.validate(result, schema_of(CapacityResult, "urn:x"))
-    return result
 
 
 def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
@@ -39,7 +29,7 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    result = result_in(out)
+    result = result_in(out, CapacityResult)
     assert result["interrupted"]
     assert [probe["rate_per_s"] for probe in result["points"][0]["probes"]] == [50.0]
     assert result["verdict"]["word"] == "INTERRUPTED"
@@ -74,4 +64,4 @@ def known_capacity(out: Path, instances: int) -> float:
         with started(out.parent, *CAPACITY, *options, "--duration", "4s", "--out", out) as process:
             _, complaint = process.communicate(timeout=900)
     assert process.returncode in (0, 4), complaint
-    return float(result_in(out)["points"][0]["capacity"]["low"])
+    return float(result_in(out, CapacityResult)["points"][0]["capacity"]["low"])

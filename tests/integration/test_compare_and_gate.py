@@ -7,19 +7,16 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.compare.costs import costs_of
 from bench.experiments.compare.pairs import Side
 from bench.experiments.compare.result import ComparisonResult
-from bench.measure.section import schema_of
 from bench.scenario import load
 from tests.conftest import Ended
-from tests.integration.locust_runs import ROOT, started
+from tests.integration.locust_runs import ROOT, result_in, started
 
 pytestmark = pytest.mark.integration
 SCENARIO = 'users = 8\nresources = 50\ninstances = 3\nduration = "300ms"\nwarmup = "100ms"\n'
@@ -32,12 +29,6 @@ target = ["instance:0", "instance:1", "instance:2"]
 params = { delay = "DELAY" }
 """
 Lockbench = Callable[..., Ended]
-
-
-def read(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema_of(ComparisonResult, "urn:x")).validate(document)
-    return document
 
 
 @pytest.fixture
@@ -86,7 +77,7 @@ def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, f
     done = lockbench("compare", *recipes, "--pairs", "1", *load_options, *files)
     assert done.returncode == 4, "one pair never decides" + done.stderr
     assert "pair 1 of 1: about" in done.stderr
-    result = read(folder / "result")
+    result = result_in(folder / "result", ComparisonResult)
     assert json.loads(done.stdout) == result
     assert [side["label"] for side in result["sides"]] == ["redlock", "redlock-sequential", "redlock again"]
     assert [run["side"] for run in result["runs"]] == [run["side"] for run in reversed(result["runs"])]
@@ -103,7 +94,7 @@ def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    result = read(folder / "result")
+    result = result_in(folder / "result", ComparisonResult)
     assert (result["interrupted"], result["finished_pairs"], len(result["runs"])) == (True, 1, 4)
     assert "cut short" in stdout
     assert "1 of 24 pairs" in stdout
@@ -122,7 +113,7 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Loc
     assert "users 8 → 9" in unlike.stderr
     declared = lockbench("compare", "one", "two", "--variable", "users", "--out", "compared")
     assert declared.returncode == 4
-    assert read(folder / "compared")["differs"] == ["users 8 → 9"]
+    assert result_in(folder / "compared", ComparisonResult)["differs"] == ["users 8 → 9"]
     alone = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
     assert alone.returncode == 4
     assert "1 run is too few" in alone.stdout
@@ -166,7 +157,8 @@ def test_a_revision_is_gated_against_the_code_here(lockbench: Lockbench, folder:
     words = ["--baseline", "git:HEAD", "--repo", str(ROOT), "--metric", "rate", "--pairs", "7"]
     done = lockbench("gate", "base.toml", *words, "--out", "result")
     assert done.returncode in (0, 4), done.stdout + done.stderr
-    assert [side["label"][:8] for side in read(folder / "result")["sides"]] == ["git:HEAD", "the code"]
+    sides = result_in(folder / "result", ComparisonResult)["sides"]
+    assert [side["label"][:8] for side in sides] == ["git:HEAD", "the code"]
 
 
 @pytest.mark.slow
@@ -204,4 +196,4 @@ def test_a_library_that_works_a_sixth_longer_is_caught_with_real_pairs(lockbench
     done = lockbench("gate", "load.toml", *words)
     assert done.returncode == 1, done.stdout
     assert "cost.client_cpu_us_per_cycle got worse" in done.stdout
-    assert read(folder / "result")["exact"]["failures"] == []
+    assert result_in(folder / "result", ComparisonResult)["exact"]["failures"] == []

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import psutil
 import pytest
 
@@ -24,15 +23,14 @@ from bench.experiments.crash.experiment import run_crash
 from bench.experiments.crash.judge import Ledger
 from bench.experiments.crash.plan import Crash, CrashPlan
 from bench.experiments.crash.result import POLICIES, CrashResult, CrashRow, CrossCheck
-from bench.measure.result import read_result
-from bench.measure.section import builtins_of, schema_of
+from bench.measure.section import builtins_of
 from bench.run.experiment import ExperimentOrder
 from bench.run.journal import JOURNAL_NAME, read_journal
 from bench.topology.disk import LoopDisk
 from bench.topology.server import find_server
 from bench.topology.shim import Control
 from tests.conftest import Ended
-from tests.integration.locust_runs import started, until
+from tests.integration.locust_runs import result_in, started, until
 
 pytestmark = pytest.mark.integration
 PATIENCE_S = 60.0
@@ -73,8 +71,7 @@ def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: P
     if result.verdict.status == "inconclusive":  # a machine too busy to lose, or to tell in time
         pytest.skip(f"not known here: {'; '.join(result.verdict.reasons)}")
     assert (done.exit_code, result.verdict.status, result.verdict.reasons) == (0, "pass", ())
-    jsonschema.Draft202012Validator(schema_of(CrashResult, "urn:x")).validate(builtins_of(result))
-    assert builtins_of(result) == read_result(tmp_path)
+    assert builtins_of(result) == result_in(tmp_path, CrashResult)
     assert said[0].startswith("plan: 14 cuts in 7 groups; about ")
     assert the(result, "always", "power-cut-torn", 0).lost_total == 0
     assert the(result, "everysec", "power-cut", 0, abstention=True).lost_total > 0

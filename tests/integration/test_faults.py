@@ -17,9 +17,8 @@ from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
 from bench.topology.faults.site import Site
-from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary
-from tests.integration.servers import SERVERS
+from tests.integration.servers import SERVERS, prepared
 
 pytestmark = pytest.mark.integration
 NOT_SEEN = "the fault is not to be seen"
@@ -214,11 +213,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 @contextlib.contextmanager
 def scene(server: ServerBinary, fsync: str) -> Iterator[Scene]:
-    with (
-        Site(needs_of(read_faults(case.fault() for case in CASES))) as site,
-        start_fleet(2, fsync, server=server, environment=site.environment, config=site.config(server)) as fleet,
-    ):
-        site.attach(fleet)
+    with prepared(needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server) as site:
         yield Scene(site, fsync)
 
 

@@ -15,10 +15,9 @@ from bench.errors import EnvironmentNotReadyError
 from bench.topology.doctor import why_not_here
 from bench.topology.faults.kinds import KINDS
 from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary
 from tests.integration.locust_runs import until
-from tests.integration.servers import SERVERS, every_server, fault
+from tests.integration.servers import SERVERS, every_server, fault, prepared
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 30.0
@@ -65,26 +64,25 @@ def test_a_worker_that_does_not_run_is_said(kind: str) -> None:
 
 
 def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind() -> None:
-    with Site() as site, start_fleet(2, "none") as fleet:
-        site.attach(fleet)
+    with prepared(frozenset(), 2, "none") as site:
+        port = f"{site.fleet.instances[0].port}"
         drop = fault(site, "drop", direction="to")
         if reason := drop.why_not():
             pytest.skip(reason)
         drop.begin()
-        assert f"tcp dport {fleet.instances[0].port} drop" in rules()
+        assert f"tcp dport {port} drop" in rules()
         assert site.command(1, "PING") is True
         with pytest.raises(EnvironmentNotReadyError):
             site.command(0, "PING", timeout_s=0.2)
         drop.end()
-        assert str(fleet.instances[0].port) not in rules()
+        assert port not in rules()
         assert site.command(0, "PING") is True
 
 
 def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with Site() as site, start_fleet(1, "none") as fleet:
-        site.attach(fleet)
+    with prepared(frozenset(), 1, "none") as site:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         assert fault(site, "drop").why_not() == "it needs root"
         monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -96,10 +94,9 @@ def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bench.topology.disk._FSOPEN", 100_000)
-    with Site(frozenset({Need.MEMORY_DISK})) as site, start_fleet(1, environment=site.environment) as fleet:
-        site.attach(fleet)
+    with prepared(frozenset({Need.MEMORY_DISK})) as site:
         assert "it needs root and Linux 5.2" in str(fault(site, "disk-full").why_not())
-        assert not fleet.instances[0].folder.is_symlink()
+        assert not site.fleet.instances[0].folder.is_symlink()
 
 
 OWNER = """

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import psutil
 import pytest
 
 from bench.measure.run_result import RunResult
-from bench.measure.section import schema_of
 from bench.run.faults import TOO_LATE
 from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
-from tests.integration.locust_runs import all_end, started, targets, until
+from tests.integration.locust_runs import all_end, result_in, started, targets, until
 
 pytestmark = pytest.mark.integration
 SHORT = ("--duration", "2s", "--warmup", "0", "--users", "7", "--think", "fixed:5ms")
@@ -49,12 +45,6 @@ def end(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     return run.returncode, stdout, stderr
 
 
-def result(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text(encoding="utf-8"))
-    jsonschema.validate(document, schema_of(RunResult, "urn:x"))
-    return document
-
-
 def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = (
         fault("stop", "300ms", lasts="300ms"),
@@ -70,7 +60,7 @@ def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path, m
     run = start(tmp_path, *SHORT, "--fsync", "always", "--allow-skipped", faults=faults)
     code, stdout, stderr = end(run, tmp_path)
     assert code == 0, stderr
-    *struck, skipped = result(tmp_path)["faults"]
+    *struck, skipped = result_in(tmp_path / "result", RunResult)["faults"]
     expected = {"stop": (0.3, 0.6), "restart": (0.4, 0.6), "power-cut": (0.5, 0.5), "client-kill": (1.0, 1.0)}
     for entry in struck:
         begun_s, ended_s = expected.get(entry["kind"], (1.5, 2.0))
@@ -81,7 +71,7 @@ def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path, m
     assert skipped["begun_ns"] is None
     assert skipped["skipped"].startswith("it needs root")
     assert f"the fault drop on instance:4 was skipped: {skipped['skipped']}" in " ".join(stdout.split())
-    assert [instance["leaked_keys"] for instance in result(tmp_path)["instances"]] == [0] * 5
+    assert [instance["leaked_keys"] for instance in result_in(tmp_path / "result", RunResult)["instances"]] == [0] * 5
 
 
 def test_a_violation_is_blamed_on_the_fault_that_caused_it(tmp_path: Path) -> None:
@@ -89,7 +79,7 @@ def test_a_violation_is_blamed_on_the_fault_that_caused_it(tmp_path: Path) -> No
     alone = ("--recipe", "set-nx-lua", "--instances", "1", "--resources", "1", "--hold", "fixed:300ms")
     run = start(tmp_path, *SHORT, *alone, faults=(fault("clock-jump", "500ms", by="1h"),))
     code, _, stderr = end(run, tmp_path)
-    safety = result(tmp_path)["safety"]
+    safety = result_in(tmp_path / "result", RunResult)["safety"]
     assert code == 5, stderr
     assert safety["service_faults"] > 0
     assert safety["unexplained"] == 0
@@ -108,7 +98,7 @@ def test_ctrl_c_undoes_a_stopped_worker_and_a_stopped_instance_first(tmp_path: P
     assert code == 130, stderr
     assert time.monotonic() - asked_s < 40
     all_end(process.pid for process in family)
-    for entry in result(tmp_path)["faults"]:
+    for entry in result_in(tmp_path / "result", RunResult)["faults"]:
         assert entry["failed"] is None
         assert entry["ended_s"] < 30
 
@@ -139,5 +129,5 @@ def test_a_fault_that_meets_nobody_leaves_the_run_without_a_verdict(tmp_path: Pa
     run = start(tmp_path, *SHORT, "--processes", "2", faults=faults)
     code, stdout, stderr = end(run, tmp_path)
     assert code == 4, stderr
-    assert result(tmp_path)["verdict"]["status"] == "invalid"
+    assert result_in(tmp_path / "result", RunResult)["verdict"]["status"] == "invalid"
     assert "the fault kill on worker:1 failed: it did not begin" in " ".join(stdout.split())

@@ -7,24 +7,23 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
-from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import Fleet, start_fleet, wait_until
+from bench.topology.fleet import wait_until
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, shim_library
-from tests.integration.servers import SERVERS, fault
+from tests.integration.servers import SERVERS, fault, prepared
 
 pytestmark = pytest.mark.integration
+SHIM = frozenset({Need.SHIM})
 FOREVER_NS = 3_600_000_000_000
 
 
 class Rig:
     """A fleet of one under the shim."""
 
-    def __init__(self, site: Site, fleet: Fleet) -> None:
-        self.site, self.fleet, self.control = site, fleet, site.control(0)
+    def __init__(self, site: Site) -> None:
+        self.site, self.fleet, self.control = site, site.fleet, site.control(0)
 
     def fault(self, kind: str, **params: object) -> Injection:
         return fault(self.site, kind, **params)
@@ -54,12 +53,8 @@ class Rig:
 @pytest.fixture
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     fsync, server = request.param
-    with (
-        Site(frozenset({Need.SHIM})) as site,
-        start_fleet(1, fsync, server=server, environment=site.environment) as fleet,
-    ):
-        site.attach(fleet)
-        yield Rig(site, fleet)
+    with prepared(SHIM, 1, fsync, server) as site:
+        yield Rig(site)
 
 
 def under(*policies: str) -> pytest.MarkDecorator:
@@ -152,12 +147,11 @@ def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
 
 @pytest.mark.parametrize("fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")])
 def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: str, reason: str) -> None:
-    with Site(frozenset({Need.SHIM})) as site, start_fleet(1, fsync, environment=site.environment) as fleet:
-        site.attach(fleet)
+    with prepared(SHIM, 1, fsync) as site:
         for kind in ("fsync-latency", "fsync-error"):
             with pytest.raises(UsageError, match=reason):
-                Rig(site, fleet).fault(kind).why_not()
-        assert Rig(site, fleet).fault("power-cut").why_not() is None
+                fault(site, kind).why_not()
+        assert fault(site, "power-cut").why_not() is None
 
 
 def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
@@ -166,22 +160,16 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
     path.write_text(f"#!/bin/sh\nexec env -u LD_PRELOAD '{SERVERS[0].path}' \"$@\"\n")
     path.chmod(0o755)
     ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "evalsha", "test")
-    with (
-        Site(frozenset({Need.SHIM})) as site,
-        start_fleet(1, server=ignoring, environment=site.environment) as fleet,
-    ):
-        site.attach(fleet)
-        assert Rig(site, fleet).fault("power-cut").why_not() == IGNORED
-        assert Rig(site, fleet).fault("kill").why_not() is None
+    with prepared(SHIM, server=ignoring) as site:
+        assert fault(site, "power-cut").why_not() == IGNORED
+        assert fault(site, "kill").why_not() is None
 
 
 def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.topology.shim.shim_library", shim_library.__wrapped__)  # forgets what it compiled
     monkeypatch.setattr("bench.topology.shim.find_compiler", lambda: None)
-    (order,) = read_faults([Fault("power-cut", 0.0, None, ("instance:0",), "fixed", {})])
-    with Site(needs_of([order])) as site, start_fleet(1, environment=site.environment) as fleet:
-        site.attach(fleet)
-        assert "needs a C compiler" in str(injection(site, order).why_not())
+    with prepared(SHIM) as site:
+        assert "needs a C compiler" in str(fault(site, "power-cut").why_not())
         assert site.command(0, "PING") is True
 
 
@@ -191,10 +179,6 @@ def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
     folder = tmp_path / "a b"
     folder.mkdir()
     monkeypatch.setenv("LD_PRELOAD", "")
-    with (
-        Site(frozenset({Need.SHIM})) as site,
-        start_fleet(1, base_folder=folder, environment=site.environment) as fleet,
-    ):
-        site.attach(fleet)
-        assert Rig(site, fleet).fault("power-cut").why_not() is None
+    with prepared(SHIM, base_folder=folder) as site:
+        assert fault(site, "power-cut").why_not() is None
     assert list(folder.iterdir()) == []

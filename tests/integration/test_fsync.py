@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import psutil
 import pytest
 import redis
@@ -19,14 +18,13 @@ from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, wit
 from bench.experiments.fsync.plan import Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
-from bench.measure.section import schema_of
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LatencyMonitor
 from bench.topology.server import ServerBinary, find_server, found_servers
 from bench.topology.shim import Control
 from tests.conftest import Ended
-from tests.integration.locust_runs import keys, started, targets, until
+from tests.integration.locust_runs import keys, result_in, started, targets, until
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
@@ -65,9 +63,8 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
 
     rest = lockbench("fsync", "--resume", folder, "--json", "--quiet")
     assert rest.returncode == 0, rest.stderr
-    result = json.loads(rest.stdout)
-    jsonschema.Draft202012Validator(schema_of(FsyncResult, "urn:x")).validate(result)
-    assert json.loads((folder / "result.json").read_text("utf-8"))["id"] == result["id"]
+    result = result_in(folder, FsyncResult)
+    assert json.loads(rest.stdout) == result
     assert not (folder / JOURNAL_NAME).exists()
     measured_before = json.loads(kept.splitlines()[1])
     row = next(row for row in result["rows"] if row["policy"] == measured_before["cell"]["policy"])

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from bench.experiments.contest.result import PeersResult
-from bench.measure.section import schema_of
+from tests.integration.locust_runs import result_in
 
 pytestmark = pytest.mark.integration
 
@@ -23,8 +22,7 @@ def run_peers(out: Path, *options: str) -> dict[str, object]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode in (0, 4), done.stderr  # a part measures none of the bars
     result: dict[str, object] = json.loads(done.stdout)
-    jsonschema.validate(result, schema_of(PeersResult, "urn:x"))
-    assert result == json.loads((out / "result.json").read_text(encoding="utf-8"))
+    assert result == result_in(out, PeersResult)
     return result
 
 

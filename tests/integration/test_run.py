@@ -12,24 +12,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import psutil
 import pytest
 
 from bench.measure.run_result import RunResult
-from bench.measure.section import schema_of
 from bench.run.conclude import conclude
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.target import parse_targets
 from tests.conftest import Ended
-from tests.integration.locust_runs import CALM, ROOT, all_end, keys, targets, until
+from tests.integration.locust_runs import CALM, ROOT, all_end, keys, result_in, targets, until
 
 pytestmark = pytest.mark.integration
 Lockbench = Callable[..., Ended]
 SHORT = (*CALM, "--duration", "1s", "--warmup", "200ms")
 LONG = (*CALM, "--duration", "60s", "--warmup", "0")
+SECRET = "correct-horse-battery"
 
 
 class Run:
@@ -84,9 +84,8 @@ def test_json_is_the_whole_stdout_and_meets_the_schema(lockbench: Lockbench, tmp
     words = ("--out", "result", *SHORT, "--json", "--quiet", "--seed", "7", "--instances", "3", "--users", "8")
     ended = lockbench("run", *words)
     code, result = ended.returncode, json.loads(ended.stdout)
-    jsonschema.Draft202012Validator(schema_of(RunResult, "urn:x")).validate(result)
     assert code == {"pass": 0, "invalid": 4}[result["verdict"]["status"]], "a busy machine may make a run invalid"
-    assert result == json.loads((tmp_path / "result" / "result.json").read_text("utf-8"))
+    assert result == result_in(tmp_path / "result", RunResult)
     assert ended.stderr == ""
     assert (result["seed"], result["scenario"]["users"], result["interrupted"]) == (7, 8, False)
     assert result["command"][0] == "lockbench"
@@ -213,3 +212,41 @@ def test_instances_that_die_are_told_and_the_run_goes_on_without_a_majority_too(
         said = f"instance #{instance.index} ({instance.url.removeprefix('redis://')}): down at the end"
         assert said in " ".join(stdout.split())
     run.assert_nothing_left()
+
+
+# -- kill -9, on targets with a password ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[list[str]]:
+    """The URLs of three servers that ask for a password."""
+    with start_fleet(3, "none", config=["--requirepass", SECRET]) as fleet:
+        yield [url.replace("//", f"//:{SECRET}@") for url in fleet.urls]
+
+
+def locks(urls: list[str]) -> list[int]:
+    return [int(target.client(2.0).dbsize()) for target in parse_targets(urls)]  # type: ignore[arg-type]
+
+
+def files_with_the_secret(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("when, seen", [("under load", "worker-1-*.json"), ("before Locust has read it", "plan.json")])
+def test_killed_it_leaves_no_process_no_folder_no_password_and_no_lock(
+    tmp_path: Path, guarded: list[str], when: str, seen: str
+) -> None:
+    named = [f"--target={url}" for url in guarded]
+    run = Run(tmp_path, *LONG, *named, "--processes", "2", "--hold", "fixed:20ms")
+    until(lambda: bool(list(tmp_path.glob(f"lockbench-run-*/{seen}"))), seen, 40)
+    if when == "under load":
+        until(lambda: sum(locks(guarded)) > 0, "locks")
+        assert files_with_the_secret(tmp_path) == [], "no password on the disk while it runs"
+        run.family = psutil.Process(run.process.pid).children(recursive=True)
+        assert len(run.family) >= 1 + 2
+    run.process.kill()
+    assert run.end() == (-signal.SIGKILL, "")
+    until(lambda: not list(tmp_path.glob("lockbench-*")), "the end of the work folder", 15)  # on a busy machine; else 1
+    run.assert_nothing_left()
+    assert files_with_the_secret(tmp_path) == []
+    assert locks(guarded) == [0, 0, 0]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import jsonschema
 import psutil
 import pytest
 
@@ -22,12 +21,11 @@ from bench.experiments.safety_matrix.loads import look_at_load
 from bench.experiments.safety_matrix.result import Finding, SafetyResult
 from bench.experiments.safety_matrix.row import PlannedRow, RowSetup
 from bench.measure.result import read_result
-from bench.measure.section import schema_of
 from bench.recipes.schedules.table import SCHEDULES
 from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
-from tests.integration.locust_runs import started
+from tests.integration.locust_runs import result_in, started
 
 pytestmark = pytest.mark.integration
 Lockbench = Callable[..., Ended]
@@ -78,8 +76,7 @@ def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
         assert "Traceback" not in err
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
-    result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator(schema_of(SafetyResult, "urn:x")).validate(result)
+    result = result_in(tmp_path / "out", SafetyResult)
     assert result["interrupted"]
     assert [row["fault"] for row in result["rows"]] == ["both-read-first", "killed-holder"]
     assert result["verdict"]["reasons"] == ["interrupted after 2 of 3 rows"]
@@ -146,8 +143,7 @@ CLAIMS = {
 def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, tmp_path: Path) -> None:
     ended = lockbench(*SAFETY, "--json", "--out", "out", *(word for name in CLAIMS for word in ("--claim", name)))
     code, result = ended.returncode, json.loads(ended.stdout)
-    assert result == json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator(schema_of(SafetyResult, "urn:x")).validate(result)
+    assert result == result_in(tmp_path / "out", SafetyResult)
     rows = {row["fault"]: row for row in result["rows"]}
     assert rows.keys() == CLAIMS.keys()
     unknown = {name: row["reason"] for name, row in rows.items() if row["verdict"] == "not known"}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-import jsonschema
 import psutil
 import pytest
 
@@ -22,11 +21,10 @@ from bench.experiments.split_votes.judge import calibration_row
 from bench.experiments.split_votes.plan import ORDERS, Block, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.experiments.split_votes.trial import Ending, double_grants, ending_of, rounds_of
-from bench.measure.section import schema_of
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome, Vote
 from tests.conftest import Ended
-from tests.integration.locust_runs import keys, started
+from tests.integration.locust_runs import keys, result_in, started
 
 pytestmark = pytest.mark.integration
 PREFIX = "lockbench:test:"
@@ -162,8 +160,7 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     done = lockbench("split-votes", *small, *files, "--quick")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result == json.loads((tmp_path / "here" / "result.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema_of(SplitVotesResult, "urn:x")).validate(result)
+    assert result == result_in(tmp_path / "here", SplitVotesResult)
     assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("pass", [])
     assert [row["rounds"] for row in result["calibration"]] == [1000]
     assert [(row["contenders"], row["processes"], row["order"]) for row in result["contention"]] == [(4, 4, "random")]
@@ -204,8 +201,7 @@ def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path:
     _, alive = psutil.wait_procs(family, timeout=ENDS_S)
     assert alive == []
     assert "Traceback" not in err
-    result = json.loads((tmp_path / "here" / "result.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema_of(SplitVotesResult, "urn:x")).validate(result)
+    result = result_in(tmp_path / "here", SplitVotesResult)
     assert result["interrupted"]
     assert [row["rounds"] for row in result["calibration"]] == [2000]
     assert all(0 < row["trials"] < 2000 for row in result["contention"])

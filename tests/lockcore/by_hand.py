@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from random import Random
 from typing import Any
 
 from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
-from lockcore.rounds import ExtendRound, SetRound
 from lockcore.turns import Offer, Turn
-from tests.lockcore.scripted import ONE, TTL_MS, ScriptedFleet
+from tests.doubles.keyspace import ONE
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet, submit
 
 
 class NoChance(Random):
@@ -22,42 +22,65 @@ class NoChance(Random):
         return self.share
 
 
-class Run:
-    """An operation run by hand: each `answer` is what the instances say to the round it waits for."""
+class Killed(BaseException):
+    """A caller is killed, or interrupted."""
+
+
+class Caller:
+    """Runs the steps of an operation up to their next wait, whenever that has ended."""
 
     def __init__(self, fleet: ScriptedFleet, steps: Generator[Any, int, Any]) -> None:
         self.fleet, self.steps = fleet, steps
         self.result: Any = None
+        self.wanted: Any = None
+        self._run(lambda: next(self.steps))
+
+    def _run(self, step: Callable[[], Any]) -> None:
+        try:
+            while not self._begin(step()):
+                step = lambda: self.steps.send(self.fleet.now_ns)  # noqa: E731
+        except StopIteration as done:
+            self.wanted, self.result = None, done.value
+        except Killed:
+            self.wanted = None
+
+    def _begin(self, wanted: Any) -> bool:
+        """Begin what the steps want; whether that has to be waited for."""
+        self.wanted = wanted
+        if not isinstance(wanted, Turn | Offer):
+            submit(self.fleet.engine, wanted)
+        return wanted.outcome is None
+
+    def go_on(self) -> None:
+        """Run, if what it waited for is settled."""
+        if self.wanted is not None and self.wanted.outcome is not None:
+            self._run(lambda: self.steps.send(self.fleet.now_ns))
+
+    def kill(self) -> None:
+        """End it where it waits."""
+        self._run(lambda: self.steps.throw(Killed()))
+
+
+class Run(Caller):
+    """The only caller there is: it is never late. Each `answer` is what the instances say to the round it waits for."""
+
+    def __init__(self, fleet: ScriptedFleet, steps: Generator[Any, int, Any]) -> None:
         self.waits: list[float] = []
         self.rounds: list[Any] = []
-        self.wanted = self._next(None)
+        super().__init__(fleet, steps)
 
-    def _next(self, now_ns: int | None) -> Any:
-        try:
-            wanted = next(self.steps) if now_ns is None else self.steps.send(now_ns)
-        except StopIteration as done:
-            self.result = done.value
-            return None
-        if isinstance(wanted, Offer):
-            return self._next(self.fleet.now_ns)
-        if isinstance(wanted, int):
-            self.waits.append((wanted - self.fleet.now_ns) / NS_PER_MS)
-            self.fleet.now_ns = max(wanted, self.fleet.now_ns)
-            return self._next(self.fleet.now_ns)
-        if isinstance(wanted, Turn):
-            self.waits.append((wanted.due_ns - self.fleet.now_ns) / NS_PER_MS)
-            self.fleet.now_ns = max(wanted.due_ns, self.fleet.now_ns)
+    def _begin(self, wanted: Any) -> bool:
+        if isinstance(wanted, int | Turn):
+            due_ns = wanted if isinstance(wanted, int) else wanted.due_ns
+            self.waits.append((due_ns - self.fleet.now_ns) / NS_PER_MS)
+            self.fleet.now_ns = max(due_ns, self.fleet.now_ns)
             self.fleet.tick()
-            return self._next(self.fleet.now_ns)
-        self.rounds.append(wanted)
-        if isinstance(wanted, SetRound):
-            self.fleet.engine.submit(wanted)
-        elif isinstance(wanted, ExtendRound):
-            self.fleet.engine.submit_extend(wanted)
-        else:
-            self.fleet.engine.submit_release(wanted)
-        self.fleet.flush()
-        return wanted
+            return False
+        super()._begin(wanted)
+        if not isinstance(wanted, Offer):
+            self.rounds.append(wanted)
+            self.fleet.flush()
+        return not isinstance(wanted, Offer)
 
     def answer(self, *replies: bytes, after_ms: float = 1) -> Run:
         """One reply per instance, then the caller runs again; without a reply it is silent until the timeout."""
@@ -67,7 +90,7 @@ class Run:
                 self.fleet.reply(index, reply)
         if self.wanted.outcome is None:
             self.fleet.tick(60)
-        self.wanted = self._next(self.fleet.now_ns)
+        self.go_on()
         self.fleet.flush()
         for index, commands in enumerate(self.fleet.unanswered):  # clean-ups
             if self.wanted is None or not commands:
@@ -76,8 +99,8 @@ class Run:
         return self
 
 
-def acquiring(fleet: ScriptedFleet, wait_ms: float = 0) -> Run:
+def acquiring(fleet: ScriptedFleet, wait_ms: float = 0, run: Callable[..., Any] = Run) -> Any:
     """An acquire, begun."""
     engine = fleet.engine
     acquire = Acquisition(engine, "stock", engine.terms(TTL_MS), wait_ms, fleet.now_ns, NoChance())
-    return Run(fleet, acquire.steps(fleet.now_ns))
+    return run(fleet, acquire.steps(fleet.now_ns))

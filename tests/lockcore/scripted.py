@@ -26,18 +26,14 @@ from lockcore.model import Lease
 from lockcore.owed import OwedRelease
 from lockcore.rounds import ExtendRound, ReleaseRound, Round, SetRound
 from lockcore.settings import Settings
+from tests.doubles.keyspace import NIL, OK, ONE, Command
 
 START_NS = 1_000_000 * NS_PER_MS
 TTL_MS = 10_000
-OK, NIL, ONE, ZERO = b"+OK\r\n", b"$-1\r\n", b":1\r\n", b":0\r\n"
-WRONGTYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
-MISCONF, NOSCRIPT = b"-MISCONF the disk is full\r\n", b"-NOSCRIPT No matching script.\r\n"
 DELIFEQ, DELEX, EVALSHA = Dialect("delifeq", True), Dialect("delex", True), Dialect("evalsha", False)
 RELEASES = {b"DELIFEQ", b"DELEX", COMPARE_AND_DELETE.sha, COMPARE_AND_DELETE.source}
 MERGED = {COMPARE_AND_DELETE_MANY.sha, COMPARE_AND_DELETE_MANY.source}
 EXTENSIONS = {COMPARE_AND_EXTEND.sha, COMPARE_AND_EXTEND.source}
-
-Command = list[bytes]
 
 
 def settings_of(**changed: Any) -> Settings:
@@ -181,7 +177,7 @@ class ScriptedFleet:
     def begin(self, resource: str = "stock", ttl_ms: int = TTL_MS) -> SetRound:
         """An attempt, queued."""
         round_ = self.engine.set_round(resource, self.engine.terms(ttl_ms), self.now_ns)
-        self.engine.submit(round_)
+        submit(self.engine, round_)
         return round_
 
     def ask(self, resource: str = "stock", ttl_ms: int = TTL_MS) -> SetRound:
@@ -205,16 +201,20 @@ class ScriptedFleet:
 
     def release_together(self, leases: Iterable[Lease]) -> list[ReleaseRound]:
         """Many releases in one turn, sent."""
-        rounds = [self.engine.release_round(lease, self.now_ns) for lease in leases]
-        for round_ in rounds:
-            self.engine.submit_release(round_)
+        rounds = [self.give_back(lease) for lease in leases]
         self.flush()
         return rounds
+
+    def give_back(self, lease: Lease) -> ReleaseRound:
+        """A release, queued."""
+        round_ = self.engine.release_round(lease, self.now_ns)
+        submit(self.engine, round_)
+        return round_
 
     def extend(self, lease: Lease, ttl_ms: int = TTL_MS) -> ExtendRound:
         """An extension, sent."""
         round_ = self.engine.extend_round(lease, self.engine.terms(ttl_ms), self.now_ns)
-        self.engine.submit_extend(round_)
+        submit(self.engine, round_)
         self.flush()
         return round_
 
@@ -237,6 +237,16 @@ class ScriptedFleet:
         """Nothing is awaited and nothing remembered: whatever was asked has been answered or given up."""
         status = self.engine.status()
         return self.engine.is_idle and not any(one.pending or one.owed_releases for one in status)
+
+
+def submit(engine: Engine, round_: Round) -> None:
+    """Queue a round of any kind, as a shell does."""
+    if isinstance(round_, SetRound):
+        engine.submit(round_)
+    elif isinstance(round_, ExtendRound):
+        engine.submit_extend(round_)
+    else:
+        engine.submit_release(round_)
 
 
 def rounds_kept(engine: Engine) -> list[object]:

@@ -21,18 +21,16 @@ from lockcore.retry import RetryPolicy
 from lockcore.rounds import ExtendRound, ReleaseRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.turns import Offer, Turn, Wanted
+from tests.doubles.keyspace import NIL, OK, ONE, ZERO
+from tests.lockcore.by_hand import Killed
 from tests.lockcore.reading import quorum
-from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, NIL, OK, ONE, ZERO, rounds_kept
+from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, rounds_kept, submit
 from tests.lockcore.world import Answer, Link, Server, World
 
 MAX_TTL_MS = 200
 CALM_MS = 20_000
 NEVER_NS = 1 << 62
 ALL_FAULTS = (*["break"] * 8, *["cancel"] * 20, *["stop"] * 3, "restart", "pause", "flush scripts", "full")
-
-
-class Cancelled(BaseException):
-    """A caller is killed while it waits."""
 
 
 @dataclass
@@ -73,7 +71,7 @@ class Caller:
                 return
             try:
                 wanted = self.steps.send(client.world.now_ns) if waited_for is not None else next(self.steps)
-            except (StopIteration, Cancelled):
+            except (StopIteration, Killed):
                 self.done = True
                 return
             self.waits_for = waited_for = wanted
@@ -94,8 +92,8 @@ class Caller:
         self.waits_for = None
         self.done = True
         try:
-            self.steps.throw(Cancelled())
-        except Cancelled:
+            self.steps.throw(Killed())
+        except Killed:
             self.client.storm.callers_lost += 1
             self.client.spawn()
 
@@ -172,13 +170,10 @@ class Client:
     def submit(self, round_: Round | Turn) -> None:
         if isinstance(round_, Turn):
             self.arm()
-        elif isinstance(round_, SetRound):
-            self.engine.submit(round_)
-        elif isinstance(round_, ExtendRound):
-            self.engine.submit_extend(round_)
-        else:
+            return
+        if isinstance(round_, ReleaseRound) and not isinstance(round_, ExtendRound):
             self.storm.released(round_)
-            self.engine.submit_release(round_)
+        submit(self.engine, round_)
 
     # -- connections --------------------------------------------------------------------------------------------------
 

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from lockcore import attempt
-from lockcore.attempt import Acquisition, lease_of, release_steps
+from lockcore.attempt import lease_of, release_steps
 from lockcore.clock import NS_PER_MS
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
 from lockcore.turns import Turn
-from tests.lockcore.by_hand import NoChance, Run, acquiring
-from tests.lockcore.scripted import MISCONF, NIL, OK, ONE, TTL_MS, ZERO, ScriptedFleet, settings_of, token_of
+from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, ZERO
+from tests.lockcore.by_hand import Caller, Run, acquiring
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of, token_of
 
 DRIFT_MS = 102  # of a TTL of 10 s
 
@@ -121,16 +122,14 @@ def test_a_cancelled_caller_is_cleaned_up_at_once(error: type[BaseException]) ->
 
 def test_a_caller_cancelled_between_two_attempts_has_nothing_to_clean_up() -> None:
     fleet = fleet_of()
-    engine = fleet.engine
-    steps = Acquisition(engine, "stock", engine.terms(TTL_MS), 100, fleet.now_ns, NoChance()).steps(fleet.now_ns)
-    round_ = next(steps)
-    assert isinstance(round_, SetRound)
-    engine.submit(round_)
+    caller = acquiring(fleet, 100, Caller)
+    round_ = caller.wanted
     fleet.flush()
     fleet.reply_all(NIL)
-    assert isinstance(steps.send(fleet.now_ns), Turn)
+    caller.go_on()
+    assert isinstance(caller.wanted, Turn)
     with pytest.raises(KeyboardInterrupt):
-        steps.throw(KeyboardInterrupt())
+        caller.steps.throw(KeyboardInterrupt())
     fleet.flush()
     assert [fleet.about(index, round_) for index in range(3)] == [["set", "release"]] * 3
 

@@ -11,7 +11,8 @@ from lockcore.clock import NS_PER_MS
 from lockcore.deadlines import Deadlines, Timetable
 from lockcore.settings import Settings
 from lockcore.turns import Turn
-from tests.lockcore.scripted import OK, ScriptedFleet, name_of, settings_of
+from tests.doubles.keyspace import OK
+from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 
 
 def test_the_stems_kept_are_the_newest_and_not_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

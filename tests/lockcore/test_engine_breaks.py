@@ -6,18 +6,8 @@ import pytest
 
 from lockcore.errors import ProtocolError
 from lockcore.rounds import Round, SetRound
-from tests.lockcore.scripted import (
-    EVALSHA,
-    NIL,
-    NOSCRIPT,
-    OK,
-    ONE,
-    ScriptedFleet,
-    name_of,
-    rounds_kept,
-    settings_of,
-    token_of,
-)
+from tests.doubles.keyspace import NIL, NOSCRIPT, OK, ONE
+from tests.lockcore.scripted import EVALSHA, ScriptedFleet, name_of, rounds_kept, settings_of, token_of
 
 
 def test_a_script_sent_again_that_is_never_answered_still_times_out() -> None:
@@ -127,8 +117,7 @@ def test_what_was_queued_for_a_broken_connection_does_not_leave_on_the_next_one(
     if what == "set":
         for number in range(company + 1):
             fleet.begin(f"r{number}")
-    release = fleet.engine.release_round(lease, fleet.now_ns)
-    fleet.engine.submit_release(release)
+    release = fleet.give_back(lease)
     fleet.detach(0)
     fleet.attach(0)
     fleet.flush()

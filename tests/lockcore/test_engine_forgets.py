@@ -8,7 +8,8 @@ import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.membership import Hello, IdentityKind, State, abstention_ns, fields_of, identity_of, twin_of
-from tests.lockcore.scripted import NIL, OK, TTL_MS, ScriptedFleet, name_of, settings_of
+from tests.doubles.keyspace import NIL, OK
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet, name_of, settings_of
 
 FLUSHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"

@@ -6,7 +6,8 @@ import pytest
 
 from lockcore.rounds import Round
 from lockcore.settings import LagCap
-from tests.lockcore.scripted import NIL, OK, ONE, ScriptedFleet, name_of, settings_of
+from tests.doubles.keyspace import NIL, OK, ONE
+from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 
 SLOW = 2  # the instance that does not answer
 AGE_MS = 50

@@ -7,7 +7,8 @@ import pytest
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.engine import Engine
 from lockcore.membership import Hello, twin_of
-from tests.lockcore.scripted import EVALSHA, OK, ONE, TTL_MS, ScriptedFleet, name_of, settings_of, token_of
+from tests.doubles.keyspace import OK, ONE
+from tests.lockcore.scripted import EVALSHA, TTL_MS, ScriptedFleet, name_of, settings_of, token_of
 
 WHOLE_MS = TTL_MS + drift_ns(TTL_MS, 0.01) / NS_PER_MS
 

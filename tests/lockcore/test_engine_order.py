@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from lockcore.model import Lease
-from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, OK, ScriptedFleet, settings_of, token_of
+from tests.doubles.keyspace import OK
+from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, settings_of, submit, token_of
 
 
 def test_a_batch_leaves_in_one_write_per_instance(fleet: ScriptedFleet) -> None:
@@ -98,12 +99,9 @@ def submit_owned(fleet: ScriptedFleet, lease: Lease, what: str, expected: list[l
     """Queue a release or an extension, and note where it must arrive."""
     engine = fleet.engine
     if what == "release":
-        release = engine.release_round(lease, fleet.now_ns)
-        engine.submit_release(release)
-        asked = [pipe.index for pipe in release.won.voters if pipe.is_open]
+        asked = [pipe.index for pipe in fleet.give_back(lease).won.voters if pipe.is_open]
     else:
-        extension = engine.extend_round(lease, engine.terms(lease.ttl_ms), fleet.now_ns)
-        engine.submit_extend(extension)
+        submit(engine, engine.extend_round(lease, engine.terms(lease.ttl_ms), fleet.now_ns))
         asked = [pipe.index for pipe in engine.pipes if pipe.is_open]
     for index in asked:
         expected[index].append((what, lease.owner_token))

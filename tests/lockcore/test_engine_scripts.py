@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from lockcore.rounds import ReleaseRound
-from tests.lockcore.scripted import (
-    DELIFEQ,
-    EVALSHA,
-    NOSCRIPT,
-    ONE,
-    ZERO,
-    ScriptedFleet,
-    claims_of,
-    kind_of,
-    name_of,
-    settings_of,
-    token_of,
-)
+from tests.doubles.keyspace import NOSCRIPT, ONE, ZERO
+from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, kind_of, name_of, settings_of, token_of
 
 
 def merging(instances: int = 3) -> ScriptedFleet:
@@ -51,7 +40,7 @@ def test_a_set_on_a_key_flushes_its_pending_release_first() -> None:
     fleet = merging()
     leases = [fleet.won(f"r{number}") for number in range(3)]
     for lease in leases:
-        fleet.engine.submit_release(fleet.engine.release_round(lease, fleet.now_ns))
+        fleet.give_back(lease)
     free, taken = fleet.begin("r9"), fleet.begin("r1")
     fleet.flush()
     tokens = [token for _, token in fleet.order(0)][3:]

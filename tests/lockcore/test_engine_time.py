@@ -8,7 +8,8 @@ import pytest
 
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 from lockcore.rounds import Round, SetRound
-from tests.lockcore.scripted import NIL, OK, ONE, ScriptedFleet, name_of, rounds_kept
+from tests.doubles.keyspace import NIL, OK, ONE
+from tests.lockcore.scripted import ScriptedFleet, name_of, rounds_kept
 
 
 @pytest.mark.parametrize("company", [0, 5])

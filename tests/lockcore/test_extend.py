@@ -10,8 +10,9 @@ from lockcore.clock import NS_PER_MS
 from lockcore.engine import Engine
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import ExtendRound
+from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Run
-from tests.lockcore.scripted import MISCONF, NIL, OK, TTL_MS, ScriptedFleet
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet
 
 USABLE_NS = (TTL_MS - 102) * NS_PER_MS
 

@@ -10,8 +10,9 @@ from lockcore.errors import ForeignProcessError
 from lockcore.keeper import KeepAlive, keeper_steps
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import ExtendRound
+from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Run
-from tests.lockcore.scripted import MISCONF, NIL, OK, TTL_MS, ScriptedFleet
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet
 
 EVERY_MS = 3_000
 

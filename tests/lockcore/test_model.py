@@ -8,7 +8,8 @@ import pytest
 
 import lockcore
 from lockcore.model import Closed, Denied, InstanceStatus, Lease, Outcome, Tally, Vote
-from tests.lockcore.scripted import NIL, OK, ScriptedFleet
+from tests.doubles.keyspace import NIL, OK
+from tests.lockcore.scripted import ScriptedFleet
 
 
 def denied_of(outcome: Outcome = Outcome.CONTENDED) -> Denied:

@@ -11,22 +11,8 @@ from lockcore.errors import ProtocolError
 from lockcore.resp import UNEXPECTED, error_kind
 from lockcore.rounds import ReleaseRound
 from lockcore.settings import LagCap
-from tests.lockcore.scripted import (
-    DELIFEQ,
-    EVALSHA,
-    NIL,
-    NOSCRIPT,
-    OK,
-    ONE,
-    WRONGTYPE,
-    ZERO,
-    Command,
-    ScriptedFleet,
-    claims_of,
-    name_of,
-    settings_of,
-    token_of,
-)
+from tests.doubles.keyspace import NIL, NOSCRIPT, OK, ONE, WRONGTYPE, ZERO, Command
+from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, name_of, settings_of, token_of
 
 NOPERM = b"-NOPERM No permissions to access a key\r\n"
 NO_ANSWERS = [

@@ -9,19 +9,8 @@ from lockcore.clock import NS_PER_MS
 from lockcore.model import Lease
 from lockcore.owed import LONGEST_PAUSE_NS
 from lockcore.resp import TRANSIENT
-from tests.lockcore.scripted import (
-    DELIFEQ,
-    EVALSHA,
-    OK,
-    ONE,
-    WRONGTYPE,
-    ZERO,
-    ScriptedFleet,
-    claims_of,
-    name_of,
-    rounds_kept,
-    settings_of,
-)
+from tests.doubles.keyspace import OK, ONE, WRONGTYPE, ZERO
+from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, name_of, rounds_kept, settings_of
 
 MAX_TTL_MS = 10_000
 LASTS_MS = MAX_TTL_MS + 102  # and the drift over it

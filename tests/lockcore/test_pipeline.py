@@ -8,21 +8,8 @@ from random import Random
 import pytest
 
 from lockcore.rounds import Round
-from tests.lockcore.scripted import (
-    DELEX,
-    DELIFEQ,
-    EVALSHA,
-    MISCONF,
-    NIL,
-    OK,
-    ONE,
-    WRONGTYPE,
-    ZERO,
-    ScriptedFleet,
-    name_of,
-    rounds_kept,
-    settings_of,
-)
+from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, WRONGTYPE, ZERO
+from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, name_of, rounds_kept, settings_of
 
 Feed = Callable[[ScriptedFleet, int, bytes], None]
 INSTANCES = 5
@@ -54,10 +41,7 @@ def story(feed: Feed, seed: int, rounds: int, merge: bool) -> list[tuple[str | N
     asked: list[Round] = [fleet.begin(f"r{number}") for number in range(rounds)]
     answer_all(fleet, feed, random, chance)
     leases = [fleet.won(f"w{number}") for number in range(rounds)]
-    for lease in leases:
-        release = fleet.engine.release_round(lease, fleet.now_ns)
-        fleet.engine.submit_release(release)
-        asked.append(release)
+    asked += map(fleet.give_back, leases)
     answer_all(fleet, feed, random, chance)
     fleet.engine.take_ready()
     fleet.tick(60)

@@ -10,9 +10,10 @@ import pytest
 
 from lockcore import rounds
 from lockcore.rounds import SetRound
+from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore import reading
 from tests.lockcore.reading import ABSENT, ERRORED, GRANTED, REFUSED, SILENT
-from tests.lockcore.scripted import MISCONF, NIL, OK, ScriptedFleet, name_of, rounds_kept
+from tests.lockcore.scripted import ScriptedFleet, name_of, rounds_kept
 
 BROKEN = "broken"  # the connection breaks before the reply: SILENT, but known at once
 REPLIES = {GRANTED: OK, REFUSED: NIL, ERRORED: MISCONF}

@@ -12,9 +12,10 @@ from lockcore import rounds
 from lockcore.model import Lease, Outcome
 from lockcore.quorum import owned_outcome_of
 from lockcore.rounds import ExtendRound, ReleaseRound
+from tests.doubles.keyspace import NIL, ONE, WRONGTYPE, ZERO
 from tests.lockcore import reading
 from tests.lockcore.reading import ERRORED, NOT_OURS, OURS
-from tests.lockcore.scripted import EVALSHA, NIL, ONE, WRONGTYPE, ZERO, ScriptedFleet, name_of, rounds_kept
+from tests.lockcore.scripted import EVALSHA, ScriptedFleet, name_of, rounds_kept
 
 SILENT = "silent"
 BROKEN = "broken"  # the connection breaks before the answer

@@ -20,7 +20,8 @@ from lockcore.engine import Engine
 from lockcore.membership import Hello
 from lockcore.model import Outcome
 from lockcore.rounds import SetRound
-from tests.lockcore.scripted import DELIFEQ, OK, ONE, START_NS, settings_of
+from tests.doubles.keyspace import OK, ONE
+from tests.lockcore.scripted import DELIFEQ, START_NS, settings_of
 
 INSTANCES, ROUNDS = 5, 64
 TTL_MS = 10_000

@@ -17,55 +17,12 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.retry import RetryPolicy
 from lockcore.rounds import SetRound
 from lockcore.turns import Turn, Turns
-from tests.lockcore.by_hand import NoChance
+from tests.doubles.keyspace import MISCONF, NIL, OK, ONE
+from tests.lockcore.by_hand import Caller, Killed, acquiring
 from tests.lockcore.interrupt import Interrupt
-from tests.lockcore.scripted import EVALSHA, MISCONF, NIL, OK, ONE, TTL_MS, ScriptedFleet, settings_of
+from tests.lockcore.scripted import EVALSHA, TTL_MS, ScriptedFleet, settings_of
 from tests.lockcore.source import needs_source
 from tests.lockcore.storm import Plan, Storm
-
-
-class Killed(BaseException):
-    """A caller is killed, or interrupted."""
-
-
-class Caller:
-    """One acquire, run up to its next wait whenever that has ended."""
-
-    def __init__(self, fleet: ScriptedFleet, wait_ms: float = 100) -> None:
-        self.fleet = fleet
-        engine = fleet.engine
-        acquire = Acquisition(engine, "stock", engine.terms(TTL_MS), wait_ms, fleet.now_ns, NoChance())
-        self.steps = acquire.steps(fleet.now_ns)
-        self.result: Any = None
-        self.wanted: Any = None
-        self._run(lambda: next(self.steps))
-
-    def _run(self, step: Any) -> None:
-        try:
-            while True:
-                self.wanted = wanted = step()
-                if isinstance(wanted, SetRound):
-                    self.fleet.engine.submit(wanted)
-                if wanted.outcome is None:
-                    return
-                step = lambda: self.steps.send(self.fleet.now_ns)  # noqa: E731
-        except StopIteration as done:
-            self.wanted, self.result = None, done.value
-        except Killed:
-            self.wanted = None
-
-    def go_on(self) -> None:
-        """Run, if what it waited for is settled."""
-        if self.wanted is not None and self.wanted.outcome is not None:
-            self._run(lambda: self.steps.send(self.fleet.now_ns))
-
-    def kill(self) -> None:
-        self._run(lambda: self.steps.throw(Killed()))
-
-    @property
-    def tries(self) -> bool:
-        """Its SET is on its way."""
-        return isinstance(self.wanted, SetRound)
 
 
 class Line:
@@ -79,7 +36,7 @@ class Line:
             self.join(wait_ms)
 
     def join(self, wait_ms: float = 100) -> Caller:
-        caller = Caller(self.fleet, wait_ms)
+        caller: Caller = acquiring(self.fleet, wait_ms, Caller)
         self.callers.append(caller)
         self.answer(NIL)
         return caller
@@ -103,7 +60,8 @@ class Line:
 
     @property
     def trying(self) -> list[int]:
-        return [number for number, caller in enumerate(self.callers) if caller.tries]
+        """Whose SET is on its way."""
+        return [number for number, caller in enumerate(self.callers) if isinstance(caller.wanted, SetRound)]
 
     def sets(self) -> int:
         return sum(kind == "set" for kind in self.fleet.kinds(0))
@@ -137,9 +95,8 @@ def test_a_line_is_served_first_come_first_served_each_time_at_the_release() -> 
 @pytest.mark.parametrize("merged", [False, True])
 def test_the_set_of_the_head_goes_right_behind_the_release_on_every_connection(dialect: Any, merged: bool) -> None:
     line = Line(2, settings=settings_of(merge_releases=merged), **({"dialect": dialect} if dialect else {}))
-    engine = line.fleet.engine
     sent = len(line.fleet.sent[0])
-    engine.submit_release(engine.release_round(line.lease, line.fleet.now_ns))
+    line.fleet.give_back(line.lease)
     line.run()
     assert [line.fleet.kinds(index)[sent:] for index in range(3)] == [["release", "set"]] * 3
 
@@ -329,7 +286,7 @@ def test_without_a_reachable_quorum_nobody_waits_for_the_others() -> None:
 def test_the_lease_of_a_first_attempt_leaves_no_line() -> None:
     line = Line(0)
     line.fleet.release(line.lease)
-    caller = Caller(line.fleet)
+    caller = acquiring(line.fleet, 100, Caller)
     line.callers.append(caller)
     line.answer(OK)
     assert isinstance(caller.result, Lease)

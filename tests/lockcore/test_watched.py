@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lockcore.attempt import Acquisition, lease_of
+from lockcore.attempt import lease_of
 from lockcore.clock import NS_PER_MS
 from lockcore.model import AttemptRecord, Lease, Outcome, Vote
 from lockcore.rounds import SetRound
 from lockcore.watched import WatchedSetRound
-from tests.lockcore.by_hand import NoChance, acquiring
-from tests.lockcore.scripted import MISCONF, NIL, OK, TTL_MS, ScriptedFleet, settings_of
+from tests.doubles.keyspace import MISCONF, NIL, OK
+from tests.lockcore.by_hand import Caller, NoChance, acquiring
+from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of
 
 GRANTED, REFUSED, ERRORED, SILENT, ABSENT = Vote
 
@@ -175,13 +176,7 @@ def test_an_attempt_without_a_quorum_of_voters_is_reported_too() -> None:
     fleet.detach(0)
     fleet.detach(1)
     fleet.after(10)
-    engine = fleet.engine
-    steps = Acquisition(engine, "stock", engine.terms(TTL_MS), 0, fleet.now_ns, NoChance()).steps(fleet.now_ns)
-    round_ = next(steps)
-    assert isinstance(round_, SetRound)
-    engine.submit(round_)
-    with pytest.raises(StopIteration):
-        steps.send(fleet.now_ns)  # nothing was batched, so no shell has flushed
+    acquiring(fleet, run=Caller)  # nothing was batched, so no shell has flushed
     (record,) = records
     assert record.outcome is Outcome.UNREACHABLE
     assert record.votes == (ABSENT,) * 3

@@ -19,8 +19,8 @@ from hiredis import Reader
 from lockcore.clock import NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
 from lockcore.membership import Hello
-from tests.doubles.keyspace import Keyspace
-from tests.lockcore.scripted import MISCONF, OK, ONE, ZERO, Command, claims_of, kind_of
+from tests.doubles.keyspace import MISCONF, OK, ONE, ZERO, Command, Keyspace
+from tests.lockcore.scripted import claims_of, kind_of
 
 START_NS = 3_000_000 * NS_PER_MS
 SCRIPTS = (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND)
