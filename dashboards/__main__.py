@@ -1,7 +1,5 @@
 """`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*, byte for byte the same each time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dashboards.fsync import fsync

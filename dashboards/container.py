@@ -4,8 +4,6 @@ Rules: the URLs hold a password, so they come from a file and reach neither the 
 run` gets them as its targets, everything else as LOCKBENCH_TARGETS. Source: docker-compose.yml.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -4,8 +4,6 @@ Rules: a policy is a run (or several); all is by `redlock.fsync`, so the runs to
 Source: README's fsync policies.
 """
 
-from __future__ import annotations
-
 from dashboards.panels import (
     INSTANCE,
     POLICY,

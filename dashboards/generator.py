@@ -4,8 +4,6 @@ Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict wi
 or `gate`: one run against one run only shows where to look. Source: README, "generator".
 """
 
-from __future__ import annotations
-
 from bench.telemetry.table import BY_NAME
 from dashboards.panels import (
     RUN,

@@ -5,8 +5,6 @@ password comes from LOCKBENCH_LOCUST_PASSWORD_FILE; sessions end with the proces
 Source: Locust's documentation, "Adding authentication to the web UI".
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import secrets

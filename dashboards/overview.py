@@ -1,7 +1,5 @@
 """The board "Run overview": *instruments → how fast, how late, how it ended, under what*. Source: README, "Metrics"."""
 
-from __future__ import annotations
-
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableOption
 

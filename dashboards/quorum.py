@@ -3,8 +3,6 @@
 Source: README's vocabulary (vote, margin, split vote, abstaining).
 """
 
-from __future__ import annotations
-
 from dashboards.panels import (
     INSTANCE,
     Query,

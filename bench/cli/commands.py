@@ -5,8 +5,6 @@ command's help ends with its examples: a test parses them all. Whatever goes wro
 click exception, and becomes one line on stderr here. Source: click, "Lazily Loading Subcommands".
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

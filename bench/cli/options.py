@@ -4,8 +4,6 @@ Rules: an option of a scenario is a key of the same name; its value is kept as t
 that a file and an option are refused alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path

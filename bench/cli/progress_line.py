@@ -4,8 +4,6 @@ Rules: on a terminal three lines redrawn in place, of which nothing is ever cut 
 seconds; quiet says nothing.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import TracebackType

@@ -5,8 +5,6 @@ anything is sent until then, where a `kill -9` or a stop finds it. An acquire th
 when it was begun: evidence that the resource was asked for. Files of the run's folder, by worker and pid.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

@@ -9,8 +9,6 @@ Rules: a precondition is a sentence with whether it came about, written into the
 nothing confirmed; only what is broken stays broken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 

@@ -6,8 +6,6 @@ Rules
 - Parts may be added one after the other: each must hold all operations of its resources (`read_history(…, part)`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Rules
 - A load process at 0.9 of a core or more is a warning: the rate is a lower bound.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -4,8 +4,6 @@ Rules: a record carries the votes of its last round, as they stood when that rou
 of acquired operations only.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Annotated
 

@@ -7,8 +7,6 @@ Rules
   leases by the moment of their grant: they add up to `rate.achieved_per_s`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Self
 

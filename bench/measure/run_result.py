@@ -4,8 +4,6 @@ Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC,
 null means not known, or not applicable. `Measured` is what limits can be set on; it comes first, the rest is about it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -9,8 +9,6 @@ Rules
   meet one type at once end the process with SIGSEGV (0.22: the second uses what the first has half built).
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

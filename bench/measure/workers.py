@@ -4,8 +4,6 @@ Rules: counts add up, histograms merge, a worker that never reported its end is 
 measured; it is only put together.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -6,8 +6,6 @@ be used: a row that must be unique in a database (one SQLite file per run, for t
 double grant is rejected, and counted. Rows of expired leases are replaced.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from collections.abc import Sequence

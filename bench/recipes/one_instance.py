@@ -5,8 +5,6 @@ SET without a reply, which may have happened, and that of a caller that was kill
 is given back and counts as too late. Source: the SET command's reference page ("Patterns").
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace

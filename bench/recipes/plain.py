@@ -6,8 +6,6 @@ Rules
 - A command that failed makes the attempt UNREACHABLE: nothing is cleaned up unless the recipe says so.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import Counter

@@ -9,8 +9,6 @@ Rules
   gate is told of every pass and returns when the caller may go on: how a test or a schedule makes a race certain.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

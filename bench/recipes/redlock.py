@@ -6,8 +6,6 @@ round trips, and as long is the window in which contenders split the votes. Sour
 algorithm"; lockcore.quorum names the rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -5,8 +5,6 @@ group `lockbench.recipes`: the name is the recipe's, the value `module:Class`, a
 for. Our own names cannot be taken. Source: the entry points specification of packaging.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

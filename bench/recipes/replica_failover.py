@@ -5,8 +5,6 @@ grants it again. What it needs of the fleet stands in the README, "Schedules". T
 for their ROLE, at connect and after every error. Source: Redis documentation, "Redis replication".
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

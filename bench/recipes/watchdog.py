@@ -5,8 +5,6 @@ Flawed, on purpose: do not copy it. One thread (under gevent: a greenlet) renews
 `lost_leases` and `noticed_late_ms` (sum over them, from the lease's end until the watchdog learned of it).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Rules: scaling to a unit happens only here, on print; a missing value is an en d
 whose units are normalised at the door and scaled on print.
 """
 
-from __future__ import annotations
-
 from bench.measure.run_result import JudgedThreshold
 
 MISSING, INFINITE = "–", "∞"

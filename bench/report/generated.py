@@ -4,8 +4,6 @@ Rules: `make schemas` writes all of it; tests compare it with what it is made of
 generated text belongs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ cannot hold is replaced. Source: windyroad's JUnit.xsd (all of its required attr
 GitHub's reporters read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

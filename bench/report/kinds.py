@@ -5,8 +5,6 @@ result, in a module `words` with `sheet(result, place)` and `suite(result)`, and
 `figures(result)`; only where they lie is known here.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

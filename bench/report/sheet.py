@@ -4,8 +4,6 @@ Rules: verdict first; a cell never breaks its table; colours are never the only 
 here. Source: rich; GitHub's Markdown tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple

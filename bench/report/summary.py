@@ -6,8 +6,6 @@ acquires: "∞" where so many failed, "≤" where the generator's own delay is p
 figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from bench.gates.threshold import sentence

@@ -8,8 +8,6 @@ Rules
 - A run that Ctrl-C cut is not known, however well it began.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

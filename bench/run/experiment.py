@@ -11,8 +11,6 @@ Rules: what was measured is judged and stored before a wish to end is granted. W
 (bench.run.journal) and was cut is not stored: `unfinished`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import time

@@ -6,8 +6,6 @@ what is known beforehand is refused (`require`), what comes out meanwhile is one
 allowed, both are warnings.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -9,8 +9,6 @@ Rules
   worker has reported an end that lies behind the window.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

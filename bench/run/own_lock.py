@@ -5,8 +5,6 @@ for it all the time. Entering that raises is a failed acquire: `contended` for t
 `unreachable` and counted by its type.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Rules: once Locust runs, signals are only counted, so that whatever happens the 
 judged and written, leaks are counted and unlinked, and nothing of the run stays behind.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import tempfile

@@ -3,8 +3,6 @@
 Rules: a started fleet ends with the context; named targets are only asked, and refused before any load.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Sequence

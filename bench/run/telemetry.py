@@ -4,8 +4,6 @@ Rules: without a wish for telemetry nothing of it is imported or asked; a collec
 result, and only what is wrong before the load starts stops the run.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ Rules
 - Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ Rules
 - A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one warning.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

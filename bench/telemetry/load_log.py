@@ -9,8 +9,6 @@ Rules
 - Of the attempts of a caller that waits for a hot resource a sample is kept. What is too much is counted.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import time

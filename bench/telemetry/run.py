@@ -6,8 +6,6 @@ Rules
   restart, which is another `run_id`. While an instance does not answer, its gauges are left out.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Rules
 - What is set and cannot be honoured is said, never silently replaced. No value that may hold a secret is ever shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Rules
 Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC 60063.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial

@@ -12,8 +12,6 @@ tied to the *thread* that made the process, and cleared by a fork, so each proce
 undoes what it did is a `Leash`: never killed before it had time. Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

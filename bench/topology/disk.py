@@ -12,8 +12,6 @@ Source: fdatasync(2); fsopen(2), fsconfig(2), fsmount(2), fspick(2), their numbe
 tmpfs(5); EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

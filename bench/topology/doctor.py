@@ -4,8 +4,6 @@ Rules: what can be tried is tried, not guessed; what fails is itself a fact, so 
 every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ COMMAND) becomes None and a warning. An event shorter than the server's `latency
 with 0 none is: then the answer is None, never "nothing happened". Source: Redis 7.0 and Valkey 9.1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

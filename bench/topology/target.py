@@ -4,8 +4,6 @@ Rules: lockcore reads the URL, here as everywhere. It holds secrets, so only `ad
 Clients never retry; our time-outs win.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

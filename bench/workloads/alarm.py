@@ -9,8 +9,6 @@ after a fork.
 Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from heapq import heappop, heappush

@@ -6,8 +6,6 @@ stops a distributed run every worker is asked to finish and its last report awai
 fault of any worker ends the run with its sentence and its exit code. Source: locust.runners, locust.main (shutdown).
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time

@@ -17,8 +17,6 @@ Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median an
 arrivals must not depend on replies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
 

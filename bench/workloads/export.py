@@ -3,8 +3,6 @@
 Rules: imported only where OTEL_* variables ask for it; what it has to say stands in Locust's log.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

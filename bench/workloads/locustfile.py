@@ -4,8 +4,6 @@ Rules: importing opens nothing but the plan. Works with web UI, headless, `--pro
 other hosts, where the package must be installed. Source: Locust's documentation, "Event hooks".
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import Namespace

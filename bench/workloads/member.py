@@ -6,8 +6,6 @@ before its last report, so Locust's table at the master equals our counts: on th
 SIGTERM of the worker itself, whichever comes first. Source: locust.runners (WorkerRunner), locust.main (shutdown).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -8,8 +8,6 @@ Rules
 - Everything a caller needs is a closure's variable: looked up once, read at the cost of a local.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ ones only.
 Source: locust.stats, "customizing response time bucketing" in its documentation.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -10,8 +10,6 @@ Rules
   loses all, everysec some, always none. Where there is no root or no loop device it is skipped, with that reason.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager

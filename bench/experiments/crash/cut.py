@@ -10,8 +10,6 @@ of this process; locks count by what its clients were told. A second client knew
 two ask for different locks.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack

@@ -10,8 +10,6 @@ crash and number alone, never on the lane. A cut that fails is tried again on a 
 often is given up, with the reason.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile

@@ -13,8 +13,6 @@ Rules
 Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and fsync"; the rule of three.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ Rules: one group of cuts serves every vote margin and both kinds of second clien
 abstention. Quick looks at N = 3 in depth and at the main crashes of the other N.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated

@@ -3,8 +3,6 @@
 Rules: a lock is counted once, whatever number of instances lost it.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta

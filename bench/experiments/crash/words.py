@@ -4,8 +4,6 @@ Rules: verdict first; counts are added up here, nothing else is computed; what n
 is lost in tables. Fits 100 columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow, CrossCheck

@@ -9,8 +9,6 @@ Rules
 - One way in, never both: the same series twice would be counted twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

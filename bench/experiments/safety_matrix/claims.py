@@ -4,8 +4,6 @@ Rules: a claim that another command measures is listed with that command; those 
 leases.py, those about restarts in restarts.py. Source: the Redis documentation, "Distributed Locks with Redis".
 """
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

@@ -4,8 +4,6 @@ Rules: an unknown name is refused before anything starts; progress goes to stder
 --json the result and nothing else. Source: README's command table.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

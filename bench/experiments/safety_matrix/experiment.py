@@ -8,8 +8,6 @@ Rules: own servers on loopback; deterministic rows first. A signal ends it at on
 before it are kept, judged and written, and nothing else stays.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -3,8 +3,6 @@
 Two leases at once are a violation whatever was claimed. Source: the Redlock text.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -5,8 +5,6 @@ pauses and faults it meets, and the flawed must be seen to fail under the same. 
 do is skipped with the reason. Source: bench.run.run; README's table of recipes, "shown by".
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ Rules: servers are killed with -9 unless it says otherwise; every trial has its 
 "Performance, crash recovery and fsync".
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from contextlib import suppress

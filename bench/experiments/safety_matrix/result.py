@@ -3,8 +3,6 @@
 Source: bench.measure.section; bench.experiments.safety_matrix.row, which says what the verdicts mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

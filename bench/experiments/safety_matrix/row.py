@@ -5,8 +5,6 @@ command measures is `not measured here`, each with its reason. What went wrong o
 looked at again before it is `not known`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Rules: nothing is computed here but counts of rows; colours are never the only s
 bench.experiments.safety_matrix.experiment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow

@@ -5,8 +5,6 @@ somebody has won. The winner holds until all others have stopped, so that a tria
 clean-up counts as sent as soon as the attempt was lost: a time never too late.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

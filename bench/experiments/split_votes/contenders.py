@@ -5,8 +5,6 @@ map: the start is a time on CLOCK_MONOTONIC in the near future, for which each p
 not matter who reads the word when. Source: mmap(2); aligned 64-bit stores are whole where Redis runs.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

@@ -4,8 +4,6 @@ Rules: own servers on loopback, in memory; blocks of all rows are interleaved in
 machine does hits all alike; a time budget ends a section early, after whole passes, and says so.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

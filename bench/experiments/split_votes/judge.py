@@ -4,8 +4,6 @@ Rules: every trial is judged by trial.py and its attempts are forgotten. A rate'
 those of two or more overlapping attempts; times to the first grant are of whole trials. Pure.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 

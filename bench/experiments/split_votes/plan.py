@@ -3,8 +3,6 @@
 Rules: values only; both sides of a contender's pipe import this. A block and an enrolment are one line of JSON each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal

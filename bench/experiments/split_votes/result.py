@@ -1,7 +1,5 @@
 """The result of `lockbench split-votes`: *calibrated rates, rows of contests → its type*."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan

@@ -9,8 +9,6 @@ Rules, with q = N // 2 + 1:
   the first grant, and an attempt that starts while a lease is valid belongs to none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 80 columns. Source: the sections of bench.experiments.split_votes.experiment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult

@@ -4,8 +4,6 @@ Source: the columns "shown by" and "figure" of the table in the README of the fo
 measure of fairness", 1984.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from functools import partial

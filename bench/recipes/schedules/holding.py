@@ -4,8 +4,6 @@ A `Victim` is a client that is a process of its own, which is this file started 
 where its gate is closed, and waits for its death. It ends with its parent, so none outlives a schedule.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Sequence

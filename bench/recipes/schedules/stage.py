@@ -6,8 +6,6 @@ Rules
 - What clients do is recorded as the load records it, and judged by the same oracle.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

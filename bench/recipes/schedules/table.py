@@ -4,8 +4,6 @@ Rules: whether a flaw is seen does not depend on luck: the same answer 20 times 
 README of the folder above.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from bench.recipes.registry import find_recipe

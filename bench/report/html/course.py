@@ -3,8 +3,6 @@
 Rules: every point is a figure of the result; a slice without samples is a gap. Source: bench/measure/over_time.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.measure.over_time import OverTime

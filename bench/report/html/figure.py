@@ -4,8 +4,6 @@ Rules: a title states what was found, with its figures; `about` says what is dra
 picture goes with it, in the units of result.json. Source: design of the report page (README of this folder).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Rules: a curve is solid as far as ten samples lie beyond a point, faint up to th
 `latency_s`. Source: Gil Tene's percentile plots (HdrHistogram).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

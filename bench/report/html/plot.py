@@ -5,8 +5,6 @@ page.css, so that light, dark and print are its business. Gaps stay gaps; every 
 the whole height with their name on top; lines differ by dash, not by colour alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape

@@ -5,8 +5,6 @@ conditions. Words and figures are those of the terminal's summary. Of several ru
 never a ratio: whether a difference is more than noise is for `lockbench compare`, which pairs its runs.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace

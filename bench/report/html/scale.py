@@ -5,8 +5,6 @@ the steps between them where there are few. A range without width is widened, ne
 Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
