@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from dashboards.fsync import fsync
-from dashboards.generator import generator
-from dashboards.overview import overview
-from dashboards.quorum import quorum
+from dashboards.run_boards import generator, overview
+from dashboards.server_boards import fsync, quorum
 
 FOLDER = Path(__file__).with_name("boards")
 BOARDS = {

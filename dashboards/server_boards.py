@@ -1,11 +1,15 @@
-"""The board "Quorum and split-brain retries": *instruments → how votes went, and which instance is to blame*.
+"""The boards of the instances: *instruments → how votes went, who is to blame; what AOF policies cost and lose*.
 
-Source: README's vocabulary (vote, margin, split vote, abstaining).
+Rules: a policy is a run (or several); all is by `redlock.fsync`, so the runs to compare must be in the time range.
+Source: README's vocabulary (vote, margin, split vote, abstaining) and its fsync policies.
 """
 
 from dashboards.panels import (
     INSTANCE,
+    POLICY,
     Query,
+    acquire_quantile,
+    bars,
     board,
     grown,
     line,
@@ -19,10 +23,10 @@ from dashboards.panels import (
     ratio,
     row,
     total,
+    typical,
     voting,
 )
 
-UID = "lockbench-quorum"
 _MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
 _ZERO = "0.1"  # margins are whole numbers: what is not above 0.1 is 0
 
@@ -138,4 +142,77 @@ _TROUBLES = row(
 def quorum() -> str:
     """The board as JSON."""
     about = "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the instances behind them."
-    return board("lockbench: Quorum and split-brain retries", UID, about, (_GLANCE, _VOTES, _INSTANCES, _TROUBLES))
+    return board(
+        "lockbench: Quorum and split-brain retries", "lockbench-quorum", about, (_GLANCE, _VOTES, _INSTANCES, _TROUBLES)
+    )
+
+
+# -- fsync trade-off ---------------------------------------------------------------------------------------------------
+
+_BY = (POLICY,)
+
+
+_p50, _p99 = (acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
+_stalls = total("redis.aof.delayed_fsyncs", _BY)
+_PRICE = row(
+    "The price, by policy",
+    line(
+        6,
+        bars(
+            "Typical rate",
+            "Leases per second: the median over a run's seconds, averaged over its runs.",
+            typical("redlock.load.achieved", _BY),
+        ),
+        bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
+        bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
+        bars(
+            "Fsyncs",
+            "Calls of fsync and fdatasync over all instances, where the fault shim counts them.",
+            total("redis.aof.fsyncs", _BY),
+        ),
+        bars("Stalls", "Writes postponed since a sync was still under way (aof_delayed_fsync).", _stalls),
+    ),
+)
+
+
+_broken = total("redlock.safety.violations", _BY, redlock_violation_kind="service_fault")
+_window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
+_LOSS = row(
+    "The loss, by policy",
+    line(
+        6,
+        bars(
+            "Locks lost in crashes",
+            "Acknowledged locks that an instance forgot.",
+            total("redlock.crash.lost_locks", _BY),
+        ),
+        bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window),
+        bars(
+            "Double grants", "Leases valid beside another one after a crash.", total("redlock.crash.double_grants", _BY)
+        ),
+        bars(
+            "Safety violations",
+            "Leases on one resource valid at the same time. Must be 0; no data: no oracle ran.",
+            _broken,
+        ),
+    ),
+)
+
+
+_cpu, _commands = rate("redis.cpu.time", _BY), rate("redis.commands.processed", _BY)
+_by = (*INSTANCE, POLICY)
+_SERVERS = row(
+    "Servers",
+    line(
+        7,
+        lines("CPU per command", "Server CPU time over commands processed, by policy.", ratio(_cpu, _commands, "s")),
+        lines("AOF size", "By instance.", now("redis.aof.size", _by)),
+        lines("AOF rewrites", "1 while an instance rewrites its AOF.", now("redis.aof.rewrite_in_progress", _by)),
+    ),
+)
+
+
+def fsync() -> str:
+    """The board as JSON."""
+    about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
+    return board("lockbench: Fsync trade-off", "lockbench-fsync", about, (_PRICE, _LOSS, _SERVERS))
