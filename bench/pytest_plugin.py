@@ -260,10 +260,10 @@ def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBen
 
 
 def _empty(fleet: Fleet) -> None:
-    from bench.topology.target import parse_targets
+    from bench.topology.target import client_of, parse_targets
 
     for target in parse_targets(fleet.urls):
-        client = target.client(5.0)
+        client = client_of(target, 5.0)
         client.flushall()
         client.close()
 

@@ -19,8 +19,9 @@ from bench.cli.options import PLACE, Command, Values, result_options, server_opt
 from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
+    from bench.cli.progress_line import ProgressLine
     from bench.measure.result import Document
-    from bench.run.experiment import Done, ExperimentOrder, Show, Stored
+    from bench.run.experiment import Done, ExperimentOrder, Stored
 
 Plan = TypeVar("Plan")
 
@@ -47,7 +48,7 @@ def carry_out(
     kind: str,
     plan: Plan,
     values: Values,
-    run: Callable[[ExperimentOrder[Plan], Show], Done[Document]],
+    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Document]],
     again: Sequence[str] = ("server",),
 ) -> int:
     """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises as `measured`."""
@@ -62,7 +63,7 @@ def measured(
     kind: str,
     plan: Plan,
     values: Values,
-    run: Callable[[ExperimentOrder[Plan], Show], Done[Stored]],
+    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Stored]],
     again: Sequence[str] = ("server",),
     *,
     program: str = "lockbench",
@@ -70,6 +71,7 @@ def measured(
     """Have `plan` measured by `run` in a folder of its own, with progress on stderr. `again`: the options that must
     be given again with --resume. Raises BenchError, and KeyboardInterrupt when it was cut before there was anything
     to show."""
+    from bench.cli.progress_line import ProgressLine
     from bench.cli.showing import ResultFolder, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
@@ -85,15 +87,15 @@ def measured(
     given = [f"--{name}" for name in again if values.get(name) or values.get(f"{name}s")]
     go_on = f"go on with lockbench {kind} --resume {folder.path}"
     go_on += f" and the same {', '.join(given)}" if given else ""
-    line = PartLine(quiet=values["quiet"])
+    order = ExperimentOrder(plan, run_id, command, folder.path, values["server"])
     try:
-        done = run(ExperimentOrder(plan, run_id, command, folder.path, values["server"]), line)
+        with ProgressLine(quiet=values["quiet"]) as line:
+            done = run(order, line)
     except BenchError as error:
         if is_unfinished(folder.path) and not isinstance(error, UsageError):
             raise type(error)(f"{error}; {go_on}") from error
         raise
     finally:
-        line.clear()
         folder.remove_if_empty()
     return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder.path) else done
 
@@ -141,25 +143,3 @@ class Several(click.ParamType[tuple[Any, ...]]):
             return tuple(dict.fromkeys(map(one, parts)))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-class PartLine:
-    """What is done now, such as `schedule: row 3 of 64`, on stderr: redrawn on a terminal, elsewhere one line per
-    part."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._redraws, self._part = quiet, sys.stderr.isatty(), ""
-
-    def __call__(self, text: str) -> None:
-        """Show `text`."""
-        part = text.partition(":")[0]
-        if self._quiet or (part == self._part and not self._redraws):
-            return
-        self._part = part
-        begin, end = ("\r\x1b[2K", "") if self._redraws else ("", "\n")
-        print(f"{begin}{text}", end=end, file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Give the line back."""
-        if self._redraws and self._part:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

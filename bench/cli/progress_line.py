@@ -1,7 +1,7 @@
-"""The lines that show a run is alive: *Progress → a few lines on stderr*.
+"""The lines that show that work goes on: *a look at a run, or what is done now in words → a few lines on stderr*.
 
-Rules: on a terminal three lines redrawn in place, of which nothing is ever cut off; elsewhere a plain line every few
-seconds; quiet says nothing.
+Rules: on a terminal lines redrawn in place, of which nothing is ever cut off; elsewhere of a run a plain line every few
+seconds, of words such as `schedule: row 3 of 64` one line per part (`schedule`); quiet says nothing.
 """
 
 import sys
@@ -22,7 +22,7 @@ _GAP = "  "
 
 
 class ProgressLine:
-    """Shows each Progress it is called with; a context manager, because redrawn lines must be given back."""
+    """Shows what it is called with; a context manager, because redrawn lines must be given back."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to show."""
@@ -48,20 +48,23 @@ class ProgressLine:
         if self._live:
             self._live.stop()
 
-    def __call__(self, progress: Progress) -> None:
-        """Show `progress`; off a terminal only when the phase changes or a few seconds have passed."""
+    def __call__(self, now: Progress | str) -> None:
+        """Show what is so `now`; off a terminal only when the phase or part changes or a few seconds have passed."""
         if self._quiet:
             return
+        part, elapsed_s = (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
         if self._live:
-            self._live.update(progress_block(progress, self._console.width), refresh=True)
-        elif self._is_due(progress):
-            print(progress_line(progress), file=self._console.file, flush=True)
+            self._live.update(
+                Text(now) if isinstance(now, str) else progress_block(now, self._console.width), refresh=True
+            )
+        elif self._is_due(part, elapsed_s):
+            print(now if isinstance(now, str) else progress_line(now), file=self._console.file, flush=True)
 
-    def _is_due(self, progress: Progress) -> bool:
+    def _is_due(self, phase: str, elapsed_s: float) -> bool:
         last = self._shown_at
-        if last is not None and last[0] == progress.phase and progress.elapsed_s - last[1] < PLAIN_EVERY_S:
+        if last is not None and last[0] == phase and elapsed_s - last[1] < PLAIN_EVERY_S:
             return False
-        self._shown_at = (progress.phase, progress.elapsed_s)
+        self._shown_at = (phase, elapsed_s)
         return True
 
 

@@ -23,6 +23,7 @@ from bench.errors import EXIT_INTERRUPTED
 from bench.scenario import Scenario
 
 if TYPE_CHECKING:
+    from bench.cli.progress_line import ProgressLine
     from bench.measure.run_result import RunResult
     from bench.run.experiment import Done, ExperimentOrder
     from bench.topology.fleet import Fleet
@@ -44,14 +45,13 @@ def run(scenario: Path | None, **values: Any) -> int:
 
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     """Run `scenario` as the options of `command` say, show and store its result, and return the exit code."""
-    from bench.cli.progress_line import ProgressLine
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
-    def measure(order: ExperimentOrder[Scenario], _show: object) -> Done[RunResult]:
+    def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
         allowed = {name: values[name] for name in ("allow_missing", "allow_skipped")}
         one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed)
-        with Interrupts() as interrupts, ProgressLine(quiet=values["quiet"]) as show:
+        with Interrupts() as interrupts:
             return run_scenario(one, interrupts, show)
 
     return carry_out(command, scenario, values, measure)

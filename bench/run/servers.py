@@ -17,8 +17,8 @@ from bench.telemetry.settings import is_wanted
 from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import needs_of
-from bench.topology.faults.site import Need, Site
-from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.faults.site import Need, Site, prepared_fleet
+from bench.topology.fleet import Fleet
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, require_independent
 from bench.topology.server import find_server
 
@@ -92,19 +92,9 @@ def open_servers(
         facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated)
         yield Servers(scenario.targets, facts, None, None, Site())
         return
-    found = find_server(server)
-    with (
-        Site(needs_of(faults) | _wanted_counters(scenario), seed=scenario.seed) as site,
-        start_fleet(
-            scenario.instances,
-            scenario.fsync,
-            server=found,
-            environment=site.environment,
-            config=site.config(found),
-        ) as fleet,
-    ):
-        site.attach(fleet)
-        urls = tuple(instance.url for instance in fleet.instances)
+    needs, found = needs_of(faults) | _wanted_counters(scenario), find_server(server)
+    with prepared_fleet(needs, scenario.instances, scenario.fsync, server=found, seed=scenario.seed) as site:
+        fleet, urls = site.fleet, site.fleet.urls
         if replicated:
             replicate(urls)
         disk = fdatasync_latency(fleet.folder)

@@ -16,7 +16,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario import Fault
 from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import prepared_fleet
 from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary, find_server
@@ -176,10 +176,6 @@ def why_not_here(server: ServerBinary) -> dict[str, str | None]:
         Fault(kind, 0.0, 1000.0 if kind == "loading" else None, ("instance:0",), "fixed", _EXAMPLES.get(kind, {}))
         for kind in KINDS
     )
-    with (
-        Site(needs_of(orders)) as site,
-        start_fleet(1, server=server, environment=site.environment, config=site.config(server)) as fleet,
-    ):
-        site.attach(fleet)
+    with prepared_fleet(needs_of(orders), 1, "everysec", server=server) as site:
         refusals = {order.kind: injection(site, order).refusal() for order in orders}
         return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}

@@ -23,7 +23,8 @@ from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta as InfoDelta  # noqa: PLC0414 - importers change one by one
 from bench.measure.run_result import InstanceFacts as InstanceFacts  # noqa: PLC0414 - importers change one by one
 from bench.measure.section import Count, says
-from bench.topology.target import Target, parse_targets
+from bench.topology.target import client_of, parse_targets
+from lockcore.shells.target import InstanceTarget
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
 _AOF_NOW = (
@@ -108,8 +109,8 @@ def inspect(urls: Sequence[str], *, allow_missing: bool = False) -> tuple[Instan
     """Ask every instance what it is, in the order of `urls`. Raises UsageError, and EnvironmentNotReadyError naming
     every unreachable instance and why, unless `allow_missing`."""
 
-    def unreachable(target: Target, reason: str) -> InstanceFacts:
-        return InstanceFacts(0, target.address, target.tls, unreachable=reason)
+    def unreachable(target: InstanceTarget, reason: str) -> InstanceFacts:
+        return InstanceFacts(0, target.address, target.is_tls, unreachable=reason)
 
     answers = _ask(urls, _described, unreachable)
     facts = tuple(replace(fact, index=index) for index, fact in enumerate(answers))
@@ -146,11 +147,11 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
 def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
     """Read every instance's counters now; one that does not answer or forbids INFO has `values` None and says why."""
 
-    def snapshot(client: redis.Redis, target: Target) -> InfoSnapshot:
+    def snapshot(client: redis.Redis, target: InstanceTarget) -> InfoSnapshot:
         values = client.info("all")
         return InfoSnapshot(target.address, time.monotonic_ns(), values, None)
 
-    def missing(target: Target, reason: str) -> InfoSnapshot:
+    def missing(target: InstanceTarget, reason: str) -> InfoSnapshot:
         return InfoSnapshot(target.address, time.monotonic_ns(), None, reason)
 
     return _ask(urls, snapshot, missing)
@@ -161,7 +162,7 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[LeakCount, .
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
 
-    def count_and_unlink(client: redis.Redis, target: Target) -> LeakCount:
+    def count_and_unlink(client: redis.Redis, target: InstanceTarget) -> LeakCount:
         found = unlinked = 0
         for chunk in chunks:
             here = _command(client, "EXISTS", *chunk)
@@ -174,15 +175,15 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[LeakCount, .
 
 def _ask(
     urls: Sequence[str],
-    question: Callable[[redis.Redis, Target], Answer],
-    silent: Callable[[Target, str], Answer],
+    question: Callable[[redis.Redis, InstanceTarget], Answer],
+    silent: Callable[[InstanceTarget, str], Answer],
 ) -> tuple[Answer, ...]:
     """What each answers, or what `silent` makes of the reason why it does not."""
     targets = parse_targets(urls)
 
-    def ask_one(target: Target) -> Answer:
+    def ask_one(target: InstanceTarget) -> Answer:
         try:
-            with target.client(TIMEOUT_S) as client:
+            with client_of(target, TIMEOUT_S) as client:
                 return question(client, target)
         except (redis.RedisError, OSError) as error:
             return silent(target, _reason(target, error))
@@ -191,7 +192,7 @@ def _ask(
         return tuple(threads.map(ask_one, targets))
 
 
-def _described(client: redis.Redis, target: Target) -> InstanceFacts:
+def _described(client: redis.Redis, target: InstanceTarget) -> InstanceFacts:
     with contextlib.suppress(NoPermissionError):  # an answer, too
         client.ping()
     warnings: list[str] = []
@@ -202,7 +203,7 @@ def _described(client: redis.Redis, target: Target) -> InstanceFacts:
     return InstanceFacts(
         0,
         target.address,
-        target.tls,
+        target.is_tls,
         server="valkey" if "valkey_version" in info else ("redis" if info else None),
         version=info.get("valkey_version", info.get("redis_version")),
         run_id=info.get("run_id"),
@@ -232,7 +233,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
-def _reason(target: Target, error: Exception) -> str:
+def _reason(target: InstanceTarget, error: Exception) -> str:
     text = secrets()(error).rstrip(".")
     if isinstance(error, NoPermissionError):
         return f"not allowed: {text}"
@@ -241,14 +242,14 @@ def _reason(target: Target, error: Exception) -> str:
     if isinstance(error, BusyLoadingError):
         return "still loading its data: wait until it is ready"
     if isinstance(error, redis.TimeoutError):
-        return f"no answer within {TIMEOUT_S:g} s{': is it a plain port? then redis://' if target.tls else ''}"
+        return f"no answer within {TIMEOUT_S:g} s{': is it a plain port? then redis://' if target.is_tls else ''}"
     if isinstance(error, redis.exceptions.InvalidResponse):
         return f"it does not speak the Redis protocol: {text.removeprefix('Protocol Error: ')}"
     if "SSL" in text:
         return f"TLS failed: {text}"
     if "refused" in text:
         return "connection refused: nothing listens there"
-    if ("closed by server" in text or "reset by peer" in text) and not target.tls:
+    if ("closed by server" in text or "reset by peer" in text) and not target.is_tls:
         return "it closed the connection: is it a TLS port? then rediss://"
     text = re.sub(rf"^Error -?\d+ connecting to {re.escape(target.address)}\. ", "", text)
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
@@ -291,7 +292,7 @@ class LatencyMonitor:
     on others only what is younger than this first look counts."""
 
     def __init__(self, urls: Sequence[str], *, own: bool) -> None:
-        def begin(client: redis.Redis, _target: Target) -> int | None:
+        def begin(client: redis.Redis, _target: InstanceTarget) -> int | None:
             """The server's clock (s), or None when it watches nothing."""
             name = "latency-monitor-threshold"
             if not int(client.config_get(name).get(name) or 0):
@@ -307,7 +308,7 @@ class LatencyMonitor:
     def events(self) -> dict[str, SlowEvent] | None:
         """What was noted since then, by event; None when a server does not watch or does not say."""
 
-        def noted(client: redis.Redis, _target: Target) -> dict[str, list[tuple[int, int]]] | None:
+        def noted(client: redis.Redis, _target: InstanceTarget) -> dict[str, list[tuple[int, int]]] | None:
             names = [row[0].decode() for row in _command(client, "LATENCY", "LATEST")]
             return {name: _command(client, "LATENCY", "HISTORY", name) for name in names}
 

@@ -5,7 +5,6 @@ Clients never retry; our time-outs win.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import redis
@@ -13,7 +12,7 @@ from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.errors import UsageError, secrets
-from lockcore.shells.target import target_of
+from lockcore.shells.target import InstanceTarget, target_of
 
 _NO_LIMIT = 1 << 31
 
@@ -45,29 +44,19 @@ def connection_pool(options: Mapping[str, Any], *, timeout_s: float, connect_tim
     return ConnectionPool(**{"max_connections": _NO_LIMIT, **options, **tls, **times})
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where one instance listens; `options` are redis-py's, never to be shown."""
-
-    address: str
-    tls: bool
-    options: Mapping[str, Any] = field(repr=False)
-
-    def client(self, timeout_s: float) -> redis.Redis:
-        """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries."""
-        pool = connection_pool(self.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
-        return redis.Redis.from_pool(pool)
+def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
+    """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries."""
+    return redis.Redis.from_pool(connection_pool(target.options, timeout_s=timeout_s, connect_timeout_s=timeout_s))
 
 
-def parse_targets(urls: Sequence[str]) -> tuple[Target, ...]:
+def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     """Read all URLs. Raises UsageError, naming a wrong one by its position and showing nothing that may be secret."""
     return tuple(_parse(url, position) for position, url in enumerate(urls, 1))
 
 
-def _parse(url: str, position: int) -> Target:
+def _parse(url: str, position: int) -> InstanceTarget:
     secrets().learn(url)
     try:
-        target = target_of(url, 1.0, "")
+        return target_of(url, 1.0, "")
     except ValueError as error:
         raise UsageError(f"target {position}: {error}") from None
-    return Target(target.address, target.is_tls, target.options)

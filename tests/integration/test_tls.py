@@ -13,7 +13,7 @@ from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.protocol import RecipeSettings
 from bench.topology.fleet import KeptPort, start_fleet
 from bench.topology.server import ServerBinary, found_servers
-from bench.topology.target import TlsConnection, connection_pool, parse_targets
+from bench.topology.target import TlsConnection, client_of, connection_pool, parse_targets
 from lockcore import Lease, Outcome
 from tests.integration.lockcore.certificates import make_certificates
 
@@ -75,7 +75,7 @@ def test_a_connection_closed_by_the_server_is_still_noticed(fresh: TlsConnection
     fresh.send_command("CLIENT", "ID")
     number = fresh.read_response()
     (target,) = parse_targets([urls.plain])
-    with target.client(2.0) as other:
+    with client_of(target, 2.0) as other:
         assert other.client_kill_filter(_id=number) == 1
     assert select.select([fresh._sock], [], [], 2.0)[0]
     with pytest.raises(BrokenConnectionError):
@@ -86,7 +86,7 @@ def test_a_connection_closed_by_the_server_is_still_noticed(fresh: TlsConnection
 def test_every_first_connection_can_be_used(urls: Urls, kind: str) -> None:
     (target,) = parse_targets([getattr(urls, kind)])
     for _ in range(30):
-        with target.client(2.0) as client:
+        with client_of(target, 2.0) as client:
             assert client.ping()
 
 
@@ -102,4 +102,4 @@ def test_the_plain_lock_runs(urls: Urls, kind: str) -> None:
 
 def test_a_pool_has_no_limit(urls: Urls) -> None:
     (target,) = parse_targets([urls.plain])
-    assert target.client(2.0).connection_pool.max_connections == 1 << 31
+    assert client_of(target, 2.0).connection_pool.max_connections == 1 << 31

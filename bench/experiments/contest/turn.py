@@ -26,7 +26,7 @@ from bench.topology.child import Child
 from bench.topology.fleet import Fleet
 from bench.topology.probe import delta, info_snapshot
 from bench.topology.server import found_servers
-from bench.topology.target import parse_targets
+from bench.topology.target import client_of, parse_targets
 
 TTL_MS, WAIT_MS = 10_000, 10_000
 WARMUP_S = 0.3  # at least
@@ -212,7 +212,7 @@ def _forget(fleet: Fleet) -> list[int]:
     """Empty our throw-away servers; how many keys each still had."""
     counts = []
     for target in parse_targets(fleet.urls):
-        client = target.client(5.0)
+        client = client_of(target, 5.0)
         counts.append(int(client.dbsize()))
         client.flushall()
         client.close()

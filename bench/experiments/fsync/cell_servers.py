@@ -33,7 +33,8 @@ from bench.topology.fleet import require_descriptors, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent, require_reachable
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, Control, Preload
-from bench.topology.target import Target, parse_targets
+from bench.topology.target import client_of, parse_targets
+from lockcore.shells.target import InstanceTarget
 
 NS_PER_MS = 1_000_000
 MONITOR_MS = 1
@@ -210,17 +211,17 @@ class BorrowedPolicy:
         return f"{_POLICY} could not be put back; set it by hand on {', '.join(wrong)}" if wrong else ""
 
 
-def _policy_of(target: Target) -> str:
+def _policy_of(target: InstanceTarget) -> str:
     return str(_asked(target, "GET", lambda client: client.config_get(_POLICY)[_POLICY]))
 
 
-def _set_policy(target: Target, value: str) -> None:
+def _set_policy(target: InstanceTarget, value: str) -> None:
     _asked(target, "SET", lambda client: client.config_set(_POLICY, value))
 
 
-def _asked(target: Target, how: str, ask: Callable[[redis.Redis], Said]) -> Said:
+def _asked(target: InstanceTarget, how: str, ask: Callable[[redis.Redis], Said]) -> Said:
     try:
-        with target.client(_ASK_S) as client:
+        with client_of(target, _ASK_S) as client:
             return ask(client)
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(

@@ -36,7 +36,7 @@ from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
 from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
 from bench.topology.child import orders, say
-from bench.topology.target import parse_targets
+from bench.topology.target import client_of, parse_targets
 from bench.workloads.alarm import PreciseAlarm
 from bench.workloads.demand import Pacer, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
@@ -150,7 +150,7 @@ class WaitAofLock:
 
     def __init__(self, order: LoadOrder, counts: Counter[str]) -> None:
         """Connect. Raises RedisError when an instance cannot take part."""
-        self._instances = [_DiskWaiting(target.client(CONNECT_S), counts) for target in parse_targets(order.urls)]
+        self._instances = [_DiskWaiting(client_of(target, CONNECT_S), counts) for target in parse_targets(order.urls)]
         self._quorum, self._prefix = quorum_of(len(order.urls)), order.key_prefix
         self._validity_ns = int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
         process = token_urlsafe()

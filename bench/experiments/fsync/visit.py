@@ -37,7 +37,7 @@ from bench.experiments.fsync.result import (
 from bench.topology.child import Child
 from bench.topology.probe import InfoDelta, InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.shim import Control
-from bench.topology.target import parse_targets
+from bench.topology.target import client_of, parse_targets
 
 REWRITE_AT = 0.3  # of the measured window
 FILLERS, FILLER_BYTES = 200_000, 100
@@ -136,7 +136,7 @@ def _since(before: int | None, after: int | None) -> int | None:
 def _clients(urls: Sequence[str], aim: str) -> Iterator[list[redis.Redis]]:
     """A client of each. Raises EnvironmentNotReadyError: why the `aim` cannot be reached."""
     with ExitStack() as stack:
-        clients = [target.client(_TIMEOUT_S) for target in parse_targets(urls)]
+        clients = [client_of(target, _TIMEOUT_S) for target in parse_targets(urls)]
         for client in clients:
             stack.callback(client.connection_pool.disconnect)
         try:

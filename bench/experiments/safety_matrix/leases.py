@@ -4,8 +4,8 @@ Two leases at once are a violation whatever was claimed. Source: the Redlock tex
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -19,9 +19,9 @@ from bench.recipes.schedules.stage import Pace, sets_of, sleep_until, wait_for
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.site import Site
-from bench.topology.fleet import HOST, Fleet, start_fleet
-from bench.topology.servants import Proxies, Shape
+from bench.topology.faults.site import Need, prepared_fleet
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.servants import Shape
 from bench.topology.server import find_server
 from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -30,6 +30,7 @@ from lockcore.quorum import outcome_of, quorum_of
 PREFIX = "lockbench:claim:"
 INSTANCES = 3
 _PATIENCE_S = 5.0  # less than a lease of ten would end by itself
+_LINKS = frozenset({Need.PROXY})
 _SHORT_TTLS_MS = (6, 12, 24, 48)
 _GRANTED = 30  # with fewer, one in ten may come after its end and not be seen (95 %)
 _BACK_MS = 5_000  # an instance that was stopped has a backlog to answer before it votes again
@@ -71,11 +72,11 @@ def votes(setup: RowSetup) -> Finding:
             won = outcome_of(granted, refused, quorum_of(instances)) is Outcome.ACQUIRED
             tables, below = tables + 1, below + (won and granted < instances // 2 + 1)
     granted = late = invalid = 0
-    with _behind_proxies() as (fleet, proxies, urls):
-        for index in range(len(fleet.urls)):
-            proxies.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
+    with prepared_fleet(_LINKS, INSTANCES) as site:
+        for index in range(INSTANCES):
+            site.proxies.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
         for ttl_ms in _SHORT_TTLS_MS:
-            with connect(urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
+            with connect(site.urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
                 results = [
                     lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300 if setup.quick else 3000)
                 ]
@@ -175,14 +176,14 @@ def partition(_setup: RowSetup) -> Finding:
     """The holder is cut off before it can give back; another waits. Blocked time, in TTLs."""
     ttl_ms = 500
     with (
-        _behind_proxies() as (fleet, proxies, urls),
-        connect(urls) as holder,
-        connect(fleet.urls) as waiting,
+        prepared_fleet(_LINKS, INSTANCES) as site,
+        connect(site.urls) as holder,
+        connect(site.fleet.urls) as waiting,
         Pace() as pace,
     ):
         lease = holder.acquire("p", ttl_ms)
         for index in range(INSTANCES):
-            proxies.shape(index, Shape(held=("to", "from")))
+            site.proxies.shape(index, Shape(held=("to", "from")))
         cut_ns = monotonic_ns()
         holder.try_release(lease)
         granted = waiting.acquire("p", ttl_ms, 4 * ttl_ms)
@@ -191,17 +192,6 @@ def partition(_setup: RowSetup) -> Finding:
     figures: dict[str, float | None] = {"blocked_ms": blocked * ttl_ms, "blocked_per_ttl": blocked}
     needs = {"the holder was cut off within its lease": cut_ns < lease.valid_until_ns, **pace.kept(ttl_ms / 10)}
     return confirmed(0.5 < blocked < 1.5, figures, needs, broken=int(double_grant(lease, granted)))
-
-
-@contextmanager
-def _behind_proxies() -> Iterator[tuple[Fleet, Proxies, tuple[str, ...]]]:
-    """A fleet, proxies before it, and their URLs."""
-    with start_fleet(INSTANCES, "none") as fleet:
-        proxies = Proxies([instance.port for instance in fleet.instances])
-        try:
-            yield fleet, proxies, tuple(f"redis://{HOST}:{port}" for port in proxies.ports)
-        finally:
-            proxies.close()
 
 
 def _extended(lock: Redlock, lease: Lease) -> int:
@@ -291,19 +281,12 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
-    server = find_server(setup.server)
     overlap_ns, lived_ms = 0, inf
-    with (
-        Site(needs_of(orders)) as site,
-        start_fleet(
-            INSTANCES, "none", server=server, environment=site.environment, config=site.config(server)
-        ) as fleet,
-    ):
-        site.attach(fleet)
+    with prepared_fleet(needs_of(orders), INSTANCES, server=find_server(setup.server)) as site:
         for order in orders:
             _begin(injection(site, order))
         for number in range(TIMES):
-            with connect(fleet.urls) as first, connect(fleet.urls) as second:
+            with connect(site.urls) as first, connect(site.urls) as second:
                 held = first.acquire(f"c{number}", ttl_ms)
                 following = second.acquire(f"c{number}", ttl_ms, 2 * ttl_ms)
             overlap_ns = max(held.valid_until_ns - following.granted_ns, overlap_ns)

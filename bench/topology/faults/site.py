@@ -1,7 +1,7 @@
 """Where faults happen: *what is ordered → a fleet prepared for it, and the handles that faults pull*.
 
 Rules: what faults need is prepared before the servers start, for all instances or none, so that they stay comparable.
-`environment` and `config` go to `start_fleet`; `attach` follows it. What cannot be prepared is not an error: the
+`prepared_fleet` does both. What cannot be prepared is not an error: the
 faults that need it say why they are skipped.
 """
 
@@ -17,12 +17,12 @@ import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.topology.disk import MemoryDisk
-from bench.topology.fleet import HOST, Fleet, wait_until
+from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
 from bench.topology.probe import Info
 from bench.topology.servants import Proxies
-from bench.topology.server import ServerBinary
+from bench.topology.server import ServerBinary, find_server
 from bench.topology.shim import IGNORED, Control, Preload
-from bench.topology.target import parse_targets
+from bench.topology.target import client_of, parse_targets
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
 _ANSWER_S = 2.0
@@ -224,9 +224,23 @@ class Site:
     @contextlib.contextmanager
     def _client(self, index: int, timeout_s: float = _ANSWER_S) -> Iterator[redis.Redis]:
         try:
-            with parse_targets([self.fleet.urls[index]])[0].client(timeout_s) as client:
+            with client_of(parse_targets([self.fleet.urls[index]])[0], timeout_s) as client:
                 yield client
         except redis.RedisError as error:
             raise EnvironmentNotReadyError(
                 f"instance {index} did not do it: {error or type(error).__name__}"
             ) from error
+
+
+@contextlib.contextmanager
+def prepared_fleet(
+    needs: frozenset[Need], instances: int, fsync: str = "none", *, server: ServerBinary | None = None, seed: int = 0
+) -> Iterator[Site]:
+    """A running fleet that faults with these needs may strike, as the site around it. Raises as `start_fleet`."""
+    server = server or find_server()
+    with (
+        Site(needs, seed=seed) as site,
+        start_fleet(instances, fsync, server=server, environment=site.environment, config=site.config(server)) as fleet,
+    ):
+        site.attach(fleet)
+        yield site

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.errors import UsageError
-from bench.topology.target import parse_targets
+from bench.topology.target import client_of, parse_targets
 
 SECRET = "s3cret"
 
@@ -19,7 +19,7 @@ SECRET = "s3cret"
 def test_the_address_is_all_that_shows(url: str, address: str) -> None:
     (target,) = parse_targets([url])
     assert target.address == address
-    assert target.tls == url.startswith("rediss")
+    assert target.is_tls == url.startswith("rediss")
     assert SECRET not in f"{target!r} {target}"
 
 
@@ -32,7 +32,7 @@ def test_a_wrong_url_is_named_by_its_position_without_its_secret() -> None:
 
 def test_our_time_outs_and_no_retry_win_over_the_url() -> None:
     (target,) = parse_targets(["redis://host?socket_timeout=60&protocol=3"])
-    settings = target.client(0.5).connection_pool.connection_kwargs
+    settings = client_of(target, 0.5).connection_pool.connection_kwargs
     assert settings["socket_timeout"] == settings["socket_connect_timeout"] == 0.5
     assert settings["protocol"] == 2
     assert settings["retry"].get_retries() == 0
