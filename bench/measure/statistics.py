@@ -6,6 +6,8 @@ single bad tenth can turn; it is a warning when the rate changed by more than a 
 Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
