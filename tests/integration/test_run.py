@@ -21,7 +21,7 @@ from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.scenario import load
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.target import parse_targets
+from bench.topology.target import client_of, parse_targets
 from tests.conftest import Ended
 from tests.integration.locust_runs import CALM, ROOT, all_end, keys, result_in, targets, until
 
@@ -225,7 +225,7 @@ def guarded() -> Iterator[list[str]]:
 
 
 def locks(urls: list[str]) -> list[int]:
-    return [int(target.client(2.0).dbsize()) for target in parse_targets(urls)]  # type: ignore[arg-type]
+    return [int(client_of(target, 2.0).dbsize()) for target in parse_targets(urls)]  # type: ignore[arg-type]
 
 
 def files_with_the_secret(folder: Path) -> list[Path]:
