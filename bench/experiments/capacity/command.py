@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import FiniteRange, given_options, scenario_options
+from bench.cli.options import FiniteRange, Read, given_options, scenario_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
@@ -36,6 +36,12 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
+def _budget_s(text: str) -> float:
+    if not (ms := parse_duration(text)):
+        raise ValueError("nothing can be measured in no time")
+    return ms / 1000
+
+
 @click.command(
     epilog="A point takes about 6 minutes (12 at most), with --quick 2 (4); servers are started and stopped."
 )
@@ -50,17 +56,12 @@ NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
     help="a table over these values of a scenario key (repeatable)",
 )
 @click.option(
-    "--first-rate",
-    metavar="R",
-    type=FiniteRange(min=1),
-    help="where the doubling begins  [a quarter of what 16 callers reach]",
-)
-@click.option(
     "--callers/--no-callers", default=None, help="sweep the callers and fit a scaling law  [unless there is --sweep]"
 )
 @click.option(
     "--budget",
     metavar="DURATION",
+    type=Read("DURATION", _budget_s),
     help=f"how long a point may take; what was not measured then is said  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option("--quick", is_flag=True, help=f"a glance: probes of {QUICK['duration']}  [{FULL['duration']}]")
@@ -99,22 +100,11 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
         points,
         slo,
         values["target_rate"],
-        values["first_rate"],
         fixed_users="users" in written or any("users" in point.variables for point in points),
         callers=callers,
         seed=points[0].scenario.seed,
-        budget_s=_budget_s(values["budget"] or (QUICK_BUDGET if values["quick"] else FULL_BUDGET)),
+        budget_s=values["budget"] or _budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET),
     )
-
-
-def _budget_s(text: str) -> float:
-    try:
-        seconds = parse_duration(text) / 1000
-    except ValueError as error:
-        raise UsageError(f"option --budget: {error}") from None
-    if not seconds:
-        raise UsageError("option --budget: nothing can be measured in no time")
-    return seconds
 
 
 def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:

@@ -151,7 +151,7 @@ class _Seeker:
             self._experiment.raising = False
             findings.fleet = servers.section()
             try:
-                first = plan.first_rate or self._pilot(scenario, servers, findings)
+                first = self._pilot(scenario, servers, findings)
                 if not findings.violated:
                     self._search(Search(first), scenario, servers, findings)
             except OutOfTime:
@@ -247,9 +247,8 @@ class _Seeker:
         """Keep a probe's whole result; what cannot be stored costs nothing but itself."""
         folder = self._order.folder / "probes" / f"{self._runs:02d}"
         try:
-            folder.mkdir(parents=True)
             write_result(result, folder)
-        except (OSError, EnvironmentNotReadyError) as error:
+        except EnvironmentNotReadyError as error:
             self.warnings.append(f"a probe's result could not be stored in {folder} ({error})")
 
 

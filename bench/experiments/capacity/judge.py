@@ -128,12 +128,11 @@ class SweepPoint:
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
     """What is asked. `fixed_users`: the scenario's callers are a cap; else as many as a rate needs. `callers`: whether
-    to sweep them. `first_rate`: where the search begins (None: a pilot says). `budget_s`: of each point."""
+    to sweep them. `budget_s`: of each point."""
 
     points: tuple[SweepPoint, ...]
     slo: Slo
     target_rate_per_s: float | None
-    first_rate: float | None
     fixed_users: bool
     callers: bool
     seed: int

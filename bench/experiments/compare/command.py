@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Command, given_options, scenario_options
+from bench.cli.options import Command, Read, given_options, scenario_options
 from bench.errors import UsageError
 from bench.gates.threshold import Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
@@ -37,29 +38,23 @@ OPEN = ("acquire.p50", "acquire.success")
 Values = Mapping[str, Any]
 
 
-class ShareType(click.ParamType[float]):
-    """A share like 10% or 0.1, above 0 and below 1."""
+def _share(text: str) -> float:
+    """A share like 10% or 0.1, above 0 and below 1, as a number. Raises ValueError."""
+    with suppress(ValueError):
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 < share < 1:
+            return share
+    raise ValueError(f"{text!r} is not a share above 0 and below 1 (write it like 10%)")
 
-    name = "SHARE"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return it as a number."""
-        if isinstance(value, float):
-            return value
-        try:
-            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-        except ValueError:
-            share = 0.0
-        if not 0 < share < 1:
-            self.fail(f"{value!r} is not a share above 0 and below 1 (write it like 10%)", param, ctx)
-        return share
+SHARE = Read("SHARE", _share)
 
 
 def _options(command: Command, kind: Kind) -> Command:
     pairs = PAIRS[kind]
     options = [
         click.option("--pairs", type=click.IntRange(1, MOST_PAIRS), default=pairs, help=f"rounds to run  [{pairs}]"),
-        click.option("--tolerance", type=ShareType(), default="10%", help="how much worse is still the same  [10%]"),
+        click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
         click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
         click.option("--variable", "variables", metavar="KEY", multiple=True, help="a setting that is meant to differ"),
         scenario_options("recipe"),
@@ -101,9 +96,7 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
         return _now("compare", [*named, *recipes], values)
 
 
-@click.command(
-    epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages)."
-)
+@click.command(epilog="X and Y: a result folder, a scenario file, git:REV, lib:DIR (installed packages).")
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--baseline", metavar="X", default="", help="what it must not be worse than")
 @click.option(
@@ -161,7 +154,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     if again:
         sides = [*sides, Side(f"{sides[0].label} again", first, sides[0].python_path)]
     labels = [side.label for side in sides]
-    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again=again, exact=kind == "gate")
+    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again=again)
     pairs = PairsOrder(
         sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"]
     )

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from bench.experiments.compare.costs import count_exactly
-from bench.experiments.compare.judge import (
-    Sides,
-    combine_thresholds,
-    judge_compare,
-    judge_comparison,
-    judge_gate,
-)
+from bench.experiments.compare.judge import Sides, combine_thresholds, judge_comparison, judge_figure
 from bench.experiments.compare.pairs import PairsOrder, Rounds, run_pairs
 from bench.experiments.compare.result import (
     ComparedRun,
@@ -42,7 +36,7 @@ class Question:
     """What is asked. `judged`: the figures the verdict rests on; `shown`: others.
 
     `labels`: of the sides; `again`: the side that is the first one once more, if any; `differs`: what was declared
-    to differ, in words; `exact`: whether costs are counted, too.
+    to differ, in words.
     """
 
     kind: Kind
@@ -53,7 +47,6 @@ class Question:
     seed: int
     again: int | None = None
     differs: Sequence[str] = ()
-    exact: bool = False
 
 
 Order = ExperimentOrder[Question]
@@ -65,7 +58,7 @@ def compare_now(order: Order, pairs: PairsOrder, say: Show) -> Done[ComparisonRe
     rounds = run_pairs(pairs, say)
     with experiment:
         with experiment.cuttable():
-            if order.plan.exact and not rounds.interrupted:
+            if order.plan.kind == "gate" and not rounds.interrupted:
                 say("exact: commands, bytes, round trips and connections per acquire")
                 exact = count_exactly(pairs)
         rounds.interrupted |= experiment.cut
@@ -116,10 +109,7 @@ def _judged(question: Question, rounds: Rounds) -> Iterator[Judged]:
     for index, label in list(enumerate(question.labels))[1:]:
         for metric in (*question.judged, *question.shown):
             values = Sides(rounds.values(0, metric), rounds.values(index, metric), rounds.paired)
-            if question.kind == "gate":
-                found = judge_gate(metric, values, question.tolerance, metrics=len(question.judged))
-            else:
-                found = judge_compare(metric, values, question.tolerance)
+            found = judge_figure(question.kind, metric, values, question.tolerance, metrics=len(question.judged))
             role = "noise" if index == question.again else "judged" if metric in question.judged else "shown"
             yield structs.replace(found, side=index, label=label, role=role)
 

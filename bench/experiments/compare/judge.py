@@ -12,7 +12,7 @@ Rules, beside the gate's (README of this folder)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log
 from statistics import median
@@ -104,19 +104,11 @@ def compare_verdict(worse: Shift, tolerance: float) -> Word:
     return "same" if -limit <= worse.low and worse.high <= limit else "inconclusive"
 
 
-def judge_gate(metric: Metric, values: Sides, tolerance: float, *, metrics: int) -> Judged:
-    """Judge one of `metrics` judged figures: values of the baseline and of the candidate."""
-    return _judge(metric, values, gate_confidence(metrics), gate_verdict, tolerance)
-
-
-def judge_compare(metric: Metric, values: Sides, tolerance: float) -> Judged:
-    """Say of one figure whether the two sides differ, and by how much."""
-    return _judge(metric, values, COMPARE_CONFIDENCE, compare_verdict, tolerance)
-
-
-def _judge(
-    metric: Metric, values: Sides, confidence: float, word_for: Callable[[Shift, float], Word], tolerance: float
-) -> Judged:
+def judge_figure(kind: Kind, metric: Metric, values: Sides, tolerance: float, *, metrics: int = 1) -> Judged:
+    """Judge one figure of two sides: for a gate one of `metrics` that count, the baseline's values first; else whether
+    they differ, and by how much."""
+    confidence = gate_confidence(metrics) if kind == "gate" else COMPARE_CONFIDENCE
+    word_for = gate_verdict if kind == "gate" else compare_verdict
     if shares := metric.path[0] == "outcome_shares":
         values, tolerance = Sides(values.first, values.second, values.paired, shares=True), expm1(SHARE_TOLERANCE)
     first, second = values.known()

@@ -18,9 +18,8 @@ from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
 from bench.cli.showing import Outputs, show
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.ceiling import measure
+from bench.experiments.contest.experiment import LOADS, PeersPlan, measure, run_peers
 from bench.experiments.contest.judge import judge_speed
-from bench.experiments.contest.peers import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.words import speed_sheet, write_readme
 from bench.report.sheet import print_sheet
 

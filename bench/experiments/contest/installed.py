@@ -15,25 +15,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench.experiments.contest.result import Kind, Missing
+from bench.experiments.contest.result import Missing, Peer
 
 ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
 INSTALL_S = 600.0
-EVERY_N = (1, 3, 5)
 REDIS = "redis[hiredis]==8.1.0"
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A contestant. `home`: its folder in the cache, "" = ours; `kind`: lockcore, python, node or go; `packages`: what
-    is installed; `instances`: the N it can lock on."""
-
-    name: str
-    kind: Kind
-    home: str = ""
-    packages: tuple[str, ...] = ()
-    instances: tuple[int, ...] = EVERY_N
 
 
 PEERS = (

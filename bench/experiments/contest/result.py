@@ -17,6 +17,7 @@ from bench.measure.section import Amount, Count, Section, says
 from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go"]
+EVERY_N = (1, 3, 5)
 
 
 class TurnFigures(Section, frozen=True, kw_only=True):
@@ -84,12 +85,14 @@ class PeersConditions(Section, frozen=True, kw_only=True):
     hold_s: Annotated[Amount, says("how long the hot key is held")]
 
 
-class Participant(Section, frozen=True, kw_only=True):
-    """A contestant that was there."""
+class Peer(Section, frozen=True):
+    """A contestant."""
 
     name: Annotated[str, says("of the contestant")]
     kind: Annotated[Kind, says("what it is written for")]
-    packages: Annotated[tuple[str, ...], says("what was installed for it")]
+    home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
+    packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
+    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = EVERY_N
 
 
 class Missing(Section, frozen=True, kw_only=True):
@@ -118,7 +121,7 @@ class PeersResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Literal["peers"], says("the command that made it")] = "peers"
     conditions: Annotated[PeersConditions, says("under which all was measured")]
-    contestants: Annotated[tuple[Participant, ...], says("who was there")]
+    contestants: Annotated[tuple[Peer, ...], says("who was there")]
     absent: Annotated[tuple[Missing, ...], says("who could not take part, and why")]
     cycles: Annotated[tuple[TurnRow, ...], says("acquire and release of a free resource")]
     hot: Annotated[tuple[TurnRow, ...], says("64 callers want one resource")]

@@ -80,8 +80,8 @@ class OwnServers:
         return without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
 
     @contextmanager
-    def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
-        """Servers for one visit. Raises EnvironmentNotReadyError when they cannot be had."""
+    def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
+        """Servers for one visit, gone with all that it leaves. Raises EnvironmentNotReadyError."""
         require_descriptors(cell.instances, cell.clients)
         config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
@@ -100,9 +100,6 @@ class OwnServers:
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
             yield CellServers(fleet.urls, True, disk, controls, folders)
-
-    def sweep(self, names: Sequence[str]) -> None:
-        """Nothing to do: keys that a cut load may have left are gone with the fleet."""
 
     def close(self) -> str:
         """Nothing to do: nothing is borrowed."""
@@ -137,16 +134,15 @@ class UserServers:
             self._borrowed = BorrowedPolicy(self.urls)
 
     @contextmanager
-    def serving(self, cell: FsyncCell) -> Iterator[CellServers]:
-        """The first of the servers, with the policy of `cell`. What the load left is unlinked by name."""
+    def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
+        """The first of the servers, with the policy of `cell`. Of `keys` is unlinked what a cut load has left."""
         require_descriptors(cell.instances, cell.clients)
         if self._borrowed is not None and cell.policy != "none":
             self._borrowed.set(server_policy(cell.policy))
-        yield CellServers(self.urls[: cell.instances], False, None)
-
-    def sweep(self, names: Sequence[str]) -> None:
-        """Unlink keys that a cut load may have left."""
-        leaked_keys(self.urls, names)
+        try:
+            yield CellServers(self.urls[: cell.instances], False, None)
+        finally:
+            leaked_keys(self.urls, keys)
 
     def close(self) -> str:
         """Put the setting back. Returns what went wrong with that, naming the servers; "" = nothing."""

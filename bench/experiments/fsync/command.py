@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
-from bench.cli.options import PLACE, FiniteRange, file_options
+from bench.cli.options import PLACE, FiniteRange, Read, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario.quantity import parse_duration, parse_target
 
@@ -29,13 +29,12 @@ SECONDS, QUICK_SECONDS = 3.0, 0.8
 WARMUP_S, QUICK_WARMUP_S = 0.5, 0.25
 QUICK_BUDGET_S = 265.0
 SEED = 1
-_LISTS = ("policies", "instances", "clients", "pipeline", "latency", "rewrite", "repeats", "seconds")
+_LISTS = ("policies", "instances", "clients", "pipeline", "latency", "repeats", "seconds")
 _USUAL = {"quick": False, **dict.fromkeys(_LISTS), "seed": SEED}
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
 _POLICIES = ("none", "no", "everysec", "always", "waitaof")
-_REWRITES = ("off", "on", "on-no-sync")
 
 
 def _delay(text: str) -> float:
@@ -66,19 +65,20 @@ def _delay(text: str) -> float:
     help="added to every fsync; raw = the disk as it is  [raw,0.5ms,2ms,10ms]",
 )
 @click.option(
-    "--rewrite",
-    metavar="R,…",
-    type=Several(click.Choice(_REWRITES)),
-    help=f"AOF rewrite in the middle: {', '.join(_REWRITES)}  [off; the others once]",
-)
-@click.option(
     "--repeats", metavar="R", type=click.IntRange(1, 100), help=f"of every cell  [{REPEATS}; quick {QUICK_REPEATS}]"
 )
 @click.option(
     "--seconds", metavar="S", type=FiniteRange(0.2, 600), help=f"per load  [{SECONDS:g}; quick {QUICK_SECONDS:g}]"
 )
 @click.option("--quick", is_flag=True, help="a glance: the extremes, and N = 1, 3, 5 in the middle")
-@click.option("--target", "targets", metavar="URL", multiple=True, help="measure a server of your own (repeatable)")
+@click.option(
+    "--target",
+    "targets",
+    metavar="URL",
+    type=Read("URL", parse_target),
+    multiple=True,
+    help="measure a server of your own (repeatable)",
+)
 @click.option("--allow-config", is_flag=True, help="let it CONFIG SET appendfsync there; it is put back")
 @click.option("--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="losses to put beside  [newest in results/]")
@@ -120,16 +120,16 @@ def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
 
 def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
     from bench.experiments.fsync.plan import full_cells, product_cells, quick_cells
-    from bench.experiments.fsync.result import POLICIES, REWRITES
+    from bench.experiments.fsync.result import POLICIES
 
-    quick, targets, policies = values["quick"], tuple(map(_target, values["targets"])), values["policies"] or POLICIES
-    if not targets and not any(values[name] for name in _LISTS[1:6]):
+    quick, targets, policies = values["quick"], values["targets"], values["policies"] or POLICIES
+    if not targets and not any(values[name] for name in _LISTS[1:5]):
         return quick_cells(policies) if quick else full_cells(policies)
-    instances, clients, pipeline, delays, rewrites = (values[name] or () for name in _LISTS[1:6])
+    instances, clients, pipeline, delays = (values[name] or () for name in _LISTS[1:5])
     if targets and (values["server"] or values["disk"]):
         raise UsageError("options --server and --disk are for servers of our own: with --target leave them out")
-    if targets and (any(delays) or set(rewrites) - {"off"}):
-        raise UsageError("on servers that are not ours no fsync latency is added and no file rewritten: leave it out")
+    if targets and any(delays):
+        raise UsageError("on servers that are not ours no fsync latency is added: leave --latency out")
     if targets and max(instances, default=0) > len(targets):
         raise UsageError(f"option --instances: {max(instances)} is more than the {len(targets)} that --target names")
     shapes = [(count, callers) for count in clients or (1, 16, 256) for callers in pipeline or (1, 16)]
@@ -139,14 +139,7 @@ def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
     counts = instances or ((len(targets),) if targets else (1,) if quick else (1, 3, 5))
     usual = (0.0,) if targets else (0.0, 2.0) if quick else (0.0, 0.5, 2.0, 10.0)
-    return tuple(product_cells(policies, counts, shapes, delays or usual, rewrites or REWRITES[:1]))
-
-
-def _target(url: str) -> str:
-    try:
-        return parse_target(url)
-    except ValueError as error:
-        raise UsageError(f"option --target: {error}") from None
+    return tuple(product_cells(policies, counts, shapes, delays or usual))
 
 
 def crash_of(wanted: Path | None) -> CrashResult | None:

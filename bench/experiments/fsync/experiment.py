@@ -139,7 +139,8 @@ class _Sitting:
 
     def _visit(self, repeat: int, cell: FsyncCell) -> None:
         prefix = f"lockbench:{self._run_id}:"
-        with self._servers.serving(cell) as serving:
+        keys = [f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)]
+        with self._servers.serving(cell, keys) as serving:
             try:
                 piece = Visit(self._plan, cell, serving, prefix).measure(repeat)
             except NothingGrantedError as error:
@@ -147,8 +148,6 @@ class _Sitting:
                 if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._visits) - 1):
                     raise
                 return
-            finally:
-                self._servers.sweep([f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)])
         self._journal.add(piece)
 
     def result(self, experiment: Experiment) -> FsyncResult:

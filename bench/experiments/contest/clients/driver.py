@@ -8,7 +8,6 @@ each library's README.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -147,27 +146,23 @@ async def aioredlock(order: ClientOrder) -> Lock:
     return Lock(acquire, manager.unlock)
 
 
-def _tasks(connect: Any, order: ClientOrder) -> DriverAnswer:
-    return asyncio.run(run_tasks(connect, order))
-
-
-def _tasks_on_uvloop(connect: Any, order: ClientOrder) -> DriverAnswer:
-    answer: DriverAnswer = import_module("uvloop").run(run_tasks(connect, order))
+def _tasks(loop: str, connect: Any, order: ClientOrder) -> DriverAnswer:
+    answer: DriverAnswer = import_module(loop).run(run_tasks(connect, order))
     return answer
 
 
 DRIVERS: dict[str, Callable[[ClientOrder], DriverAnswer]] = {
     "lockcore gevent": partial(run_greenlets, partial(lockcore, "gevent")),
     "lockcore threads": partial(run_threads, partial(lockcore, "threads")),
-    "lockcore asyncio": partial(_tasks, lockcore_async),
-    "lockcore uvloop": partial(_tasks_on_uvloop, lockcore_async),
+    "lockcore asyncio": partial(_tasks, "asyncio", lockcore_async),
+    "lockcore uvloop": partial(_tasks, "uvloop", lockcore_async),
     "redis-py Lock": partial(run_threads, redis_py),
-    "redis.asyncio Lock": partial(_tasks, redis_asyncio),
+    "redis.asyncio Lock": partial(_tasks, "asyncio", redis_asyncio),
     "python-redis-lock": partial(run_threads, python_redis_lock),
     "redlock-py": partial(run_threads, redlock_py),
     "pottery": partial(run_threads, pottery),
-    "pottery asyncio": partial(_tasks, pottery_asyncio),
-    "aioredlock": partial(_tasks, aioredlock),
+    "pottery asyncio": partial(_tasks, "asyncio", pottery_asyncio),
+    "aioredlock": partial(_tasks, "asyncio", aioredlock),
     "redis-py by hand": partial(run_threads, redis_by_hand),
     "raw": partial(run_threads, wire.raw),
     "replay": wire.replay,

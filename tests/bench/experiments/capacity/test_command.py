@@ -19,7 +19,7 @@ def values(**given: Any) -> dict[str, Any]:
     """What click hands over when these options are given."""
     plain: dict[str, Any] = {key.name.replace(".", "_"): () if key.kind.many else None for key in KEYS}
     own = {"slo": SLO, "sweeps": (), "quick": False}
-    return {**plain, **dict.fromkeys(("target_rate", "first_rate", "callers", "budget")), **own, **given}
+    return {**plain, **dict.fromkeys(("target_rate", "callers", "budget")), **own, **given}
 
 
 def test_a_sweep_is_every_combination() -> None:
@@ -58,12 +58,17 @@ def test_arrivals_may_be_chosen_without_a_rate() -> None:
         ({"slo": ("acquire.p99 < 10",)}, "the limit needs a unit"),
         ({"thresholds": ("rate >= 5/s",)}, "what must hold is said by --slo"),
         ({"think": "5ms"}, "think time belongs to the closed loop"),
-        *(({"budget": budget}, "option --budget") for budget in ("0", "-1s", "soon", "5")),
     ],
 )
 def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         plan_of(None, values(**given))
+
+
+@pytest.mark.parametrize("budget", ["0", "-1s", "soon", "5"])
+def test_a_budget_is_a_time(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["capacity", "--slo", SLO[0], "--budget", budget]) == 2
+    assert "--budget" in capsys.readouterr().err
 
 
 def test_an_slo_is_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,7 +132,7 @@ def found(*looks: tuple[float, Seen], target: float | None = None) -> CapacityPo
     """What a point comes to whose probes showed this."""
     probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
     point = SweepPoint(scenario(), {})
-    plan = CapacityPlan((point,), SLO, target, None, fixed_users=False, callers=False, seed=1, budget_s=60)
+    plan = CapacityPlan((point,), SLO, target, fixed_users=False, callers=False, seed=1, budget_s=60)
     return point_of(point, Findings(probes), plan)
 
 

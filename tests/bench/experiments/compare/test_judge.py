@@ -15,9 +15,8 @@ from bench.experiments.compare.judge import (
     gate_confidence,
     gate_pairs,
     gate_verdict,
-    judge_compare,
     judge_comparison,
-    judge_gate,
+    judge_figure,
 )
 from bench.experiments.compare.result import Exact
 from bench.gates.threshold import FOREVER_S, find_metric
@@ -64,15 +63,15 @@ def test_a_comparison_has_three_verdicts(low: float, high: float, verdict: str) 
 def test_a_lower_rate_and_a_higher_latency_are_both_worse() -> None:
     base = [100.0, 101.0, 99.0, 100.5, 98.0, 102.0, 100.0, 100.0]
     slower, faster = [value / 1.3 for value in base], [value * 1.3 for value in base]
-    assert judge_gate(RATE, Sides(base, slower), 0.1, metrics=1).verdict == "fail"
-    assert judge_gate(RATE, Sides(base, faster), 0.1, metrics=1).verdict == "pass"
-    assert judge_gate(P50, Sides(base, slower), 0.1, metrics=1).verdict == "pass"
-    assert judge_gate(P50, Sides(base, faster), 0.1, metrics=1).verdict == "fail"
+    assert judge_figure("gate", RATE, Sides(base, slower), 0.1).verdict == "fail"
+    assert judge_figure("gate", RATE, Sides(base, faster), 0.1).verdict == "pass"
+    assert judge_figure("gate", P50, Sides(base, slower), 0.1).verdict == "pass"
+    assert judge_figure("gate", P50, Sides(base, faster), 0.1).verdict == "fail"
 
 
 def test_ratios_are_told_as_measured_and_in_order() -> None:
     base = [100.0 + place for place in range(8)]
-    told = judge_gate(RATE, Sides(base, [value / 1.3 for value in base]), 0.1, metrics=2)
+    told = judge_figure("gate", RATE, Sides(base, [value / 1.3 for value in base]), 0.1, metrics=2)
     assert (told.low, told.ratio, told.high) == pytest.approx([1 / 1.3] * 3)
     assert told.confidence == pytest.approx(0.99)
     assert told.pair_noise_ratio == pytest.approx(0, abs=1e-9)
@@ -90,26 +89,26 @@ def test_ratios_are_told_as_measured_and_in_order() -> None:
     ],
 )
 def test_without_samples_nothing_passes(first: list[Any], second: list[Any], reason: str) -> None:
-    found = judge_gate(P50, Sides(first, second), 0.1, metrics=2)
+    found = judge_figure("gate", P50, Sides(first, second), 0.1, metrics=2)
     assert (found.verdict, found.reason) == ("inconclusive", reason)
-    assert judge_compare(P50, Sides(first[:5], second[:5]), 0.1).verdict == "inconclusive"
+    assert judge_figure("compare", P50, Sides(first[:5], second[:5]), 0.1).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize("missing", [None, 0.0])
 def test_a_candidate_that_got_nothing_in_some_pairs_does_not_pass_by_the_others(missing: float | None) -> None:
     base = [100.0 + place for place in range(24)]
-    found = judge_gate(RATE, Sides(base, [*base[:22], missing, missing]), 0.1, metrics=1)
+    found = judge_figure("gate", RATE, Sides(base, [*base[:22], missing, missing]), 0.1)
     assert (found.verdict, found.reason) == ("inconclusive", "in 2 of 24 pairs only one side has samples")
     slower = [value / 1.3 for value in base[:22]]
-    assert judge_gate(RATE, Sides(base, [*slower, missing, missing]), 0.1, metrics=1).verdict == "fail"
+    assert judge_figure("gate", RATE, Sides(base, [*slower, missing, missing]), 0.1).verdict == "fail"
 
 
 def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
-    few = judge_gate(P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1, metrics=1)
+    few = judge_figure("gate", P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1)
     assert (few.verdict, few.reason) == ("inconclusive", "1 run is too few for an interval of 0.98")
     base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
-    assert judge_gate(P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1, metrics=1).verdict == "fail"
-    assert judge_gate(P50, Sides(base, base[::-1], paired=False), 0.1, metrics=1).verdict == "pass"
+    assert judge_figure("gate", P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1).verdict == "fail"
+    assert judge_figure("gate", P50, Sides(base, base[::-1], paired=False), 0.1).verdict == "pass"
 
 
 def test_more_metrics_ask_for_more_certainty_and_more_pairs() -> None:
@@ -120,12 +119,12 @@ def test_more_metrics_ask_for_more_certainty_and_more_pairs() -> None:
 def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
     base = [100.0] * 24
     noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
-    found = judge_gate(P50, Sides(base, noisy), 0.1, metrics=1)
+    found = judge_figure("gate", P50, Sides(base, noisy), 0.1)
     assert found.verdict == "inconclusive"
     assert found.reason == "24 pairs with this noise show 25%, 10% takes about 131"
     assert found.noisy
     near = [109.9 + place % 3 / 10 for place in range(24)]
-    found = judge_gate(P50, Sides(base, near), 0.1, metrics=1)
+    found = judge_figure("gate", P50, Sides(base, near), 0.1)
     assert (found.verdict, found.reason) == ("inconclusive", "the change is too close to the tolerance to tell")
 
 
@@ -133,7 +132,7 @@ def test_what_is_undecided_for_want_of_samples_is_not_put_down_to_noise() -> Non
     base = [100.0] * 24
     noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
     for candidate in ([*noisy[:20], *[None] * 4], [None] * 24, [*base[:5], *[None] * 19], [*base[:22], None, None]):
-        found = judge_gate(P50, Sides(base, candidate), 0.1, metrics=1)
+        found = judge_figure("gate", P50, Sides(base, candidate), 0.1)
         assert (found.verdict, found.noisy) == ("inconclusive", False), candidate
 
 
@@ -215,10 +214,10 @@ def test_late_open_loops_prove_no_likeness_but_may_prove_a_difference(verdict: s
 
 def test_a_candidate_whose_acquires_fail_is_endlessly_slower() -> None:
     base = [0.004 + place / 10_000 for place in range(12)]
-    found = judge_gate(find_metric("acquire.p99"), Sides(base, [inf] * 12), 0.1, metrics=1)
+    found = judge_figure("gate", find_metric("acquire.p99"), Sides(base, [inf] * 12), 0.1)
     assert found.verdict == "fail"
     assert found.second == FOREVER_S
-    assert judge_gate(find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1, metrics=1).verdict == "pass"
+    assert judge_figure("gate", find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1).verdict == "pass"
 
 
 def test_of_a_threshold_over_many_runs_the_one_in_the_middle_speaks() -> None:
@@ -258,4 +257,4 @@ FULL = [1.0] * 24
 def test_a_gate_forgives_one_point_of_failures_whatever_its_tolerance(
     first: list[float | None], second: list[float | None], verdict: str
 ) -> None:
-    assert judge_gate(SUCCESS, Sides(first, second), 0.5, metrics=4).verdict == verdict
+    assert judge_figure("gate", SUCCESS, Sides(first, second), 0.5, metrics=4).verdict == verdict

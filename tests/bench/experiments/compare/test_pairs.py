@@ -154,7 +154,7 @@ def test_what_breaks_later_keeps_the_finished_rounds_and_says_why(stage: Stage) 
 
 
 def asked(stage_order: PairsOrder, folder: Path) -> Any:
-    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, 7, exact=True)
+    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, 7)
     return compare_now(ExperimentOrder(question, "7f3a", ["lockbench", "gate"], folder), stage_order, quiet)
 
 

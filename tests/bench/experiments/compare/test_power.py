@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bench.experiments.compare.command import CLOSED, PAIRS
-from bench.experiments.compare.judge import Sides, gate_confidence, judge_comparison, judge_gate
+from bench.experiments.compare.judge import Sides, gate_confidence, judge_comparison, judge_figure
 from bench.gates.threshold import Metric, find_metric
 from bench.measure.statistics import paired_shift
 from tests.doubles.compared import compared_run
@@ -61,7 +61,7 @@ class Gates:
     def _verdict(self, slowdown: float) -> str:
         drawn = self.draw(PAIRS["gate"])
         entries = [
-            judge_gate(metric, self.values(metric, drawn, slowdown), TOLERANCE, metrics=len(JUDGED))
+            judge_figure("gate", metric, self.values(metric, drawn, slowdown), TOLERANCE, metrics=len(JUDGED))
             for metric in JUDGED
         ]
         return judge_comparison("gate", RUNS, entries, labels=["baseline"]).status

@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest import installed as peers_installed
-from bench.experiments.contest.ceiling import SpeedEntry, rows_of
 from bench.experiments.contest.clients.driver import DRIVERS
 from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
 from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, bucket_of
-from bench.experiments.contest.installed import PEERS, Contestant, Peer, install
+from bench.experiments.contest.experiment import Cell, SpeedEntry, row_of, rows_of
+from bench.experiments.contest.installed import PEERS, Contestant, install
 from bench.experiments.contest.judge import bars, judge_peers
-from bench.experiments.contest.peers import Cell, row_of
 from bench.experiments.contest.result import (
     Missing,
+    Peer,
     PeerBar,
     PeersResult,
     StopFigures,

@@ -26,9 +26,8 @@ class Sitting:
         self.pieces: list[Any] = []
         monkeypatch.setattr(experiment.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(experiment, "Visit", lambda plan, cell, *_: SimpleNamespace(measure=self.visit_of(cell)))
-        servers: Any = SimpleNamespace(
-            why_not=lambda _cell: None, serving=nullcontext, sweep=lambda _keys: None, warnings=()
-        )
+        serving = lambda cell, _keys: nullcontext(cell)  # noqa: E731
+        servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
         order = ExperimentOrder(FsyncMatrix(PLAN), "abcd", (), Path())
         self.product = experiment._Sitting(order, servers, journal, lambda _text: None)

@@ -1,10 +1,13 @@
-"""`make bench`: *contestants run in turn on the same five servers → cycles/s, CPU per cycle, ratio to the ceiling*.
+"""`make bench` and `make peers`: *contestants run in turn on the same servers → their rows, medians over rounds*.
 
-Rules: a cycle is the acquire and the release of a free resource on five in-memory instances. Contestants of one round
-run one after the other in random order, each alone in its process, everything on the same two cores; what is compared
-is always of one round. Ratio = (client + server CPU per cycle of the replay) ÷ (the same of the contestant); the
-median over rounds is quoted, with its range. The wall-clock ratio stands beside it: it swings with whatever else the
-machine does. Source: README, "How fast".
+    bench   acquire + release of a free resource on five in-memory instances, beside the replay, which is the ceiling
+    peers   cycles   the same, N = 1, 3, 5, by 1 and by 64 callers
+            hot      64 callers want one resource, each holds it for 1 ms
+            stopped  one of three instances stands still for 5 s under 64 callers; ours in every round, others once
+
+Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
+same two cores. What is compared is always of one round; its median over rounds is quoted, with its range. Rates swing
+with whatever else the machine does, CPU per cycle does not. Libraries run as they come. Source: README.
 """
 
 from __future__ import annotations
@@ -18,23 +21,37 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from msgspec.structs import asdict
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.installed import ours
-from bench.experiments.contest.judge import INSTANCES
-from bench.experiments.contest.result import SpeedConditions, SpeedResult, SpeedRow, TelemetryCost, TurnFigures
-from bench.experiments.contest.turn import TurnLoad, contest, over_rounds, servers_by_kind, two_cores
+from bench.experiments.contest.installed import Contestant, install, ours
+from bench.experiments.contest.judge import HOT_N, INSTANCES, MANY, bars, judge_peers
+from bench.experiments.contest.result import (
+    Missing,
+    PeersConditions,
+    PeersResult,
+    SpeedConditions,
+    SpeedResult,
+    SpeedRow,
+    StopFigures,
+    StopRow,
+    TelemetryCost,
+    TurnFigures,
+    TurnRow,
+)
+from bench.experiments.contest.turn import TurnLoad, contest, contest_stopped, over_rounds, servers_by_kind, two_cores
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import RunResult
 from bench.measure.section import typed
 from bench.measure.statistics import Spread
-from bench.run.experiment import Show
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.server import find_server
 
 TELEMETRY_BAR_US = 1.5  # what telemetry may add to the load's CPU per cycle
 
@@ -198,3 +215,110 @@ def collector() -> Iterator[tuple[str, list[str]]]:
             yield f"http://127.0.0.1:{server.server_port}", taken
         finally:
             server.shutdown()
+
+
+# -- make peers ------------------------------------------------------------------------------------------------------
+
+
+HOT_HOLD_S = 0.001
+LOADS = {
+    "cycles": tuple(TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)),
+    "hot": tuple(TurnLoad(instances, MANY, own=False, hold_s=HOT_HOLD_S) for instances in HOT_N),
+    "stopped": (TurnLoad(3, MANY, own=True),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeersPlan:
+    """What to measure: `parts` of LOADS. `only`: words of names (none: all); `seconds` of load per turn; `hot_seconds`
+    on the hot key."""
+
+    cache: Path
+    parts: tuple[str, ...]
+    only: tuple[str, ...]
+    rounds: int
+    seconds: float
+    hot_seconds: float
+    seed: int
+
+
+@dataclass(slots=True)
+class Cell:
+    """One contestant under one load: its figures, one per round."""
+
+    contestant: Contestant
+    load: TurnLoad
+    rounds: list[TurnFigures] | list[StopFigures] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.contestant.peer.name}, N={self.load.instances}, {self.load.callers} callers"
+
+
+def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult]:
+    """Install, measure, and return the result, which is written by then.
+
+    Raises BenchError when nothing can be measured here, KeyboardInterrupt when it was cut short before any figure.
+    """
+    plan = order.plan
+    found = install(plan.cache.resolve(), plan.only, show)
+    contestants = [entry for entry in found if isinstance(entry, Contestant)]
+    absent = tuple(entry for entry in found if isinstance(entry, Missing))
+    if not contestants:
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in absent)
+        raise EnvironmentNotReadyError(f"no contestant can run here: {reasons or 'none has such a name'}")
+    cells = {part: [Cell(*pair) for pair in _able(contestants, LOADS[part])] for part in plan.parts}
+    server = find_server(order.server) if order.server else next(iter(servers_by_kind().values()))
+    with Experiment(order) as experiment:
+        with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet, experiment.cuttable():
+            _measure(plan, fleet, cells, show)
+        rows = {part: tuple(row_of(cell) for cell in some if cell.rounds) for part, some in cells.items()}
+        experiment.require([row for part in rows.values() for row in part])
+        cycles, hot, stopped = (rows.get(part, ()) for part in LOADS)
+        judged = bars(cycles, hot, stopped)
+        result = PeersResult(
+            **experiment.header(seed=plan.seed, interrupted=experiment.cut),
+            conditions=PeersConditions(
+                server=server, cores=cores, rounds=plan.rounds, seconds=plan.seconds, hot_seconds=plan.hot_seconds,
+                hold_s=HOT_HOLD_S,
+            ),
+            contestants=tuple(one.peer for one in contestants), absent=absent,
+            cycles=cycles, hot=hot, stopped=stopped, bars=judged,
+            verdict=judge_peers(judged, interrupted=experiment.cut),
+        )  # fmt: skip
+        return experiment.store(result)
+
+
+def _able(contestants: Sequence[Contestant], loads: Sequence[TurnLoad]) -> list[tuple[Contestant, TurnLoad]]:
+    return [(one, load) for load in loads for one in contestants if load.instances in one.peer.instances]
+
+
+def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]], show: Show) -> None:
+    """Round after round. An instance is stopped in every round for ours, once for others."""
+    dice = random.Random(plan.seed)
+    for number in range(1, plan.rounds + 1):
+        for part, some in cells.items():
+            for cell in _shuffled(some, dice):
+                if part == "stopped" and number > 1 and cell.contestant.peer.kind != "lockcore":
+                    continue
+                show(f"round {number} of {plan.rounds}, {part}: {cell}")
+                cell.rounds.append(_turn(plan, fleet, part, cell))
+
+
+def _turn(plan: PeersPlan, fleet: Fleet, part: str, cell: Cell) -> Any:
+    if part == "stopped":
+        return contest_stopped(cell.contestant, fleet, cell.load)
+    return contest(cell.contestant, fleet, cell.load, plan.hot_seconds if part == "hot" else plan.seconds)
+
+
+def _shuffled(cells: Sequence[Cell], dice: random.Random) -> list[Cell]:
+    """Loads in random order, and within a load the contestants: who is compared runs close together."""
+    places = {load: dice.random() for load in dict.fromkeys(cell.load for cell in cells)}
+    return sorted(cells, key=lambda cell: (places[cell.load], dice.random()))
+
+
+def row_of(cell: Cell) -> Any:
+    """A cell's rounds as one row: a TurnRow or a StopRow."""
+    peer, load = cell.contestant.peer, cell.load
+    return (StopRow if isinstance(cell.rounds[0], StopFigures) else TurnRow)(
+        name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, **over_rounds(cell.rounds)
+    )
