@@ -9,19 +9,25 @@
 Rules: orders come by pipe, never on a command line: they may hold passwords. In a session of its own, so Ctrl-C does
 not reach it; it ends when its stdin does, and `die_with_parent` ends it even while it is busy. The kernel's signal is
 tied to the *thread* that made the process, and cleared by a fork, so each process asks for itself. A command whose end
-undoes what it did is a `Leash`: never killed before it had time. Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
+undoes what it did is a `Leash`: never killed before it had time. The two `Servant`s are scripts of the standard
+library alone (guard_process.py, proxy_process.py), started within 35 ms. A request that Ctrl-C interrupted leaves an
+answer behind, which is dropped. Only the process that made a servant closes it; a forked child's copy does nothing.
+Source: pipe(7); unix(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -197,3 +203,130 @@ def say(message: object) -> None:
     """Answer the parent."""
     sys.stdout.write(_line(message))
     sys.stdout.flush()
+
+
+# -- two processes that serve this one ---------------------------------------------------------------------------------
+
+_ANSWER_S = 10.0
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server as its guard sees it: `exit_code` is None while it lives and minus the signal that killed it."""
+
+    pid: int
+    exit_code: int | None
+    stopped: bool
+
+
+class Answer(msgspec.Struct):
+    """What a servant says; `id`: of the request that it answers, 0 for its first words."""
+
+    id: int
+    folder: str = ""
+    pid: int = 0
+    states: dict[int, ServerState] = msgspec.field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    error: str = ""
+
+
+class Servant(Child):
+    """A script that answers numbered requests; `hello`: what it said first. Safe to use from several threads."""
+
+    def __init__(self, script: str, words: Sequence[str], *, gone: str) -> None:
+        """Start `script`; `gone`: what it means when it has ended. Raises EnvironmentNotReadyError."""
+        super().__init__(script, [sys.executable, "-I", "-S", str(_HERE / f"{script}.py"), *words])
+        self._owner, self._lock, self._asked, self._gone = os.getpid(), threading.Lock(), 0, gone
+        try:
+            self.hello = self.hear(Answer, _ANSWER_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, **request: object) -> Answer:
+        """Return the answer. Raises EnvironmentNotReadyError when it has ended."""
+        with self._lock:
+            self._asked += 1
+            try:
+                self.tell({"id": self._asked, **request})
+                while (answer := self.hear(Answer, _ANSWER_S)).id != self._asked:
+                    pass
+            except (EnvironmentNotReadyError, ValueError) as error:  # ValueError: it was closed
+                raise EnvironmentNotReadyError(self._gone) from error
+            return answer
+
+    def close(self) -> None:
+        """Have it end; returns when it has. More than once is fine."""
+        if os.getpid() == self._owner:
+            self.finish(_ANSWER_S)
+            super().close()
+
+
+class Guard(Servant):
+    """Owns a private folder and the servers started in it; both end with this object's process, however that ends."""
+
+    def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
+        """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`. Raises EnvironmentNotReadyError."""
+        gone = "the fleet is closed, or its guard process was killed (its servers ended with it): start it again"
+        self.folder = Path(os.devnull)
+        super().__init__("guard_process", [str(os.getpid()), str(temp_root), prefix], gone=gone)
+        if self.hello.error:
+            self.close()
+            raise EnvironmentNotReadyError(
+                f"no private folder can be made in {temp_root}: {self.hello.error}; set TMPDIR to another folder"
+            )
+        self.folder = Path(self.hello.folder)
+
+    def start(self, index: int, argv: Sequence[str], folder: Path, log: Path, env: Mapping[str, str]) -> int:
+        """Start a server in `folder`, output appended to `log`, `env` on top of our environment; return its pid."""
+        return self._do("start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
+
+    def signal(self, index: int, number: signal.Signals) -> None:
+        """Send a signal to server `index` and its children; none if it has ended. Does not wait for the effect."""
+        self._do("signal", index=index, signal=int(number))
+
+    def states(self) -> dict[int, ServerState]:
+        """What every started server does now."""
+        return self._do("states").states
+
+    def close(self) -> None:
+        """Kill all servers and remove the folder; returns when both are gone. More than once is fine."""
+        super().close()
+        if os.getpid() == self._owner:
+            shutil.rmtree(self.folder, ignore_errors=True)  # already gone, unless the guard was killed
+
+    def _do(self, what: str, **request: object) -> Answer:
+        answer = self.ask(do=what, **request)
+        if answer.error:
+            raise EnvironmentNotReadyError(f"the fleet's guard could not {what} a server: {answer.error}")
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due after `delay_s` plus
+    U(0, `jitter_s`); the directions `held` hand over nothing until healed; `reset`: every connection ends with RST."""
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    slow: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    reset: bool = False
+
+
+CLEAR = Shape()
+
+
+class Proxies(Servant):
+    """One proxy before each of some loopback ports, in a process of their own; `ports` are theirs."""
+
+    def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
+        """Stand before these ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""
+        gone = "the proxies are closed, or their process was killed: start the run again"
+        super().__init__("proxy_process", [str(seed), *map(str, ports)], gone=gone)
+        self.ports = self.hello.ports
+
+    def shape(self, index: int, shape: Shape) -> None:
+        """Have the link to instance `index` be like this from now on; returns when it is."""
+        self.ask(index=index, **asdict(shape))

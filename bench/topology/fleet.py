@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.servants import Guard, ServerState
+from bench.topology.child import Guard, ServerState
 from bench.topology.server import ServerBinary, find_server
 
 HOST = "127.0.0.1"

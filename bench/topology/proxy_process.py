@@ -36,7 +36,7 @@ class ExactSelector(selectors.EpollSelector):
 
 
 class Link:
-    """The way to one instance as it is now, as `Shape` in servants.py says."""
+    """The way to one instance as it is now, as `Shape` in child.py says."""
 
     def __init__(self, port: int, seed: str) -> None:
         self._port, self._random = port, random.Random(seed)

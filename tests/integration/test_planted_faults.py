@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.experiments.safety_matrix import leases, restarts
+from bench.experiments.safety_matrix import claims as restarts
+from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.experiment import look_at
 from bench.experiments.safety_matrix.row import SKIPPED, PlannedRow, RowSetup, judge_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED

@@ -37,7 +37,7 @@ from bench.measure.run_result import RunResult, read_run
 from bench.measure.section import builtins_of
 from bench.scenario import Scenario
 from bench.scenario.quantity import nearest
-from bench.topology.servants import Guard
+from bench.topology.child import Guard
 
 PREFIX = "lockbench-revision-"
 _THE_BENCH = ("bench", "dashboards", "tests")  # stay as they are here

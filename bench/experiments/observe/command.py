@@ -29,8 +29,8 @@ import click
 
 from bench.cli.options import PLACE, run_options, scenario_of, scenario_options
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
+from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
-from bench.topology.servants import Guard
 
 PREFIX = "lockbench-observe-"
 GRAPHS = (  # recorded by dashboards/prometheus/rules.yml

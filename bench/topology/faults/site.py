@@ -16,10 +16,10 @@ from typing import Any, Self, TypeVar
 import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.topology.child import Proxies
 from bench.topology.disk import MemoryDisk
 from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
 from bench.topology.probe import Info
-from bench.topology.servants import Proxies
 from bench.topology.server import ServerBinary, find_server
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
+from bench.topology.child import Guard
 from bench.topology.guard_process import _state
-from bench.topology.servants import Guard
 
 SLEEP = ["sleep", "600"]
 DEADLINE_S = 30.0
@@ -26,7 +26,7 @@ ENDING = (("exit",), ("raise",))  # how the parent ends by itself: it may be ove
 PARENT = """
 import json, os, sys, threading
 from pathlib import Path
-from bench.topology.servants import Guard
+from bench.topology.child import Guard
 
 guards = []
 def start():

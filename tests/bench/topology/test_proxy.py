@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.topology.servants import CLEAR, Proxies, Shape
+from bench.topology.child import CLEAR, Proxies, Shape
 
 DEADLINE_S = 30.0
 BOTH = ("to", "from")
