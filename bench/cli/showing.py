@@ -28,7 +28,7 @@ from bench.run.interrupt import until_shown
 
 if TYPE_CHECKING:
     from bench.measure.result import Document
-    from bench.report.junit import Suite
+    from bench.report.sheet import Suite
     from bench.run.experiment import Done
 
 
@@ -52,7 +52,7 @@ class Outputs:
 
     def write(self, markdown: str, suite: Suite) -> None:
         """Write what was asked for. Raises EnvironmentNotReadyError."""
-        from bench.report.junit import junit_xml
+        from bench.report.sheet import junit_xml
 
         for path, text, mode in (
             (self.markdown, markdown, "w"),

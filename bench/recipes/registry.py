@@ -99,16 +99,16 @@ RECIPES: dict[str, RecipeEntry] = {
         "timestamp-getset": "one_instance:TimestampGetset",
         "timestamp-set": "one_instance:TimestampSet",
         "company-2013": "one_instance:Company2013",
-        "multi-write": "multi_write:MultiWrite",
-        "multi-write-unique-index": "multi_write:MultiWriteUniqueIndex",
+        "multi-write": "several_instances:MultiWrite",
+        "multi-write-unique-index": "several_instances:MultiWriteUniqueIndex",
         "set-nx-fixed": "one_instance:SetNxFixed",
         "set-nx-get-del": "one_instance:SetNxGetDel",
         "majority-release": "redlock:MajorityRelease",
         "watchdog": "watchdog:Watchdog",
         "watchdog-naive": "watchdog:WatchdogNaive",
         "backoff": "one_instance:Backoff",
-        "replica-failover": "replica_failover:ReplicaFailover",
-        "replica-delayed-promotion": "replica_failover:ReplicaDelayedPromotion",
+        "replica-failover": "several_instances:ReplicaFailover",
+        "replica-delayed-promotion": "several_instances:ReplicaDelayedPromotion",
     }.items()
 }
 WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}

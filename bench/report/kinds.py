@@ -13,8 +13,7 @@ from bench.measure import run_result
 from bench.measure.result import Document, Result
 from bench.measure.section import typed
 from bench.report import summary
-from bench.report.junit import Suite
-from bench.report.sheet import Sheet
+from bench.report.sheet import Sheet, Suite
 
 _SECTIONS = {"run": "latency_s", "split-votes": "calibration", "safety": "counts"}  # what only this kind has
 _FOLDERS = {

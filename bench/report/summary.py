@@ -32,8 +32,7 @@ from bench.report.figures import (
     share,
     threshold_text,
 )
-from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet, sheet_of
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sentence, Sheet, Suite, sheet_of
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.run_result import FleetFacts, InfoDelta, InstanceFacts, SyncLatency
 from bench.recipes.registry import find_recipe
-from bench.recipes.replica_failover import replicate
+from bench.recipes.several_instances import replicate
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.topology.disk import fdatasync_latency

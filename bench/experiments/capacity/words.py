@@ -27,8 +27,7 @@ from bench.report.figures import MISSING, count, decimals, latency, milliseconds
 from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
-from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 _PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")

@@ -14,8 +14,7 @@ from bench.report.figures import INFINITE, MISSING, count, in_unit, threshold_te
 from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
-from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 

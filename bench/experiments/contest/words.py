@@ -18,8 +18,7 @@ from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
 from bench.report.generated import put_between_marks
-from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sentence, Sheet, part_markdown, sheet_of
+from bench.report.sheet import Case, Part, Sentence, Sheet, Suite, part_markdown, sheet_of
 
 Key = TypeVar("Key", int, str)
 IN_README = 5  # instances; the other tables stand in the result

@@ -12,8 +12,7 @@ from bench.report.figures import MISSING, count, decimals
 from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 
 _KINDS = {
     "shutdown": "SHUTDOWN",

@@ -25,8 +25,7 @@ from bench.report.figures import MISSING, count, counted, decimals, latency, mil
 from bench.report.html.figure import Cell, Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.junit import Case, Suite
-from bench.report.sheet import GOOD, Part, Sentence, Sheet, sheet_of
+from bench.report.sheet import GOOD, Case, Part, Sentence, Sheet, Suite, sheet_of
 
 _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
             "CPU µs\n/lock")  # fmt: skip

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import ROW_WORDS
-from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 
 _PARTS = {
     "schedule": "deterministic courses of events",

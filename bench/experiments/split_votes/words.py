@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
-from bench.report.junit import Case, Suite
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.scenario.quantity import duration_text
 
 _CALIBRATION = ("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "prob-\nable")

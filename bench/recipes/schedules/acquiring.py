@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
-from bench.recipes.replica_failover import ReplicaFailover, promote, replicate
 from bench.recipes.schedules.stage import (
     LONG_MS,
     SHORT_MS,
@@ -23,6 +22,7 @@ from bench.recipes.schedules.stage import (
     violated,
     wait_for,
 )
+from bench.recipes.several_instances import ReplicaFailover, promote, replicate
 from lockcore import Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 

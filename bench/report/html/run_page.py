@@ -12,9 +12,18 @@ from dataclasses import asdict, replace
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.section import Section, builtins_of
 from bench.report.figures import MISSING, count, decimals, inverse, latency, percent
-from bench.report.html.course import course_figures, course_of, fault_bands, fault_rows
 from bench.report.html.figure import Chapter, Column, Data, Figure, Legend, Page
-from bench.report.html.latency import LatencyCurve, curve_of, curves_figure, instance_figures, percentile_figure
+from bench.report.html.run_figures import (
+    LatencyCurve,
+    course_figures,
+    course_of,
+    curve_of,
+    curves_figure,
+    fault_bands,
+    fault_rows,
+    instance_figures,
+    percentile_figure,
+)
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sentence, Sheet
 from bench.report.summary import sheet
 from bench.scenario import Scenario

@@ -11,8 +11,8 @@ from redis import Redis
 
 from bench.recipes.protocol import Recipe, RecipeSettings
 from bench.recipes.registry import RECIPES, RecipeEntry
-from bench.recipes.replica_failover import replicate
 from bench.recipes.schedules.stage import wait_for
+from bench.recipes.several_instances import replicate
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from lockcore import RetryPolicy
 

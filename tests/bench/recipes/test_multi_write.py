@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from bench.recipes.multi_write import MultiWrite, MultiWriteUniqueIndex, UniqueIndex
 from bench.recipes.protocol import RecipeSettings
+from bench.recipes.several_instances import MultiWrite, MultiWriteUniqueIndex, UniqueIndex
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns

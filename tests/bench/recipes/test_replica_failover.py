@@ -7,7 +7,7 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.recipes.protocol import RecipeSettings
-from bench.recipes.replica_failover import ReplicaFailover, promote, replicate
+from bench.recipes.several_instances import ReplicaFailover, promote, replicate
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, Lease, Outcome
 
