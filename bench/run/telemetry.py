@@ -17,7 +17,7 @@ from bench.run.faults import FaultTimeline
 from bench.run.servers import Servers
 from bench.safety.judge import LiveJudge
 from bench.scenario import Scenario
-from bench.telemetry.run import FSYNCS, Run, address_of, policy_of
+from bench.telemetry.run import FSYNCS, Run
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.faults.site import Site
 from bench.topology.probe import InfoWatch
@@ -89,7 +89,8 @@ def open_telemetry(
     """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
     telemetry = RunTelemetry()
     if settings := settings_of(environ):
-        telemetry.export(settings, _run(scenario, run_id, servers), servers, workdir)
+        run = Run.of(scenario, run_id, scenario.processes).seen(servers.facts)
+        telemetry.export(settings, run, servers, workdir)
     return telemetry
 
 
@@ -102,16 +103,3 @@ def _syncs(site: Site) -> Callable[[int], Mapping[str, int]]:
         return {}
 
     return syncs
-
-
-def _run(scenario: Scenario, run_id: str, servers: Servers) -> Run:
-    return Run(
-        id=run_id,
-        recipe=scenario.recipe,
-        fsync=policy_of(fact.fsync for fact in servers.facts),
-        addresses=[address_of(fact.address) for fact in servers.facts],
-        users=scenario.users,
-        processes=scenario.processes,
-        rate_per_s=scenario.rate_per_s,
-        instance_timeout_ms=scenario.instance_timeout_ms,
-    )

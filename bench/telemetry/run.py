@@ -8,15 +8,17 @@ Rules
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from bench.measure.environment import version_of
 from bench.measure.histogram import Histogram
+from bench.measure.run_result import InstanceFacts
 from bench.measure.workers import WorkerNote, added
+from bench.scenario import Scenario
 from bench.telemetry.load_log import ObservedAttempt
 from bench.telemetry.points import Buckets, DataPoint, point
 from bench.telemetry.table import BY_NAME, CPU_STATES, InstrumentKind
@@ -49,18 +51,31 @@ _GAUGES = {name: field for name, field in _FIELDS.items() if BY_NAME[name].kind 
 class Run:
     """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket).
 
-    `fsync`: one of table.POLICIES. `instance`: tells the exporters of one run apart.
+    `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart.
     """
 
     id: str
     recipe: str
-    fsync: str
-    addresses: Sequence[Address]
-    users: int
-    processes: int
-    rate_per_s: float | None
-    instance_timeout_ms: float
-    instance: str = ""
+    fsync: str = "unknown"
+    addresses: Sequence[Address] = ()
+    users: int = 1
+    processes: int = 1
+    rate_per_s: float | None = None
+    instance_timeout_ms: float = 0.0
+    part: str = ""
+
+    @classmethod
+    def of(cls, scenario: Scenario, run_id: str, processes: int) -> Self:
+        """The run of a scenario, as far as it is known before its servers are asked."""
+        return cls(
+            run_id, scenario.recipe, users=scenario.users, processes=processes, rate_per_s=scenario.rate_per_s,
+            instance_timeout_ms=scenario.instance_timeout_ms,
+        )  # fmt: skip
+
+    def seen(self, facts: Sequence[InstanceFacts], part: str = "") -> Self:
+        """The same on servers that have said what they are."""
+        addresses = [address_of(fact.address) for fact in facts]
+        return replace(self, addresses=addresses, fsync=policy_of(fact.fsync for fact in facts), part=part)
 
     @property
     def quorum(self) -> int:
@@ -76,7 +91,7 @@ class Run:
         """What exports, as OpenTelemetry wants it said."""
         return {
             "service.name": service_name or "lockbench",
-            "service.instance.id": self.instance or self.id,
+            "service.instance.id": self.id + self.part,
             "service.version": _version(),
             "redlock.run.id": self.id,
             **dict(self.common),

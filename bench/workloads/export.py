@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.errors import BenchError
 from bench.telemetry.exporter import Exporter, Sources
-from bench.telemetry.run import Run, address_of, policy_of
+from bench.telemetry.run import Run
 from bench.telemetry.settings import TelemetrySettings, settings_of
 from bench.topology.child import Child, orders
 from bench.topology.probe import InfoWatch, inspect
@@ -36,17 +36,7 @@ class ExportOrder:
 
 def export_beside(plan: Plan, index: int, folder: Path) -> Callable[[], None]:
     """Export what the worker `index` writes into `folder`; call what is returned when its files are complete."""
-    scenario, child = plan.scenario, Child("the exporter", "bench.workloads.export")
-    run = Run(
-        id=plan.run_id,
-        recipe=scenario.recipe,
-        fsync="unknown",  # the exporter asks
-        addresses=[],
-        users=scenario.users,
-        processes=1,
-        rate_per_s=scenario.rate_per_s,
-        instance_timeout_ms=scenario.instance_timeout_ms,
-    )
+    child = Child("the exporter", "bench.workloads.export")
 
     def tell(message: object) -> None:
         with suppress(BenchError):  # it has ended, and says why when it is asked
@@ -59,7 +49,7 @@ def export_beside(plan: Plan, index: int, folder: Path) -> Callable[[], None]:
             logger.warning(line)
         child.close()
 
-    tell(ExportOrder(folder, index, tuple(plan.targets), run))
+    tell(ExportOrder(folder, index, tuple(plan.targets), Run.of(plan.scenario, plan.run_id, 1)))
     return finish
 
 
@@ -74,7 +64,8 @@ def main() -> int:
     try:
         watch = InfoWatch(order.targets)
         sources = Sources(infos=lambda: watch.infos)
-        exporter = Exporter(_own_port(settings, order.worker), _run(order), order.folder, sources)
+        run = order.run.seen(inspect(order.targets, allow_missing=True), f"-{order.worker}-{os.getppid()}")
+        exporter = Exporter(_own_port(settings, order.worker), run, order.folder, sources)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -87,14 +78,6 @@ def main() -> int:
     else:
         exporter.abort()
     return 0
-
-
-def _run(order: ExportOrder) -> Run:
-    facts = inspect(order.targets, allow_missing=True)
-    addresses = [address_of(fact.address) for fact in facts]
-    policy = policy_of(fact.fsync for fact in facts)
-    instance = f"{order.run.id}-{order.worker}-{os.getppid()}"
-    return replace(order.run, addresses=addresses, fsync=policy, instance=instance)
 
 
 def _own_port(settings: TelemetrySettings, worker: int) -> TelemetrySettings:

@@ -252,10 +252,7 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
     for policy in dict.fromkeys(cut.crash.policy for cut in cuts):
         of_it = [cut for cut in cuts if cut.crash.policy == policy]
         most = max(cut.crash.instances for cut in of_it)
-        run = Run(
-            id=run_id, recipe="redlock", fsync=policy, addresses=[("127.0.0.1", 0)] * most, users=1, processes=1,
-            rate_per_s=None, instance_timeout_ms=0.0, instance=f"{run_id}-{policy}",
-        )  # fmt: skip
+        run = Run(run_id, "redlock", policy, [("127.0.0.1", 0)] * most, part=f"-{policy}")
         try:
             warnings += export_once(run, tuple(_points(of_it)), environ)
         except BenchError as error:
