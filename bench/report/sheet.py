@@ -79,7 +79,7 @@ class Sheet:
 
 
 def sheet_of(
-    result: Document, place: str, *, kind: str, headline: str, conditions: str,
+    result: Document, place: str, *, kind: str, headline: str, conditions: Iterable[str],
     parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence],
     tables_first: bool = False,
 ) -> Sheet:  # fmt: skip
@@ -94,7 +94,12 @@ def sheet_of(
         *([("result", place)] if place else []),
     ]
     word, once = word_of(kind, result.verdict), tuple(dict.fromkeys(Sentence(*line) for line in said))
-    return Sheet(word.text, word.colour, headline, conditions, tuple(parts), once, tables_first)
+    return Sheet(word.text, word.colour, headline, " · ".join(conditions), tuple(parts), once, tables_first)
+
+
+def made(result: Document) -> tuple[str, str]:
+    """Conditions of every experiment: its seed, and how long it took."""
+    return f"seed {result.seed}", f"{result.duration_s:.0f} s"
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:

@@ -106,10 +106,10 @@ def _acquire(result: RunResult, name: str) -> str:
     return ("≤ " if late else "") + latency(value)
 
 
-def _conditions(result: RunResult) -> str:
+def _conditions(result: RunResult) -> Sequence[str]:
     scenario = result.scenario
     cut = [f"cut short, was to take {duration_text(scenario.duration_ms)}"] if _is_cut(result) else []
-    return " · ".join([*cut, scenario.recipe, *load_parts(scenario)])
+    return [*cut, scenario.recipe, *load_parts(scenario)]
 
 
 def load_parts(scenario: Scenario) -> list[str]:

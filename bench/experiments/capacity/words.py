@@ -27,7 +27,7 @@ from bench.report.figures import MISSING, count, decimals, latency, milliseconds
 from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
-from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 _PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")
@@ -88,19 +88,17 @@ def rate_text(rate: float | None) -> str:
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
-def _conditions(result: CapacityResult) -> str:
+def _conditions(result: CapacityResult) -> Sequence[str]:
     environment = result.environment
     scenario, fleet = result.points[0].scenario, result.points[0].fleet
     server = fleet.server if fleet else None
-    parts = [
+    return (
         scenario.recipe,
         f"probes of {duration_text(scenario.duration_ms)}, {scenario.arrivals} arrivals",
         *([f"{server.name} {server.version}"] if server else []),
         f"{environment.usable_cores} cores{' shared with the servers' if fleet and fleet.started else ''}",
-        f"seed {result.seed}",
-        f"{result.duration_s:.0f} s",
-    ]
-    return " · ".join(parts)
+        *made(result),
+    )
 
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:

@@ -53,7 +53,7 @@ def _again(result: ComparisonResult) -> set[int]:
     return {entry.side for entry in result.metrics if entry.role == "noise"}
 
 
-def _conditions(result: ComparisonResult) -> str:
+def _conditions(result: ComparisonResult) -> Sequence[str]:
     scenario = result.sides[0].scenario
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
@@ -63,7 +63,7 @@ def _conditions(result: ComparisonResult) -> str:
             *load_parts(scenario),
             f"{duration_text(scenario.duration_ms)} each" + (", there and back" if result.paired else ""),
         ]
-    return " · ".join(parts)
+    return parts
 
 
 def _parts(result: ComparisonResult) -> Iterator[Part]:

@@ -36,7 +36,7 @@ def sheet(result: PeersResult, place: str = "") -> Sheet:
     reached = len(result.bars) - len(missed)
     return sheet_of(
         result, place, kind="peers", headline=f"{reached} of {len(result.bars)} bars reached",
-        conditions=conditions(result), parts=_parts(result), lines=_lines(result),
+        conditions=[conditions(result)], parts=_parts(result), lines=_lines(result),
     )  # fmt: skip
 
 

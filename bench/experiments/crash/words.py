@@ -12,7 +12,7 @@ from bench.report.figures import MISSING, count, decimals
 from bench.report.html.figure import Column, Data, Figure
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 _KINDS = {
     "shutdown": "SHUTDOWN",
@@ -73,19 +73,16 @@ def _headline(result: CrashResult) -> str:
     return " · ".join(told) or "nothing finished"
 
 
-def _conditions(result: CrashResult) -> str:
+def _conditions(result: CrashResult) -> Sequence[str]:
     conditions, server = result.conditions, result.fleet.server
-    return " · ".join(
-        (
-            "quick" if conditions.quick else "full",
-            f"{count(conditions.finished_cuts)} cuts, {conditions.cuts_per_cell} per cell, at random phases",
-            f"TTL {conditions.ttl_ms / 1000:g} s",
-            f"{conditions.locks_per_s} locks/s per fleet",
-            f"{server.name} {server.version}",
-            f"{conditions.usable_cores} cores",
-            f"seed {result.seed}",
-            f"{result.duration_s:.0f} s",
-        )
+    return (
+        "quick" if conditions.quick else "full",
+        f"{count(conditions.finished_cuts)} cuts, {conditions.cuts_per_cell} per cell, at random phases",
+        f"TTL {conditions.ttl_ms / 1000:g} s",
+        f"{conditions.locks_per_s} locks/s per fleet",
+        f"{server.name} {server.version}",
+        f"{conditions.usable_cores} cores",
+        *made(result),
     )
 
 

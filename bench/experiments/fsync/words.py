@@ -25,7 +25,7 @@ from bench.report.figures import MISSING, count, counted, decimals, latency, mil
 from bench.report.html.figure import Cell, Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.sheet import GOOD, Case, Part, Sentence, Sheet, Suite, sheet_of
+from bench.report.sheet import GOOD, Case, Part, Sentence, Sheet, Suite, made, sheet_of
 
 _MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
             "CPU µs\n/lock")  # fmt: skip
@@ -118,17 +118,14 @@ def _headline(page: PlannerPage, rows: int) -> str:
     return f"everysec ÷ always: {most.ratio:.1f}× at {most.shape} callers{other}"
 
 
-def _conditions(result: FsyncResult) -> str:
+def _conditions(result: FsyncResult) -> Sequence[str]:
     conditions = result.conditions
-    return " · ".join(
-        (
-            _server(result) or f"{len(result.fleet.instances or ())} of your servers",
-            f"{conditions.visits_done} of {conditions.visits_planned} visits in random order",
-            f"{conditions.seconds:g} s per load",
-            f"{conditions.usable_cores} cores shared by load and servers",
-            f"seed {result.seed}",
-            f"{result.duration_s:.0f} s",
-        )
+    return (
+        _server(result) or f"{len(result.fleet.instances or ())} of your servers",
+        f"{conditions.visits_done} of {conditions.visits_planned} visits in random order",
+        f"{conditions.seconds:g} s per load",
+        f"{conditions.usable_cores} cores shared by load and servers",
+        *made(result),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import ROW_WORDS
-from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 _PARTS = {
     "schedule": "deterministic courses of events",
@@ -53,16 +53,13 @@ def _headline(result: SafetyResult) -> str:
     return f"{rows} {'row' if rows == 1 else 'rows'}{cut}: {told}"
 
 
-def _conditions(result: SafetyResult) -> str:
+def _conditions(result: SafetyResult) -> Sequence[str]:
     server, conditions = result.fleet.server, result.conditions
-    return " · ".join(
-        (
-            "quick" if conditions.quick else "full",
-            f"{server.name} {server.version}, own servers on loopback",
-            f"{conditions.usable_cores} cores",
-            f"seed {result.seed}",
-            f"{result.duration_s:.0f} s",
-        )
+    return (
+        "quick" if conditions.quick else "full",
+        f"{server.name} {server.version}, own servers on loopback",
+        f"{conditions.usable_cores} cores",
+        *made(result),
     )
 
 

@@ -4,12 +4,12 @@ Rules: verdict first; nothing is computed here; exact and probable figures are n
 80 columns. Source: the sections of bench.experiments.split_votes.experiment.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
-from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
+from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 from bench.scenario.quantity import duration_text
 
 _CALIBRATION = ("K", "rounds", "split votes,\nexact, 95 %", "closed\nform", "", "prob-\nable")
@@ -43,16 +43,13 @@ def _headline(result: SplitVotesResult) -> str:
     return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0].closed_form:.2f}"
 
 
-def _conditions(result: SplitVotesResult) -> str:
+def _conditions(result: SplitVotesResult) -> Sequence[str]:
     conditions, server = result.conditions, result.fleet.server
-    return " · ".join(
-        (
-            f"N={conditions.instances}",
-            f"{server.name} {server.version}, in memory",
-            f"{conditions.usable_cores} cores shared by contenders and servers",
-            f"seed {result.seed}",
-            f"{result.duration_s:.0f} s",
-        )
+    return (
+        f"N={conditions.instances}",
+        f"{server.name} {server.version}, in memory",
+        f"{conditions.usable_cores} cores shared by contenders and servers",
+        *made(result),
     )
 
 
