@@ -93,7 +93,7 @@ def open_servers(
         yield Servers(scenario.targets, facts, None, None, Site())
         return
     needs, found = needs_of(faults) | _wanted_counters(scenario), find_server(server)
-    with prepared_fleet(needs, scenario.instances, scenario.fsync, server=found, seed=scenario.seed) as site:
+    with prepared_fleet(needs, scenario.instances, scenario.fsync, found, seed=scenario.seed) as site:
         fleet, urls = site.fleet, site.fleet.urls
         if replicated:
             replicate(urls)

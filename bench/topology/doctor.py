@@ -176,6 +176,6 @@ def why_not_here(server: ServerBinary) -> dict[str, str | None]:
         Fault(kind, 0.0, 1000.0 if kind == "loading" else None, ("instance:0",), "fixed", _EXAMPLES.get(kind, {}))
         for kind in KINDS
     )
-    with prepared_fleet(needs_of(orders), 1, "everysec", server=server) as site:
+    with prepared_fleet(needs_of(orders), server=server) as site:
         refusals = {order.kind: injection(site, order).refusal() for order in orders}
         return {kind: None if refusal is None else str(refusal) for kind, refusal in refusals.items()}

@@ -16,9 +16,9 @@ import pytest
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.faults.site import Site
+from bench.topology.faults.site import Site, prepared_fleet
 from bench.topology.server import ServerBinary
-from tests.integration.servers import SERVERS, prepared
+from tests.integration.servers import SERVERS
 
 pytestmark = pytest.mark.integration
 NOT_SEEN = "the fault is not to be seen"
@@ -213,7 +213,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 @contextlib.contextmanager
 def scene(server: ServerBinary, fsync: str) -> Iterator[Scene]:
-    with prepared(needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server) as site:
+    with prepared_fleet(needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server) as site:
         yield Scene(site, fsync)
 
 

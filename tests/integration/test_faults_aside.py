@@ -14,10 +14,10 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.doctor import why_not_here
 from bench.topology.faults.kinds import KINDS
-from bench.topology.faults.site import Need, Site
+from bench.topology.faults.site import Need, Site, prepared_fleet
 from bench.topology.server import ServerBinary
 from tests.integration.locust_runs import until
-from tests.integration.servers import SERVERS, every_server, fault, prepared
+from tests.integration.servers import SERVERS, every_server, fault
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 30.0
@@ -64,7 +64,7 @@ def test_a_worker_that_does_not_run_is_said(kind: str) -> None:
 
 
 def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind() -> None:
-    with prepared(frozenset(), 2, "none") as site:
+    with prepared_fleet(frozenset(), 2, "none") as site:
         port = f"{site.fleet.instances[0].port}"
         drop = fault(site, "drop", direction="to")
         if reason := drop.why_not():
@@ -82,7 +82,7 @@ def test_dropping_packets_of_one_instance_leaves_the_others_and_no_rule_behind()
 def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with prepared(frozenset(), 1, "none") as site:
+    with prepared_fleet(frozenset(), 1, "none") as site:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         assert fault(site, "drop").why_not() == "it needs root"
         monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -94,7 +94,7 @@ def test_without_root_a_full_disk_is_skipped_and_the_fleet_runs_on_the_real_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bench.topology.disk._FSOPEN", 100_000)
-    with prepared(frozenset({Need.MEMORY_DISK})) as site:
+    with prepared_fleet(frozenset({Need.MEMORY_DISK})) as site:
         assert "it needs root and Linux 5.2" in str(fault(site, "disk-full").why_not())
         assert not site.fleet.instances[0].folder.is_symlink()
 

@@ -8,11 +8,11 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.topology.faults.injection import Injection
-from bench.topology.faults.site import Need, Site
+from bench.topology.faults.site import Need, Site, prepared_fleet
 from bench.topology.fleet import wait_until
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, shim_library
-from tests.integration.servers import SERVERS, fault, prepared
+from tests.integration.servers import SERVERS, fault
 
 pytestmark = pytest.mark.integration
 SHIM = frozenset({Need.SHIM})
@@ -53,7 +53,7 @@ class Rig:
 @pytest.fixture
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     fsync, server = request.param
-    with prepared(SHIM, 1, fsync, server) as site:
+    with prepared_fleet(SHIM, 1, fsync, server) as site:
         yield Rig(site)
 
 
@@ -147,7 +147,7 @@ def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
 
 @pytest.mark.parametrize("fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")])
 def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: str, reason: str) -> None:
-    with prepared(SHIM, 1, fsync) as site:
+    with prepared_fleet(SHIM, 1, fsync) as site:
         for kind in ("fsync-latency", "fsync-error"):
             with pytest.raises(UsageError, match=reason):
                 fault(site, kind).why_not()
@@ -160,7 +160,7 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
     path.write_text(f"#!/bin/sh\nexec env -u LD_PRELOAD '{SERVERS[0].path}' \"$@\"\n")
     path.chmod(0o755)
     ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "evalsha", "test")
-    with prepared(SHIM, server=ignoring) as site:
+    with prepared_fleet(SHIM, server=ignoring) as site:
         assert fault(site, "power-cut").why_not() == IGNORED
         assert fault(site, "kill").why_not() is None
 
@@ -168,7 +168,7 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
 def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.topology.shim.shim_library", shim_library.__wrapped__)  # forgets what it compiled
     monkeypatch.setattr("bench.topology.shim.find_compiler", lambda: None)
-    with prepared(SHIM) as site:
+    with prepared_fleet(SHIM) as site:
         assert "needs a C compiler" in str(fault(site, "power-cut").why_not())
         assert site.command(0, "PING") is True
 
@@ -179,6 +179,6 @@ def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
     folder = tmp_path / "a b"
     folder.mkdir()
     monkeypatch.setenv("LD_PRELOAD", "")
-    with prepared(SHIM, base_folder=folder) as site:
+    with prepared_fleet(SHIM, base_folder=folder) as site:
         assert fault(site, "power-cut").why_not() is None
     assert list(folder.iterdir()) == []

@@ -72,7 +72,7 @@ def votes(setup: RowSetup) -> Finding:
             won = outcome_of(granted, refused, quorum_of(instances)) is Outcome.ACQUIRED
             tables, below = tables + 1, below + (won and granted < instances // 2 + 1)
     granted = late = invalid = 0
-    with prepared_fleet(_LINKS, INSTANCES) as site:
+    with prepared_fleet(_LINKS, INSTANCES, "none") as site:
         for index in range(INSTANCES):
             site.proxies.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
         for ttl_ms in _SHORT_TTLS_MS:
@@ -176,7 +176,7 @@ def partition(_setup: RowSetup) -> Finding:
     """The holder is cut off before it can give back; another waits. Blocked time, in TTLs."""
     ttl_ms = 500
     with (
-        prepared_fleet(_LINKS, INSTANCES) as site,
+        prepared_fleet(_LINKS, INSTANCES, "none") as site,
         connect(site.urls) as holder,
         connect(site.fleet.urls) as waiting,
         Pace() as pace,
@@ -282,7 +282,7 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
     overlap_ns, lived_ms = 0, inf
-    with prepared_fleet(needs_of(orders), INSTANCES, server=find_server(setup.server)) as site:
+    with prepared_fleet(needs_of(orders), INSTANCES, "none", find_server(setup.server)) as site:
         for order in orders:
             _begin(injection(site, order))
         for number in range(TIMES):

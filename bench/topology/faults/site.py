@@ -234,13 +234,20 @@ class Site:
 
 @contextlib.contextmanager
 def prepared_fleet(
-    needs: frozenset[Need], instances: int, fsync: str = "none", *, server: ServerBinary | None = None, seed: int = 0
+    needs: frozenset[Need],
+    instances: int = 1,
+    fsync: str = "everysec",
+    server: ServerBinary | None = None,
+    *,
+    seed: int = 0,
+    base_folder: Path | None = None,
 ) -> Iterator[Site]:
     """A running fleet that faults with these needs may strike, as the site around it. Raises as `start_fleet`."""
     server = server or find_server()
-    with (
-        Site(needs, seed=seed) as site,
-        start_fleet(instances, fsync, server=server, environment=site.environment, config=site.config(server)) as fleet,
-    ):
-        site.attach(fleet)
-        yield site
+    with Site(needs, seed=seed) as site:
+        config, environment = site.config(server), site.environment
+        with start_fleet(
+            instances, fsync, server=server, base_folder=base_folder, config=config, environment=environment
+        ) as fleet:
+            site.attach(fleet)
+            yield site

@@ -27,12 +27,12 @@ from bench.recipes.schedules.table import SCHEDULES, play
 from bench.scenario import Fault
 from bench.topology.faults.injection import Injection
 from bench.topology.faults.kinds import injection, needs_of, read_faults
+from bench.topology.faults.site import prepared_fleet
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, LagCap, Lease, Outcome, Redlock
 from lockcore.clock import NS_PER_MS
 from lockcore.quorum import quorum_of
 from tests.integration.lockcore.keys import client, keys_on, values_on
-from tests.integration.servers import prepared
 
 pytestmark = pytest.mark.integration
 HOLDERS, LEASES_EACH = 6, 40
@@ -162,7 +162,7 @@ def faulty(instances: int, fsync: str, kind: str, hurt: int, **params: str) -> I
     """Servers, and a fault of this kind for each of the first `hurt` of them."""
     targets = tuple(f"instance:{index}" for index in range(hurt))
     orders = read_faults([Fault(kind, 0, None, targets, "fixed", params)])
-    with prepared(needs_of(orders), instances, fsync) as site:
+    with prepared_fleet(needs_of(orders), instances, fsync) as site:
         faults = [injection(site, order) for order in orders]
         if reason := faults[0].why_not():
             pytest.skip(reason)
