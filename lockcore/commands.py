@@ -51,7 +51,7 @@ Encode = Callable[[bytes], bytes]
 
 def claim_stem(key: bytes, token_prefix: bytes) -> bytes:
     """A claim without the counter of its owner token (and the line's end), which follows per attempt."""
-    return bulk(key) + b"$%d\r\n" % OWNER_TOKEN_BYTES + token_prefix
+    return b"$%d\r\n%b\r\n$%d\r\n%b" % (len(key), key, OWNER_TOKEN_BYTES, token_prefix)
 
 
 def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:
