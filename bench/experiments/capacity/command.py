@@ -7,7 +7,7 @@ or with --json the result and nothing else.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -86,7 +86,7 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
     slo = read_slo(values["slo"])
     given = given_options(values)
     _load(path, given, open_loop="rate" not in given)  # says what is wrong with it, and where
-    written = {*given, *(_written(path) if path else ())}
+    written = {*given, *(tomllib.loads(path.read_text(encoding="utf-8")) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
@@ -114,11 +114,6 @@ def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = T
     some_rate = {"rate": "1"} if open_loop else {}
     scenario = load(path, {**given, **some_rate}, lambda recipe: find_recipe(recipe).about.usual)
     return replace(scenario, rate_per_s=None)
-
-
-def _written(path: Path) -> Sequence[str]:
-    """The keys at the top of a scenario file that has been loaded once already."""
-    return list(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def _sweep(text: str) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from bench.experiments.compare.sides import differences, settings_of
 from bench.gates.threshold import Metric
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
-from bench.measure.run_result import RunResult, fields_of
+from bench.measure.run_result import fields_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 
 
@@ -89,7 +89,7 @@ def _answer(
         **experiment.header(seed=question.seed, interrupted=rounds.interrupted),
         kind=question.kind,
         planned_pairs=planned,
-        sides=tuple(_side(label, rounds.results.get(index)) for index, label in enumerate(question.labels)),
+        sides=tuple(ComparedSide.of(label, rounds.results.get(index)) for index, label in enumerate(question.labels)),
         differs=_differs(question, rounds),
         tolerance_ratio=question.tolerance,
         finished_pairs=rounds.finished,
@@ -129,13 +129,6 @@ def _differs(question: Question, rounds: Rounds) -> tuple[str, ...]:
         if first is not None and rounds.paired:
             found |= dict.fromkeys(differences(settings_of(first), settings_of(result)).values())
     return tuple(found)
-
-
-def _side(label: str, result: RunResult | None) -> ComparedSide:
-    """What one side is, by one of its runs; only the label when there was none."""
-    if result is None:
-        return ComparedSide(label=label, scenario=None, fleet=None, environment=None)
-    return ComparedSide(label=label, scenario=result.scenario, fleet=result.fleet, environment=result.environment)
 
 
 def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:

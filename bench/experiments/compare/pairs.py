@@ -207,7 +207,8 @@ class _Fleets:
             with self._opened(scenario) as servers:
                 yield servers
             return
-        key = _servers_key(scenario)
+        replicated = find_recipe(scenario.recipe).about.replicated
+        key = scenario.targets, scenario.instances, scenario.fsync, replicated
         if key not in self._open:
             self._open[key] = self._stack.enter_context(self._opened(scenario))
         yield self._open[key]
@@ -224,8 +225,3 @@ class _Fleets:
 
 def _needs_fresh(sides: Sequence[Side]) -> bool:
     return any(side.scenario.faults for side in sides)
-
-
-def _servers_key(scenario: Scenario) -> tuple[object, ...]:
-    about = find_recipe(scenario.recipe).about
-    return scenario.targets, scenario.instances, scenario.fsync, about.replicated

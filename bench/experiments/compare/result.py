@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from bench.measure.environment import Environment
 from bench.measure.generator import GeneratorWord
 from bench.measure.result import Document
-from bench.measure.run_result import FleetFacts, JudgedThreshold, SafetyWord, Unit
+from bench.measure.run_result import FleetFacts, JudgedThreshold, RunResult, SafetyWord, Unit
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status, Verdict
 from bench.scenario import Scenario
@@ -25,6 +25,11 @@ class ComparedSide(Section, frozen=True, kw_only=True):
     scenario: Annotated[Scenario | None, says("as in a run's result; null: never run")]
     fleet: Annotated[FleetFacts | None, says("as in a run's result")]
     environment: Annotated[Environment | None, says("where it ran")]
+
+    @classmethod
+    def of(cls, label: str, run: RunResult | None) -> ComparedSide:
+        """A side, by one of its runs; only the label when there was none."""
+        return cls(label=label, **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")})
 
 
 class Judged(Section, frozen=True, kw_only=True):

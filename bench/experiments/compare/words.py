@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S
-from bench.report.figures import INFINITE, MISSING, count, in_unit, threshold_text
+from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, threshold_text
 from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import RANGE, Bar, forest
 from bench.report.html.scale import Label, Scale, exact, logarithmic
@@ -44,9 +44,7 @@ def _headline(result: ComparisonResult) -> str:
 
 def _pairs(result: ComparisonResult) -> str:
     finished, planned = result.finished_pairs, result.planned_pairs
-    if finished < planned:
-        return f"{finished} of {planned} pairs"
-    return f"{finished} pair{'' if finished == 1 else 's'}"
+    return f"{finished} of {planned} pairs" if finished < planned else counted(finished, "pair")
 
 
 def _again(result: ComparisonResult) -> set[int]:

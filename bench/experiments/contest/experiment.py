@@ -266,7 +266,10 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
     if not contestants:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in absent)
         raise EnvironmentNotReadyError(f"no contestant can run here: {reasons or 'none has such a name'}")
-    cells = {part: [Cell(*pair) for pair in _able(contestants, LOADS[part])] for part in plan.parts}
+    cells = {
+        part: [Cell(one, load) for load in LOADS[part] for one in contestants if load.instances in one.peer.instances]
+        for part in plan.parts
+    }
     server = find_server(order.server) if order.server else next(iter(servers_by_kind().values()))
     with Experiment(order) as experiment:
         with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet, experiment.cuttable():
@@ -286,10 +289,6 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
             verdict=judge_peers(judged, interrupted=experiment.cut),
         )  # fmt: skip
         return experiment.store(result)
-
-
-def _able(contestants: Sequence[Contestant], loads: Sequence[TurnLoad]) -> list[tuple[Contestant, TurnLoad]]:
-    return [(one, load) for load in loads for one in contestants if load.instances in one.peer.instances]
 
 
 def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]], show: Show) -> None:

@@ -29,7 +29,9 @@ def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[St
     """What lockcore is to reach, and whether it does; a bar whose peers are absent is left out."""
     many = [row for row in cycles if (row.instances, row.callers) == (INSTANCES, MANY)]
     single = [row for row in cycles if (row.instances, row.callers) == (INSTANCES, 1)]
-    python, other = (_of_kinds(many, *kinds) for kinds in (("python",), ("node", "go")))
+    python, other = (
+        [row for row in many if row.kind in ("lockcore", *kinds)] for kinds in (("python",), ("node", "go"))
+    )
     found = [
         _ratio("N=5, 64 callers: cycles/s ÷ the fastest Python peer's", python, "cycles_per_s", PYTHON_BAR),
         _ratio("N=5, 64 callers: cycles/s ÷ the fastest other peer's", other, "cycles_per_s", OTHER_BAR),
@@ -79,10 +81,6 @@ def _reaches(value: float | None, bar: float, *, at_least: bool) -> bool:
 
 def _is_ours(row: TurnRow | StopRow) -> bool:
     return row.kind == "lockcore"
-
-
-def _of_kinds(rows: Sequence[TurnRow], *kinds: str) -> list[TurnRow]:
-    return [row for row in rows if _is_ours(row) or row.kind in kinds]
 
 
 def _ratio(name: str, rows: Sequence[TurnRow], figure: Figure, bar: float) -> PeerBar | None:

@@ -135,7 +135,9 @@ def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[SyncLate
         server_cpu_us_per_lock=_per(loads, lambda load: _over(load.server_cpu_s, load.leases, 1e6)),
         aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
         latency_events=_events(loads),
-        rewrite_fsyncs_per_s=_per(loads, _rewrite_fsyncs_per_s),
+        rewrite_fsyncs_per_s=_per(
+            loads, lambda load: _over(load.rewrite.fsyncs, load.rewrite.took_s) if load.rewrite else None
+        ),
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
         release_failures=sum(load.release_failures for load in loads),
@@ -172,10 +174,6 @@ def _events(loads: Loads) -> dict[str, SlowEvent] | None:
             before = found.get(name, SlowEvent(seconds=0, max_ms=0))
             found[name] = SlowEvent(seconds=before.seconds + event.seconds, max_ms=max(before.max_ms, event.max_ms))
     return found
-
-
-def _rewrite_fsyncs_per_s(load: LoadSeen) -> float | None:
-    return _over(load.rewrite.fsyncs, load.rewrite.took_s) if load.rewrite else None
 
 
 def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
@@ -218,7 +216,9 @@ def findings_of(rows: Rows) -> list[FsyncFinding]:
     orders = list(_orders(rows))
     costs = [*_always_slowest(rows), *_group_commit(rows)]
     if orders:  # then noise hides what a policy costs, too
-        costs = [msgspec.structs.replace(one, verdict=_unless(one.verdict, "not shown")) for one in costs]
+        costs = [
+            msgspec.structs.replace(one, verdict="not known") if one.verdict == "not shown" else one for one in costs
+        ]
     return [*orders, *costs, *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
 
 
@@ -247,10 +247,6 @@ def _is_figure(row: FsyncRow) -> bool:
     """Whether what is shown of it is what the servers did, and not what limited or delayed the load."""
     limited = row.load == "max" and row.generator.bound
     return not (row.generator.reason or row.sustained is False or limited)
-
-
-def _unless(word: Word, doubtful: Word) -> Word:
-    return "not known" if word == doubtful else word
 
 
 def _found(name: str, cell: str, text: str, verdict: Word) -> FsyncFinding:

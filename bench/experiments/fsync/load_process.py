@@ -217,11 +217,11 @@ class Callers:
     def __init__(self, order: LoadOrder) -> None:
         self._order, self._seed = order, order.seed
         self._counts: Counter[str] = Counter()
-        self._locks = [self._connected() for _ in range(order.clients)]
-        self._callers = list(zip(order.resources, self._locks * order.pipeline, strict=True))
-
-    def _connected(self) -> Acquire:
-        return WaitAofLock(self._order, self._counts).acquire if self._order.waitaof else plain_lock(self._order)
+        locks = [
+            WaitAofLock(order, self._counts).acquire if order.waitaof else plain_lock(order)
+            for _ in range(order.clients)
+        ]
+        self._callers = list(zip(order.resources, locks * order.pipeline, strict=True))
 
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""

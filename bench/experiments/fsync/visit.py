@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import redis
@@ -36,7 +35,6 @@ from bench.experiments.fsync.result import (
 )  # fmt: skip
 from bench.topology.child import Child
 from bench.topology.probe import InfoDelta, InfoSnapshot, LatencyMonitor, delta, info_snapshot
-from bench.topology.shim import Control
 from bench.topology.target import client_of, parse_targets
 
 REWRITE_AT = 0.3  # of the measured window
@@ -185,10 +183,6 @@ def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
             reply: list[int] = clients[0].waitaof(1, 0, WAITAOF_MS)
             if reply[0] >= 1:
                 probes += 1
-                untrue += not _is_durable(control, sizes)
+                untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
             clients[0].delete(key)
     return WaitaofCounts(probes=probes, untrue=untrue)
-
-
-def _is_durable(control: Control, sizes: dict[Path, int]) -> bool:
-    return all(control.synced(path).durable_bytes >= size for path, size in sizes.items() if path.exists())
