@@ -7,8 +7,6 @@ Rules, beside those of README ("Which side is judged")
 - VALID is said of a generator by the p99: a timer too late for the very percentile of the limit puts that in doubt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Rules: an option wins over the file, the file over the default; every refusal names its place (file and key, or option).
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ sentence ("… is not …, write it like …"), to which the loader adds the pla
 anything is said of it.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re
