@@ -182,6 +182,16 @@ class FleetFacts(Section, frozen=True, kw_only=True):
     instances: Annotated[tuple[InstanceFacts, ...], says("what each instance is")]
 
 
+class OwnFleet(Section, frozen=True, kw_only=True):
+    """The servers of an experiment that starts all of them. null: not one for all, or not asked."""
+
+    started: Annotated[Literal[True], says("they were started for it")] = True
+    server: Annotated[ServerBinary, says("the program")]
+    fsync: Annotated[str | None, says("the AOF policy they were started with")] = None
+    fdatasync_s: Annotated[SyncLatency | None, says("of this disk: seconds per append and fdatasync")] = None
+    instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class InfoDelta:
     """What an instance did between two looks at its INFO."""

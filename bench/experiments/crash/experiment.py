@@ -37,10 +37,10 @@ from bench.experiments.crash.plan import (
 )
 from bench.experiments.crash.result import (
     CrashConditions,
-    CrashFleet,
     CrashResult,
     CrossCheck,
 )
+from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, DataPoint, point
@@ -79,7 +79,7 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
             unchecked = _unchecked(plan, cut=experiment.is_over)
             checked = CrossCheck("skipped", unchecked) if unchecked else cross_check(server, show)
             header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
-            fleet = CrashFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
+            fleet = OwnFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
             result = concluded(header, fleet, plan, cuts, checked=checked, failures=queue.failures)
             told = [cut for made in finished_groups(plan, cuts) for cut in made]
             exported = export_crashes(order.run_id, told, os.environ)
@@ -95,7 +95,7 @@ def finished_groups(plan: CrashPlan, cuts: Sequence[CutFacts]) -> list[list[CutF
 
 def concluded(
     header: Header,
-    fleet: CrashFleet,
+    fleet: OwnFleet,
     plan: CrashPlan,
     cuts: Sequence[CutFacts],
     *,

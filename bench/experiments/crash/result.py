@@ -9,9 +9,8 @@ from msgspec import Meta
 
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
+from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
-from bench.topology.disk import SyncLatency
-from bench.topology.server import ServerBinary
 
 Policy = Literal["none", "no", "everysec", "always"]
 CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
@@ -117,19 +116,11 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
 
 
-class CrashFleet(Section, frozen=True, kw_only=True):
-    """What the servers were, and their disk."""
-
-    started: Annotated[Literal[True], says("they were ours")] = True
-    server: Annotated[ServerBinary, says("the program")]
-    fdatasync_s: Annotated[SyncLatency, says("of this disk: seconds per append and fdatasync")]
-
-
 class CrashResult(Document, frozen=True, kw_only=True):
     """What each AOF policy loses at a crash, and who then gets a lock twice. null: not known, or not applicable."""
 
     kind: Annotated[Literal["crash"], says("the command that made it")] = "crash"
-    fleet: Annotated[CrashFleet, says("servers and disk")]
+    fleet: Annotated[OwnFleet, says("servers and disk")]
     conditions: Annotated[CrashConditions, says("what was asked for")]
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
     rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.errors import UsageError
 from bench.experiments.safety_matrix.claims import claim_cases
 from bench.experiments.safety_matrix.loads import load_cases
-from bench.experiments.safety_matrix.result import Finding, SafetyConditions, SafetyFleet, SafetyResult, SafetyRow
+from bench.experiments.safety_matrix.result import Finding, SafetyConditions, SafetyResult, SafetyRow
 from bench.experiments.safety_matrix.row import (
     SKIPPED,
     PlannedRow,
@@ -32,6 +32,7 @@ from bench.experiments.safety_matrix.row import (
     look,
 )
 from bench.measure.expectation import AS_EXPECTED
+from bench.measure.run_result import OwnFleet
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.recipes.schedules.stage import Schedule, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
@@ -138,7 +139,7 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
         )
         result = SafetyResult(
             **experiment.header(seed=plan.seed, interrupted=len(rows) < len(planned)),
-            fleet=SafetyFleet(server=server),
+            fleet=OwnFleet(server=server),
             conditions=conditions,
             rows=tuple(rows),
             counts=dict(Counter(row.verdict for row in rows)),

@@ -10,9 +10,8 @@ from msgspec import field
 
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
-from bench.measure.run_result import SafetyReport
+from bench.measure.run_result import OwnFleet, SafetyReport
 from bench.measure.section import Amount, Count, Section, says
-from bench.topology.server import ServerBinary
 
 MatrixPart = Literal["schedule", "load", "claim"]
 MatrixWord = RowWord | Literal["skipped", "not measured here"]
@@ -60,18 +59,11 @@ class SafetyConditions(Section, frozen=True, kw_only=True):
     usable_cores: Annotated[Count, says("cores that load and servers shared")]
 
 
-class SafetyFleet(Section, frozen=True, kw_only=True):
-    """The servers."""
-
-    started: Annotated[Literal[True], says("they were started for it")] = True
-    server: Annotated[ServerBinary, says("the program")]
-
-
 class SafetyResult(Document, frozen=True, kw_only=True):
     """Each recipe under the faults that are known to break it, and the claims about Redlock. null: not applicable."""
 
     kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"
-    fleet: Annotated[SafetyFleet, says("the servers")]
+    fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[SafetyConditions, says("what was asked for, and where")]
     rows: Annotated[tuple[SafetyRow, ...], says("the rows that were looked at, in order")]
     counts: Annotated[dict[str, int], says("rows by verdict")]

@@ -24,10 +24,10 @@ from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, SplitVote
 from bench.experiments.split_votes.result import (
     CalibrationRow,
     Conditions,
-    OwnFleet,
     SplitVotesResult,
 )
 from bench.experiments.split_votes.trial import Attempt, CastVote
+from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import ask
 from bench.topology.fleet import Fleet, start_fleet

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 from bench.measure.latency import Latency
 from bench.measure.result import Document
-from bench.measure.run_result import InstanceFacts, ServerBinary
+from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.statistics import Interval
 
@@ -65,15 +65,6 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     attempts_per_grant: Annotated[float | None, says("of all contenders until the grant")]
     first_grant_s: Annotated[Latency, says("from the first start to the first grant, in seconds")]
     dead_time_s: Annotated[Latency, says("the same of trials in which nobody's first attempt won")]
-
-
-class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers, which were started for this."""
-
-    started: Annotated[bool, says("by us")] = True
-    server: Annotated[ServerBinary, says("the program")]
-    fsync: Annotated[str, says("their durability")]
-    instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")]
 
 
 class Conditions(SplitVotesPlan, frozen=True, kw_only=True):
