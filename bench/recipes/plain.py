@@ -16,14 +16,7 @@ from random import random
 from typing import Any, ClassVar, NamedTuple, Self
 
 from redis import Redis
-from redis.exceptions import (
-    BusyLoadingError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.protocol import About, RecipeSettings, reach_of

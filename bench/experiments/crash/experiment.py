@@ -27,19 +27,8 @@ from bench.errors import BenchError
 from bench.experiments.crash.crashing_fleet import CrashPlace, cross_check
 from bench.experiments.crash.cut import OneCut, finish
 from bench.experiments.crash.judge import CutFacts, cells, group, judge_crash
-from bench.experiments.crash.plan import (
-    DEPTH,
-    TTL_MS,
-    Crash,
-    CrashPlan,
-    lanes_of,
-    seconds_of,
-)
-from bench.experiments.crash.result import (
-    CrashConditions,
-    CrashResult,
-    CrossCheck,
-)
+from bench.experiments.crash.plan import DEPTH, TTL_MS, Crash, CrashPlan, lanes_of, seconds_of
+from bench.experiments.crash.result import CrashConditions, CrashResult, CrossCheck
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal, open_journal

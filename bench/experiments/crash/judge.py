@@ -20,13 +20,7 @@ from dataclasses import asdict, dataclass
 from msgspec import structs
 
 from bench.experiments.crash.plan import Crash
-from bench.experiments.crash.result import (
-    CrashGroup,
-    CrashRow,
-    CrossCheck,
-    MedianAndMax,
-    SyncInFlight,
-)
+from bench.experiments.crash.result import CrashGroup, CrashRow, CrossCheck, MedianAndMax, SyncInFlight
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
 from bench.measure.verdict import Verdict
 

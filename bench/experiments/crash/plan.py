@@ -10,16 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bench.experiments.crash.result import (
-    KINDS,
-    POLICIES,
-    RESTARTS,
-    AtLeastOne,
-    CrashKind,
-    Expected,
-    Policy,
-    Restart,
-)  # fmt: skip
+from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, CrashKind, Expected, Policy, Restart
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000

@@ -21,11 +21,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Crew
 from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
 from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, SplitVotesPlan
-from bench.experiments.split_votes.result import (
-    CalibrationRow,
-    Conditions,
-    SplitVotesResult,
-)
+from bench.experiments.split_votes.result import CalibrationRow, Conditions, SplitVotesResult
 from bench.experiments.split_votes.trial import Attempt, CastVote
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show

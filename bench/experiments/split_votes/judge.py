@@ -11,13 +11,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from bench.experiments.split_votes.plan import Contest
-from bench.experiments.split_votes.result import (
-    CalibrationRow,
-    ContentionRow,
-    ContestRow,
-    Endings,
-    RetryRow,
-)
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, ContestRow, Endings, RetryRow
 from bench.experiments.split_votes.trial import (
     Attempt,
     Ending,
