@@ -1,9 +1,4 @@
-"""`lockbench crash`: *options → what each AOF policy loses, and who then gets a lock twice*.
-
-Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
-or with --json the result and nothing else. A matrix that was cut short goes on where it stopped: --resume, or the same
---out with the same options.
-"""
+"""`lockbench crash`: *options → what each AOF policy loses, and who then gets a lock twice*."""
 
 from __future__ import annotations
 

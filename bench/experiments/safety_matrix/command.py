@@ -1,8 +1,4 @@
-"""`lockbench safety`: *options → the matrix of recipes and faults, judged*.
-
-Rules: an unknown name is refused before anything starts; progress goes to stderr, stdout holds the tables, or with
---json the result and nothing else. Source: README's command table.
-"""
+"""`lockbench safety`: *options → the matrix of recipes and faults, judged*; an unknown name is refused at once."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""`lockbench split-votes`: *options → how often nobody wins, and how long that lasts*.
-
-Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
-or with --json the result and nothing else. Source: README's command table.
-"""
+"""`lockbench split-votes`: *options → how often nobody wins, and how long that lasts*."""
 
 from __future__ import annotations
 
