@@ -29,9 +29,8 @@ from bench.run.servers import Servers, counted, open_servers
 from bench.run.telemetry import open_telemetry
 from bench.scenario import Scenario
 from bench.topology.child import Guard
-from bench.topology.faults.injection import FaultOrder
+from bench.topology.faults.injection import FaultOrder, Site
 from bench.topology.faults.kinds import injection, read_faults
-from bench.topology.faults.site import Site
 from bench.topology.probe import info_snapshot, leaked_keys
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan

@@ -19,7 +19,7 @@ from bench.safety.judge import LiveJudge
 from bench.scenario import Scenario
 from bench.telemetry.run import FSYNCS, Run
 from bench.telemetry.settings import TelemetrySettings, settings_of
-from bench.topology.faults.site import Site
+from bench.topology.faults.injection import Site
 from bench.topology.probe import InfoWatch
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pathlib import Path
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario import Fault
 from bench.topology.disk import fdatasync_latency
+from bench.topology.faults.injection import prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.faults.site import prepared_fleet
 from bench.topology.fleet import start_fleet
 from bench.topology.probe import inspect
 from bench.topology.server import ServerBinary, find_server

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from bench.scenario import Fault
-from bench.topology.faults.injection import Injection
+from bench.topology.faults.injection import Injection, Site
 from bench.topology.faults.kinds import injection, read_faults
-from bench.topology.faults.site import Site
 from bench.topology.fleet import Fleet, KeptPort, start_fleet
 from bench.topology.server import ServerBinary, found_servers
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from bench.scenario import Fault
-from bench.topology.faults.injection import Injection
+from bench.topology.faults.injection import Injection, Site, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of, read_faults
-from bench.topology.faults.site import Site, prepared_fleet
 from bench.topology.server import ServerBinary
 from tests.integration.servers import SERVERS
 

@@ -13,8 +13,8 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.doctor import why_not_here
+from bench.topology.faults.injection import Need, Site, prepared_fleet
 from bench.topology.faults.kinds import KINDS
-from bench.topology.faults.site import Need, Site, prepared_fleet
 from bench.topology.server import ServerBinary
 from tests.integration.locust_runs import until
 from tests.integration.servers import SERVERS, every_server, fault
@@ -103,7 +103,7 @@ OWNER = """
 import json, subprocess, sys
 from bench.scenario import Fault
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.site import Need, Site
+from bench.topology.faults.injection import Need, Site
 from bench.topology.fleet import start_fleet
 from bench.topology.server import ServerBinary, found_servers
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -164,7 +164,7 @@ def test_what_this_machine_can_do_is_tried(server: ServerBinary, monkeypatch: py
     here = why_not_here(server)
     assert set(here) == set(KINDS)
     assert {kind for kind, reason in here.items() if reason} <= {"drop", "disk-full"}
-    monkeypatch.setattr("bench.topology.faults.site.Preload", Absent)
+    monkeypatch.setattr("bench.topology.faults.injection.Preload", Absent)
     without = {kind for kind, reason in why_not_here(server).items() if reason and "no compiler" in reason}
     assert without == {"fsync-latency", "fsync-error", "clock-jump", "clock-rate", "power-cut"}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.topology.faults.injection import Injection
-from bench.topology.faults.site import Need, Site, prepared_fleet
+from bench.topology.faults.injection import Injection, Need, Site, prepared_fleet
 from bench.topology.fleet import wait_until
 from bench.topology.server import ServerBinary
 from bench.topology.shim import IGNORED, shim_library

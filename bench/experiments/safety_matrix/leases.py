@@ -18,9 +18,8 @@ from bench.measure.expectation import Preconditions
 from bench.recipes.schedules.stage import Pace, sets_of, sleep_until, wait_for
 from bench.scenario import Fault
 from bench.topology.child import Shape
-from bench.topology.faults.injection import Injection
+from bench.topology.faults.injection import Injection, Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.site import Need, prepared_fleet
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore import Denied, Lease, Outcome, Redlock, RetryPolicy

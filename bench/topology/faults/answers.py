@@ -22,8 +22,7 @@ import time
 from bench.errors import BenchError
 from bench.scenario.keys import choice, duration
 from bench.topology.child import CLEAR, Leash, Shape
-from bench.topology.faults.injection import Injection, Moment, Param, Params
-from bench.topology.faults.site import Need
+from bench.topology.faults.injection import Injection, Moment, Need, Param, Params
 from bench.topology.fleet import HOST, KeptPort
 
 _DAY_MS = 86_400_000

@@ -1,20 +1,266 @@
-"""One fault on one target: *begin → it is broken; end → it is whole; why_not → why this machine cannot*.
+"""What a fault is, and where it happens: *an order → a fleet prepared for it, its handles → broken, and whole again*.
 
-Rules: `begin` returns once the fault is in force, `end` once it is undone. `end` is called after every `begin`, also
-one that failed half-way: what undoes a step is put on `undo` before the step is taken. Every kind lists its params
-once; every refusal is a ValueError, to which the reader of faults adds the place.
+Rules: what faults need is prepared before the servers start, for all instances or none, so that they stay comparable:
+`prepared_fleet`. What cannot be prepared is not an error: the faults that need it say why they are skipped. `begin`
+returns once the fault is in force, `end` once it is undone; `end` is called after every `begin`, also one that failed
+half-way: what undoes a step is put on `undo` before the step is taken. Every kind lists its params once; every refusal
+is a ValueError, to which the reader of faults adds the place.
 """
 
+import contextlib
+import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
-from bench.errors import BenchError, EnvironmentNotReadyError
+import redis
+
+from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario.keys import KeyKind
 from bench.scenario.quantity import nearest
-from bench.topology.faults.site import Need, Site
+from bench.topology.child import Proxies
+from bench.topology.disk import MemoryDisk
+from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
+from bench.topology.probe import Info
+from bench.topology.server import ServerBinary, find_server
+from bench.topology.shim import IGNORED, Control, Preload
+from bench.topology.target import client_of, parse_targets
+
+NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
+_ANSWER_S = 2.0
+_SETTLE_S = 5.0
+Made = TypeVar("Made")
+Workers = Callable[[], Mapping[int, int]]
+
+
+class Need(StrEnum):
+    """What must be prepared before the servers start."""
+
+    SHIM = "shim"
+    PROXY = "proxy"
+    MEMORY_DISK = "memory-disk"
+    DEBUG = "debug"
+
+
+class Site:
+    """Everything around one fleet. A context manager: enter it before the fleet, leave it after."""
+
+    def __init__(self, needs: frozenset[Need] = frozenset(), *, workers: Workers = dict, seed: int = 0) -> None:
+        """Prepare for `needs`. `workers` tells each load worker's process id by its index; `seed` drives jitter."""
+        self._needs, self._seed = needs, seed
+        self.workers = workers
+        self._fleet: Fleet | None = None
+        self._locks: dict[int, threading.RLock] = {}
+        self._missing: dict[Need, str] = {}
+        self._preload: Preload | None = None
+        self._proxies: Proxies | None = None
+        self._disks: dict[int, MemoryDisk] = {}
+        if Need.SHIM in needs:
+            self._preload = self._if_possible(Need.SHIM, Preload)
+        if Need.MEMORY_DISK in needs:
+            self._if_possible(Need.MEMORY_DISK, lambda: MemoryDisk().close())
+
+    # -- around the fleet's start -------------------------------------------------------------------------------------
+
+    def environment(self, index: int, folder: Path) -> Mapping[str, str]:
+        """The hook of `start_fleet`: what instance `index` in `folder` is started with."""
+        if Need.MEMORY_DISK in self._needs - set(self._missing) and index not in self._disks:
+            disk = self._disks[index] = MemoryDisk()
+            disk.take_the_place_of(folder)
+        return self._preload.environment(index, folder) if self._preload else {}
+
+    def config(self, server: ServerBinary) -> tuple[str, ...]:
+        """Further arguments for every server."""
+        if Need.DEBUG not in self._needs:
+            return ()
+        if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
+            self._missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
+            return ()
+        return ("--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024")
+
+    def attach(self, fleet: Fleet) -> None:
+        """The fleet runs: from now on faults may strike it, through proxies if they are needed. Raises BenchError."""
+        self._fleet = fleet
+        if Need.PROXY in self._needs:
+            self._proxies = Proxies([instance.port for instance in fleet.instances], self._seed)
+
+    def warnings(self) -> list[str]:
+        """What qualifies every number measured here, because of what was prepared."""
+        found = []
+        if self._proxies is not None:
+            found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
+        if self._disks:
+            found.append("the instances live on disks in memory: what fsync costs here says nothing about a real one")
+        return found
+
+    def close(self) -> None:
+        """Let go of everything; the fleet may be closed before or after. More than once is fine."""
+        if self._proxies is not None:
+            self._proxies.close()
+        if self._preload is not None:
+            self._preload.close()
+        for disk in self._disks.values():
+            disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def _if_possible(self, need: Need, make: Callable[[], Made]) -> Made | None:
+        try:
+            return make()
+        except BenchError as error:
+            self._missing[need] = str(error)
+            return None
+
+    # -- what faults act on -------------------------------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        """The attached fleet. Raises UsageError when the servers are not ours."""
+        if self._fleet is None:
+            raise UsageError(NOT_OURS)
+        return self._fleet
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the load connects: the proxies if there are any, else the instances."""
+        if self._proxies is None:
+            return self.fleet.urls
+        return tuple(f"redis://{HOST}:{port}" for port in self._proxies.ports)
+
+    @property
+    def proxies(self) -> Proxies:
+        """The proxies before all instances, if they were needed."""
+        assert self._proxies is not None
+        return self._proxies
+
+    def control(self, index: int) -> Control:
+        """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
+        if self._preload is None:
+            raise EnvironmentNotReadyError(self._missing.get(Need.SHIM, "no shim was prepared for this fleet"))
+        return self._preload.controls[index]
+
+    def disk(self, index: int) -> MemoryDisk:
+        """Instance `index`'s disk in memory, if it was needed and can be had."""
+        return self._disks[index]
+
+    def worker_pid(self, index: int) -> int:
+        """The process of load worker `index`. Raises EnvironmentNotReadyError when it does not run."""
+        pid = self.workers().get(index)
+        if pid is None:
+            raise EnvironmentNotReadyError(f"worker {index} does not run")
+        return pid
+
+    def lock(self, index: int) -> threading.RLock:
+        """Hold it while instance `index` is started or ended: faults run in threads of their own."""
+        return self._locks.setdefault(index, threading.RLock())
+
+    def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """End instance `index`, and return when it is dead."""
+        with self.lock(index):
+            self.fleet.kill(index, number)
+
+    def restart(self, index: int) -> None:
+        """Start instance `index` again, and return when it answers."""
+        with self.lock(index):
+            self.fleet.restart(index)
+
+    def why_not(self, index: int, needs: frozenset[Need]) -> str | None:
+        """Why faults with these needs cannot act on instance `index`, or None. Raises UsageError if it is not ours."""
+        if self._fleet is None:
+            raise UsageError(NOT_OURS)
+        for need in sorted(needs):
+            if need in self._missing:
+                return self._missing[need]
+        if Need.SHIM in needs and not self.control(index).loaded_in(self.info(index)["process_id"]):
+            return IGNORED
+        return None
+
+    # -- talking to an instance ---------------------------------------------------------------------------------------
+
+    def command(self, index: int, *words: str | int, timeout_s: float = _ANSWER_S) -> Any:
+        """One command to instance `index` itself, never through a proxy. Raises EnvironmentNotReadyError."""
+        return self.commands(index, [words], timeout_s=timeout_s)[0]
+
+    def commands(self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ANSWER_S) -> list[Any]:
+        """Many commands at once, in order; their replies. Raises EnvironmentNotReadyError at the first refusal."""
+        with self._client(index, timeout_s) as client:
+            pipeline = client.pipeline(transaction=False)
+            for words in batch:
+                pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
+            replies = list(pipeline.execute(raise_on_error=False))
+            for reply in replies:
+                if isinstance(reply, redis.RedisError):
+                    raise reply
+            return replies
+
+    def info(self, index: int) -> Info:
+        """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
+        with self._client(index) as client:
+            return client.info("all")
+
+    def database_file(self, index: int) -> Path:
+        """Where instance `index` puts its snapshots. Raises EnvironmentNotReadyError."""
+        with self._client(index) as client:
+            return self.fleet.instances[index].folder / str(client.config_get("dbfilename")["dbfilename"])
+
+    def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
+        """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
+        with self._client(index) as client:
+            before = {name: str(client.config_get(name).get(name, "")) for name in settings}
+            for name, value in settings.items():
+                client.config_set(name, value)
+        return before
+
+    def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
+        """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
+        wait_until(lambda: reached(self.info(index)), _SETTLE_S, f"instance {index} did not {what}")
+
+    def until_dead(self, index: int) -> None:
+        """Wait until instance `index` has ended, 5 s at most. Raises EnvironmentNotReadyError."""
+        wait_until(lambda: self.fleet.exit_codes()[index] is not None, _SETTLE_S, f"instance {index} did not end")
+
+    @contextlib.contextmanager
+    def _client(self, index: int, timeout_s: float = _ANSWER_S) -> Iterator[redis.Redis]:
+        try:
+            with client_of(parse_targets([self.fleet.urls[index]])[0], timeout_s) as client:
+                yield client
+        except redis.RedisError as error:
+            raise EnvironmentNotReadyError(
+                f"instance {index} did not do it: {error or type(error).__name__}"
+            ) from error
+
+
+@contextlib.contextmanager
+def prepared_fleet(
+    needs: frozenset[Need],
+    instances: int = 1,
+    fsync: str = "everysec",
+    server: ServerBinary | None = None,
+    *,
+    seed: int = 0,
+    base_folder: Path | None = None,
+) -> Iterator[Site]:
+    """A running fleet that faults with these needs may strike, as the site around it. Raises as `start_fleet`."""
+    server = server or find_server()
+    with Site(needs, seed=seed) as site:
+        config, environment = site.config(server), site.environment
+        with start_fleet(
+            instances, fsync, server=server, base_folder=base_folder, config=config, environment=environment
+        ) as fleet:
+            site.attach(fleet)
+            yield site
+
+
+# -- one fault ---------------------------------------------------------------------------------------------------------
 
 Params = dict[str, Any]
 """The resolved params of a fault: numbers (times in ms), words and flags, as the kind's table says."""

@@ -11,8 +11,7 @@ from itertools import chain
 from bench.errors import UsageError
 from bench.scenario import Fault
 from bench.topology.faults import answers, machine
-from bench.topology.faults.injection import FaultOrder, Injection, read_params
-from bench.topology.faults.site import Need, Site
+from bench.topology.faults.injection import FaultOrder, Injection, Need, Site, read_params
 
 PHASE_MS = 1000.0
 

@@ -25,8 +25,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.scenario.keys import FLAG, KeyKind, choice, duration
 from bench.scenario.quantity import parse_duration
 from bench.topology.child import Leash
-from bench.topology.faults.injection import Delayed, Injection, Moment, Param
-from bench.topology.faults.site import Need
+from bench.topology.faults.injection import Delayed, Injection, Moment, Need, Param
 from bench.topology.fleet import Instance, wait_until
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 from lockcore.clock import NS_PER_MS

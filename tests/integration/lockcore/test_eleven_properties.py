@@ -25,9 +25,8 @@ from bench.measure.expectation import NOT_KNOWN
 from bench.recipes.schedules.stage import SHORT_MS, Shown
 from bench.recipes.schedules.table import SCHEDULES, play
 from bench.scenario import Fault
-from bench.topology.faults.injection import Injection
+from bench.topology.faults.injection import Injection, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
-from bench.topology.faults.site import prepared_fleet
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, LagCap, Lease, Outcome, Redlock
 from lockcore.clock import NS_PER_MS

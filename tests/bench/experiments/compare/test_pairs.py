@@ -21,8 +21,8 @@ from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
 from bench.gates.threshold import find_metric
 from bench.run.experiment import ExperimentOrder
 from bench.scenario import Fault, load
+from bench.topology.faults.injection import Need
 from bench.topology.faults.kinds import needs_of
-from bench.topology.faults.site import Need
 from tests.bench.whole_run import SAMPLE, run_of
 
 RATE = find_metric("rate")

@@ -9,9 +9,8 @@ from bench.errors import UsageError
 from bench.scenario import Fault
 from bench.scenario.quantity import FAULT_KINDS, parse_fault
 from bench.topology.faults import kinds
-from bench.topology.faults.injection import read_params
+from bench.topology.faults.injection import NOT_OURS, Site, read_params
 from bench.topology.faults.kinds import KINDS, WORKER_KINDS, injection, read_faults
-from bench.topology.faults.site import NOT_OURS, Site
 
 README = Path(kinds.__file__).parents[1] / "README.md"
 NEEDED = {"clock-jump": {"by": "5s"}, "clock-rate": {"rate": 1.1}, "proxy": {"delay": "5ms"}}
