@@ -26,7 +26,7 @@ from bench.run.faults import FaultTimeline
 from bench.run.follow import Follower, Show, follow
 from bench.run.interrupt import Interrupts
 from bench.run.servers import Servers, counted, open_servers
-from bench.run.telemetry import open_telemetry
+from bench.run.telemetry import RunTelemetry
 from bench.scenario import Scenario
 from bench.topology.child import Guard
 from bench.topology.faults.injection import FaultOrder, Site
@@ -75,7 +75,7 @@ def run_on(
     scenario = order.scenario
     with (
         Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard,  # removes the folder even when we are killed
-        open_telemetry(scenario, order.run_id, servers, guard.folder, environ) as telemetry,
+        RunTelemetry(scenario, order.run_id, servers, guard.folder, environ) as telemetry,
     ):
         workdir = guard.folder
         plan = _plan(order, servers, workdir)

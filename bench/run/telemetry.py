@@ -6,8 +6,9 @@ result, and only what is wrong before the load starts stops the run.
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,7 +19,7 @@ from bench.run.servers import Servers
 from bench.safety.judge import LiveJudge
 from bench.scenario import Scenario
 from bench.telemetry.run import FSYNCS, Run
-from bench.telemetry.settings import TelemetrySettings, settings_of
+from bench.telemetry.settings import settings_of
 from bench.topology.faults.injection import Site
 from bench.topology.probe import InfoWatch
 
@@ -29,21 +30,23 @@ HURRIED_S = 1.0
 
 
 class RunTelemetry:
-    """What a run exports, if anything. Made by `open_telemetry`; `start` with the load, `finish` with the result."""
+    """What a run exports, if `environ` asks for anything: `start` with the load, `finish` with the result."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        """Prepare it. Raises BenchError when it cannot be had."""
         self._export: tuple[Exporter, InfoWatch] | None = None
         self._timeline: FaultTimeline | None = None
         self._live: LiveJudge | None = None
         self._asked_ns = 0
+        if settings := settings_of(environ):
+            from bench.telemetry import exporter
 
-    def export(self, settings: TelemetrySettings, run: Run, servers: Servers, workdir: Path) -> None:
-        """Prepare what `settings` ask for. Raises BenchError when it cannot be had."""
-        from bench.telemetry.exporter import Exporter, Sources
-
-        asked = InfoWatch(servers.urls, _syncs(servers.site))
-        sources = Sources(infos=lambda: asked.infos, faults=self.faults, judged=self.judged)
-        self._export = Exporter(settings, run, workdir, sources), asked
+            run = Run.of(scenario, run_id, scenario.processes).seen(servers.facts)
+            asked = InfoWatch(servers.urls, partial(_syncs, servers.site))
+            sources = exporter.Sources(infos=lambda: asked.infos, faults=self.faults, judged=self.judged)
+            self._export = exporter.Exporter(settings, run, workdir, sources), asked
 
     def start(self, timeline: FaultTimeline, live: LiveJudge) -> None:
         """The load starts, with these faults and this judge of what is known by now."""
@@ -83,23 +86,8 @@ class RunTelemetry:
         ]
 
 
-def open_telemetry(
-    scenario: Scenario, run_id: str, servers: Servers, workdir: Path, environ: Mapping[str, str] = os.environ
-) -> RunTelemetry:
-    """The telemetry that `environ` asks for. Raises BenchError when it cannot be had."""
-    telemetry = RunTelemetry()
-    if settings := settings_of(environ):
-        run = Run.of(scenario, run_id, scenario.processes).seen(servers.facts)
-        telemetry.export(settings, run, servers, workdir)
-    return telemetry
-
-
-def _syncs(site: Site) -> Callable[[int], Mapping[str, int]]:
+def _syncs(site: Site, index: int) -> Mapping[str, int]:
     """What INFO does not say: how often an instance has synced, where the shim counts it."""
-
-    def syncs(index: int) -> Mapping[str, int]:
-        with suppress(BenchError, LookupError):
-            return {FSYNCS: site.control(index).syncs}
-        return {}
-
-    return syncs
+    with suppress(BenchError, LookupError):
+        return {FSYNCS: site.control(index).syncs}
+    return {}
