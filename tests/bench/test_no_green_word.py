@@ -17,7 +17,7 @@ from bench.experiments.capacity.judge import bracket_of, judge_capacity, outrun
 from bench.experiments.capacity.result import Seen
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers, judge_speed
-from bench.experiments.contest.result import OverRounds, TelemetryCost
+from bench.experiments.contest.result import TelemetryCost
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
 from bench.experiments.fsync.judge import findings_of, judge_fsync
@@ -28,6 +28,7 @@ from bench.experiments.split_votes.judge import judge_split_votes
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
+from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of
 from bench.report.generated import words_table
 from bench.run.conclude import judge_run
@@ -106,7 +107,7 @@ def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) 
     def spread(low: float, high: float) -> dict[str, float]:
         return {"median": (low + high) / 2, "low": low, "high": high}
 
-    rows = [{"label": "gevent", "bar": 0.8, "ratio": OverRounds(**spread(*one))} for one in ends]
+    rows = [{"label": "gevent", "bar": 0.8, "ratio": Spread(**spread(*one))} for one in ends]
     cost = TelemetryCost(**spread(*added), bar=2.0) if added else None
     result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], telemetry_us=cost)
     return judge_speed(result)
