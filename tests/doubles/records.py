@@ -11,6 +11,12 @@ TIMES = (
 )
 
 
+def cycle(start, **changes):
+    """Granted after 1 ms, held for 10, released within 2."""
+    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
+    return times | changes
+
+
 def record_of(
     sequence, outcome="acquired", release=None, resource=0, caller=0, votes=None, attempts=1, split=0, **times
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 from redis import Redis
 
 from bench.measure.section import schema_of
@@ -34,6 +36,20 @@ def started(folder: Path, *words: object, **environ: str) -> subprocess.Popen[st
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **environ},
     )  # fmt: skip
+
+
+def cut_short(process: subprocess.Popen[str], at: str, running: int = 1) -> str:
+    """Ctrl-C at the line of progress that begins so: its stdout; 130, no traceback, no process is left."""
+    assert process.stderr is not None
+    assert any(line.startswith(at) for line in process.stderr)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= running
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    all_end(child.pid for child in family)
+    return out
 
 
 def targets(fleet: Fleet) -> tuple[str, ...]:

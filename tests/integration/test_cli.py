@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from tests.conftest import Ended
-from tests.integration.locust_runs import all_end, free_port
+from tests.integration.locust_runs import ROOT, all_end, free_port, started
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
 Lockbench = Callable[..., Ended]
 
 
@@ -61,12 +60,21 @@ def refused(done: Ended, code: int) -> str:
         (["fleet", "--instances", "0"], "invalid value for '--instances'"),
         (["fleet", "--fsync", "sometimes"], "invalid value for '--fsync'"),
         (["doctor", "--what"], "no such option '--what'"),
+        (["safety", "--recipe", "redlok", "--out", "out"], "no recipe 'redlok'; did you mean redlock?"),
+        (["safety", "--claim", "restart", "--out", "out"], "no claim 'restart'; did you mean restart-margin?"),
+        (["safety", "--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; the recipes are redlock, "),
+        (["safety", "--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
+        (["split-votes", "--contenders", "3,many"], "'--contenders': 'many' is not a valid whole number"),
+        (["split-votes", "--spread", "2s"], "'--spread': 2s is too long"),
+        (["split-votes", "--retry", "exponential:5ms"], "'--retry': 'exponential:5ms' is not a retry policy"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_2(
     lockbench: Lockbench, tmp_path: Path, arguments: Sequence[str], said: str
 ) -> None:
-    assert said in refused(lockbench(*arguments), 2)
+    done = lockbench(*arguments)
+    assert said in refused(done, 2)
+    assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == [], "nothing was started, so nothing is left"
 
 
@@ -109,7 +117,7 @@ def test_a_server_that_is_none_is_refused(lockbench: Lockbench, tmp_path: Path) 
 def test_an_unexpected_exception_is_one_sentence_and_a_saved_traceback(tmp_path: Path) -> None:
     code = (
         "import bench.cli.commands as c, bench.cli as m\n"
-        "def broken(arguments): raise RuntimeError('redis://u:hunter2@h:1 broke')\n"
+        "def broken(*_arguments): raise RuntimeError('redis://u:hunter2@h:1 broke')\n"
         "c.execute = broken\n"
         "m.main(['run'])"
     )
@@ -125,11 +133,7 @@ def test_an_unexpected_exception_is_one_sentence_and_a_saved_traceback(tmp_path:
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bench", "recipes"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started(tmp_path, "recipes")
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
@@ -177,10 +181,8 @@ def test_recipes_are_listed_with_their_fault(lockbench: Lockbench) -> None:
 def test_a_fleet_prints_its_urls_and_ends_with_all_its_servers(
     tmp_path: Path, number: signal.Signals, as_json: bool
 ) -> None:
-    command = [sys.executable, "-m", "bench", "fleet", "--instances", "3", "--fsync", "no", *["--json"] * as_json]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+    words = ("fleet", "--instances", "3", "--fsync", "no", *["--json"] * as_json)
+    with started(tmp_path, *words) as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline()) if as_json else None
         urls = facts["urls"] if facts else [process.stdout.readline().strip() for _ in range(3)]

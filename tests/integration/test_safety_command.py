@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bench.experiments.safety_matrix import experiment as safety_matrix
@@ -25,11 +24,10 @@ from bench.recipes.schedules.table import SCHEDULES
 from bench.run.experiment import ExperimentOrder
 from bench.topology.fleet import start_fleet
 from tests.conftest import Ended
-from tests.integration.locust_runs import result_in, started
+from tests.integration.locust_runs import cut_short, result_in, started
 
 pytestmark = pytest.mark.integration
 Lockbench = Callable[..., Ended]
-PATIENCE_S = 60.0  # for what takes a second on a quiet machine
 
 
 SAFETY = ("safety", "--quick")
@@ -46,36 +44,8 @@ def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(lockbench: Lockb
     assert 'name="schedule backoff raise-in-body"' in (tmp_path / "rows.xml").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["--recipe", "redlok"], "no recipe 'redlok'; did you mean redlock?"),
-        (["--claim", "restart"], "no claim 'restart'; did you mean restart-margin?"),
-        (["--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; the recipes are redlock, "),
-        (["--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
-    ],
-)
-def test_an_unknown_name_is_one_sentence_and_starts_nothing(
-    lockbench: Lockbench, arguments: list[str], sentence: str, tmp_path: Path
-) -> None:
-    done = lockbench("safety", *arguments, "--out", "out")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert sentence in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_ctrl_c_in_a_load_keeps_the_rows_before_it(tmp_path: Path) -> None:
-    with started(tmp_path, *SAFETY, "--out", "out", "--recipe", "get-set") as process:
-        assert process.stderr is not None
-        assert any(line.startswith("load: ") for line in process.stderr)
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert children, "servers run by now"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 130
-        assert "Traceback" not in err
-    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
-    assert alive == []
+    out = cut_short(started(tmp_path, *SAFETY, "--out", "out", "--recipe", "get-set"), "load: ")
     result = result_in(tmp_path / "out", SafetyResult)
     assert result["interrupted"]
     assert [row["fault"] for row in result["rows"]] == ["both-read-first", "killed-holder"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,11 +23,10 @@ from bench.experiments.split_votes.trial import Ending, double_grants, ending_of
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome, Vote
 from tests.conftest import Ended
-from tests.integration.locust_runs import keys, result_in, started
+from tests.integration.locust_runs import cut_short, keys, result_in, started
 
 pytestmark = pytest.mark.integration
 PREFIX = "lockbench:test:"
-ENDS_S = 60.0  # for what takes a second on a quiet machine
 
 
 @pytest.fixture(scope="module")
@@ -171,36 +169,9 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "shown.md"], "no work folder is left"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--contenders", "3,many"), "'--contenders': 'many' is not a valid whole number"),
-        (("--spread", "2s"), "'--spread': 2s is too long"),
-        (("--retry", "exponential:5ms"), "'--retry': 'exponential:5ms' is not a retry policy"),
-    ],
-)
-def test_a_wrong_option_is_one_sentence_and_exit_2(
-    lockbench: Callable[..., Ended], arguments: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
-    done = lockbench("split-votes", *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert said in done.stderr
-    assert list(tmp_path.iterdir()) == [], "nothing was started"
-
-
 def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
     few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry", "none")
-    process = started(tmp_path, "split-votes", *few, "--rounds", "2000", "--out", "here")
-    assert process.stderr is not None
-    assert any(line.startswith("contention") for line in process.stderr)
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 5 + 4, "servers and contenders run"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=ENDS_S)
-    assert process.returncode == 130, err
-    _, alive = psutil.wait_procs(family, timeout=ENDS_S)
-    assert alive == []
-    assert "Traceback" not in err
+    out = cut_short(started(tmp_path, "split-votes", *few, "--rounds", "2000", "--out", "here"), "contention", 5 + 4)
     result = result_in(tmp_path / "here", SplitVotesResult)
     assert result["interrupted"]
     assert [row["rounds"] for row in result["calibration"]] == [2000]

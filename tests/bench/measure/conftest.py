@@ -7,9 +7,7 @@ from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
 from bench.measure.section import typed
 from bench.measure.workers import WorkerNote
-from tests.doubles.records import record_of
-
-MS = 1_000_000
+from tests.doubles.records import MS, record_of
 
 
 @pytest.fixture

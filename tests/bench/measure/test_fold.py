@@ -11,20 +11,14 @@ from bench.measure.record import RECORD_DTYPE
 from bench.measure.section import builtins_of
 from bench.measure.workers import WorkerNote
 from bench.scenario import Delay
+from tests.doubles.records import MS, cycle
 
-MS = 1_000_000
 WINDOW = Window(1_000 * MS, 2_000 * MS)
 CLOSED = Facts(instances=5, users=2)
 
 
 def values_of(records, facts=CLOSED, reports=(), **more):
     return builtins_of(fold(records, WINDOW, facts, reports, **more).values)
-
-
-def cycle(start, **changes):
-    """Granted after 1 ms, held for 10, released within 2."""
-    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
-    return times | changes
 
 
 def test_an_operation_belongs_to_the_window_by_its_intended_start(records):

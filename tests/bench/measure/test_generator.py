@@ -7,8 +7,8 @@ from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
 from bench.measure.record import RECORD_DTYPE
+from tests.doubles.records import MS, cycle
 
-MS = 1_000_000
 WINDOW = Window(1_000 * MS, 2_000 * MS)
 CLOSED = Facts(instances=5, users=2)
 OPEN = Facts(instances=5, users=2, rate_per_s=4.0)
@@ -16,12 +16,6 @@ OPEN = Facts(instances=5, users=2, rate_per_s=4.0)
 
 def values_of(records, facts=CLOSED, reports=()):
     return fold(records, WINDOW, facts, reports).values
-
-
-def cycle(start, **changes):
-    """Granted after 1 ms, held for 10, released within 2."""
-    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
-    return times | changes
 
 
 def test_littles_ratio_is_one_when_every_caller_is_always_at_work(records):

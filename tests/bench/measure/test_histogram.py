@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from bench.measure.histogram import (
-    DIGITS,
-    HIGHEST_NS,
-    Histogram,
-    bucket_indices,
-)
-
-MS = 1_000_000
+from bench.measure.histogram import DIGITS, HIGHEST_NS, Histogram, bucket_indices
+from tests.doubles.records import MS
 
 
 def hdr_of(values):

@@ -21,8 +21,8 @@ from bench.measure.section import builtins_of, schema_of, typed
 from bench.run.conclude import judge_run
 from bench.safety.judge import judge
 from bench.scenario.load import load
+from tests.doubles.records import MS
 
-MS = 1_000_000
 SCHEMA = schema_of(RunResult, "urn:x")
 HISTORIES = Path(__file__).parents[2] / "histories" / "results"
 

@@ -1,16 +1,12 @@
-"""Checks that need Locust's classes, run by test_beside_locust.py in a child: `import locust` patches its process."""
+"""Tests that need Locust's classes, run by test_beside_locust.py in a child: `import locust` patches its process."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
-import traceback
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
@@ -36,12 +32,7 @@ from bench.workloads.worker import Worker, instance_report, lags_of
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_S
 
-CHECKS: list[Callable[[], None]] = []
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS.append(function)
-    return function
+keep_fractions()
 
 
 def acquires(values_ns: list[int], failures: tuple[str, ...] = (), failed_ns: int = 1_000_000) -> Records:
@@ -60,8 +51,7 @@ def filled(values_ns: list[int], failures: tuple[str, ...] = ()) -> Row:
     return row
 
 
-@check
-def entry_and_total_equal_what_was_counted() -> None:
+def test_entry_and_total_equal_what_was_counted() -> None:
     stats = RequestStats()
     values = [100_000 + 977 * index for index in range(5000)]
     row = filled(values, ("contended", "contended", "split_vote"))
@@ -77,8 +67,7 @@ def entry_and_total_equal_what_was_counted() -> None:
     assert row.counts == (5003, 3)
 
 
-@check
-def reports_add_up_and_an_empty_one_changes_nothing() -> None:
+def test_reports_add_up_and_an_empty_one_changes_nothing() -> None:
     stats, row = RequestStats(), Row("redlock", "acquire", acquires_of)
     for batch in range(4):
         row.fold(acquires([1000 * (batch + 1) + value for value in range(10)], ("contended",), 7))
@@ -92,8 +81,7 @@ def reports_add_up_and_an_empty_one_changes_nothing() -> None:
     assert row.total.count == 44
 
 
-@check
-def a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_ours() -> None:
+def test_a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_ours() -> None:
     records = acquires([1, 1, 1], ("contended",))
     records["release_sent_ns"] = 100
     records["release_replied_ns"] = [150, 0, 900, 0]
@@ -106,8 +94,7 @@ def a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_ours()
     assert (row.total.count, row.total.sum_ns, stats.total.num_failures) == (2, 850, 1)
 
 
-@check
-def the_table_is_the_one_that_stock_events_make() -> None:
+def test_the_table_is_the_one_that_stock_events_make() -> None:
     values = [int(50_000 * 1.003**index) for index in range(3000)]
     fast, stock = RequestStats(), RequestStats()
     filled(values).report(fast)
@@ -120,15 +107,13 @@ def the_table_is_the_one_that_stock_events_make() -> None:
             assert abs(one - two) <= 0.1 * two, (share, one, two)  # neighbouring keys at most
 
 
-@check
-def two_significant_digits_are_kept_below_a_millisecond_too() -> None:
+def test_two_significant_digits_are_kept_below_a_millisecond_too() -> None:
     assert [bucket_ms(value) for value in (0, 0.1472, 3.44, 9.96, 12.3, 147, 3432, 58760)] == [
         0, 0.15, 3.4, 10.0, 12, 150, 3400, 59000,
     ]  # fmt: skip
 
 
-@check
-def keys_of_the_table_survive_the_way_to_the_master() -> None:
+def test_keys_of_the_table_survive_the_way_to_the_master() -> None:
     import msgpack
 
     stats = RequestStats(use_response_times_cache=False)
@@ -140,8 +125,7 @@ def keys_of_the_table_survive_the_way_to_the_master() -> None:
     assert other.total.num_requests == 2
 
 
-@check
-def stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
+def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
     hook, seen = EventHook(), []
     hook.add_listener(lambda **facts: seen.append(facts))
     row = StockRow("redlock", "acquire", acquires_of, hook.fire)
@@ -155,8 +139,7 @@ def stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
     assert (stats.total.num_requests, row.counts) == (0, (2, 1))
 
 
-@check
-def a_worker_whose_process_is_gone_is_not_waited_for() -> None:
+def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     master = MasterRunner.__new__(MasterRunner)  # without its socket
     master.custom_messages, master.clients = {}, WorkerNodes()
     environment = SimpleNamespace(events=Events(), stop_timeout=60.0, parsed_options=None)
@@ -171,15 +154,13 @@ def a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     assert not any(conductor._is_gone(client) for client in master.clients.values())
 
 
-@check
-def every_field_of_a_status_is_told() -> None:
+def test_every_field_of_a_status_is_told() -> None:
     status = InstanceStatus(1, "127.0.0.1:7001", "down", "no answer", errors={"TIMEOUT": 3})
     told = builtins_of(instance_report(status))
     assert told.items() >= {**asdict(replace(status, errors={})), "errors": {"TIMEOUT": 3}}.items()
 
 
-@check
-def a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
+def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
     ms = 1_000_000
     assert lags_of(0) == [0]
     assert lags_of(9 * ms) == [9 * ms]
@@ -199,8 +180,7 @@ def a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
     assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]  # every tick is counted once
 
 
-@check
-def a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
+def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
     user = LockUser(SimpleNamespace(events=Events()))  # type: ignore[arg-type]
     user._state, operations, rests = LOCUST_STATE_RUNNING, [], []
 
@@ -219,8 +199,7 @@ def a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
     assert all(start >= due for due, (_, _, start) in zip(rests, operations[1:], strict=False))
 
 
-@check
-def a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() -> None:
+def test_a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() -> None:
     late = iter([70, 50, CANCELLED])
     worker = SimpleNamespace(_rests=SimpleNamespace(wait_until=lambda _due: next(late)), _rests_late_ns=[], _kept_ns=0)
     for _ in range(3):
@@ -228,8 +207,7 @@ def a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() 
     assert (worker._rests_late_ns, worker._kept_ns) == ([70, 50], 120)
 
 
-@check
-def workers_take_their_places_in_the_order_in_which_locust_deals_out_users() -> None:
+def test_workers_take_their_places_in_the_order_in_which_locust_deals_out_users() -> None:
     """Else the extra users of the first would have resources beyond those of a full row."""
     ids = ["beta_2_x", "alpha_9", "beta_1", "alpha_3", "gamma_1", "beta_0"]
     for users in range(1, 14):
@@ -242,16 +220,14 @@ def workers_take_their_places_in_the_order_in_which_locust_deals_out_users() -> 
         assert max(row) - min(row) <= 1, row
 
 
-@check
-def a_user_may_be_told_to_stop_twice() -> None:
+def test_a_user_may_be_told_to_stop_twice() -> None:
     """Ctrl-C reaches a worker by itself and through its master: Locust takes the second for a fault."""
     user = LockUser(Environment(user_classes=[LockUser]))
     user._state = LOCUST_STATE_RUNNING
     assert (user.stop(), user.stop(), user._state) == (False, False, LOCUST_STATE_STOPPING)
 
 
-@check
-def a_process_in_which_nobody_runs_ends_and_one_that_was_stopped_or_waited_for_a_core_does_not() -> None:
+def test_a_process_in_which_nobody_runs_ends_and_one_that_was_stopped_or_waited_for_a_core_does_not() -> None:
     """(what the probe last saw, seconds since the last look, of which it waited for a core, sentences so far)."""
     for looks in (
         [(5, 1, 0, 0), (5, 1, 0, 0), (6, 1, 0, 0), (6, 1, 0, 0), (6, 1, 0, 1)],
@@ -284,19 +260,3 @@ def ended_process() -> int:
     with subprocess.Popen(["true"]) as process:
         pass
     return process.pid
-
-
-def main() -> None:
-    keep_fractions()
-    results = {}
-    for function in CHECKS:
-        try:
-            function()
-            results[function.__name__] = ""
-        except Exception:  # noqa: BLE001 - reported to the test of that name
-            results[function.__name__] = traceback.format_exc()
-    json.dump(results, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

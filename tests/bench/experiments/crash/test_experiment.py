@@ -11,7 +11,7 @@ from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
 from bench.experiments.crash.crashing_fleet import agreement, append_only_files, keys_in
 from bench.experiments.crash.experiment import export_crashes
-from bench.experiments.crash.judge import AskedAgain, CutFacts, Loss, cells, judge_crash
+from bench.experiments.crash.judge import CutFacts, cells, judge_crash
 from bench.experiments.crash.plan import (
     Crash,
     CrashPlan,
@@ -21,6 +21,7 @@ from bench.experiments.crash.plan import (
 )
 from bench.experiments.crash.result import Compared, CrossCheck
 from bench.run.journal import JOURNAL_NAME, open_journal
+from tests.bench.experiments.crash.test_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of
 
 OPTIONS = {
@@ -128,11 +129,7 @@ def test_shim_and_disk_agree_by_pattern_and_the_ledger_never_promises_more() -> 
 
 
 def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
-    facts = CutFacts(
-        Crash(3, "always", "power-cut", 1, "at-once"), 1, 1.5, (), (Loss(0, None, 9, 0, None),),
-        (AskedAgain(0, True, 9, 0),), {},
-    )  # fmt: skip
-    (row,) = cells([facts])
+    (_, row) = cells([cut(crash("always"))])
     bad = structs.replace(row, verdict="violated", reason="9 lost")
     missing = structs.replace(row, verdict="not shown", reason="nothing was lost")
     assert judge_crash([], [row], AGREED).status == "pass"
@@ -148,13 +145,7 @@ def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
 # -- what is exported: the sums of the cuts by policy, each lock once --------------------------------------------------
 
 
-def cut(policy: str, lost: int, window_s: float | None, doubled: int) -> CutFacts:
-    losses = (Loss(1, None, 50, lost, window_s), Loss(1, 0, 50, 9 * lost, window_s))
-    asked = (AskedAgain(1, False, 10, doubled), AskedAgain(1, True, 10, 0))
-    return CutFacts(Crash(3, policy, "power-cut", 3, "all"), 1, 1.0, (), losses, asked, {})
-
-
-CUTS = [cut("everysec", 7, 0.5, 3), cut("everysec", 2, 1.25, 0), cut("always", 0, None, 0)]
+CUTS = [cut(crash(), 7, doubled=3), cut(crash(), 2, window_s=1.25), cut(crash("always"))]
 
 
 @pytest.fixture
