@@ -3,7 +3,8 @@
 Rules
 - On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with the run id as a label
   of every series.
-- The last snapshot stays up until whoever scraped before has come once more, but not longer than `LINGER_S`.
+- The last snapshot stays up until whoever scraped before has come once more, but not longer than it ever stayed away
+  and half of that, nor than `LINGER_S`.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
@@ -57,7 +59,7 @@ class MetricsPage:
         """Wait until the last snapshot has been scraped, if any was, and end."""
         with self._scraped:
             if len(self._scrapes_s) > 1:
-                period_s = self._scrapes_s[-1] - self._scrapes_s[-2]
+                period_s = max(after_s - before_s for before_s, after_s in pairwise(self._scrapes_s))
                 self._scraped.wait_for(lambda: self._read is self._snapshot, min(1.5 * period_s + 0.5, within_s))
         self._server.shutdown()
         self._server.server_close()

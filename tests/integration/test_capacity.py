@@ -33,6 +33,8 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     assert result["interrupted"]
     (probe,) = result["points"][0]["probes"]
     assert result["verdict"]["word"] == "INTERRUPTED"
+    if "saturated" in said:
+        pytest.skip(f"not known here: the load process could not keep up: {said}")
     assert f"≥ {probe['rate_per_s']:,.0f} leases/s" in said
 
 

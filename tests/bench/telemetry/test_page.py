@@ -101,6 +101,21 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
     assert not closing.is_alive()
 
 
+def test_one_scrape_that_came_soon_after_another_shortens_no_wait() -> None:
+    page = open_page(("127.0.0.1", 0), RESOURCE)
+    page.offer(snapshot())
+    read(page)
+    page._scrapes_s[:] = [0.0, 100.0, 100.1]
+    page.offer(snapshot())
+    closing = threading.Thread(target=page.close, args=(60.0,))
+    closing.start()
+    closing.join(1.0)
+    assert closing.is_alive()
+    read(page)
+    closing.join(30)
+    assert not closing.is_alive()
+
+
 def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
     with pytest.raises(EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"):
