@@ -129,17 +129,14 @@ class _Seeker:
             findings = Findings()
             try:
                 self._seek(point.scenario, findings)
-            except KeyboardInterrupt:  # what is finished counts
-                self._experiment.cut = True
+            except (BenchError, KeyboardInterrupt) as error:
                 if not self._runs:
-                    raise
-            except BenchError as error:
-                if not self._runs:
-                    raise
-                self.stopped = str(error)
+                    raise  # else what is finished counts
+                self._experiment.cut = isinstance(error, KeyboardInterrupt)
+                self.stopped = "" if self._experiment.cut else str(error)
             found.append(point_of(point, findings, self._plan))
-            untold = [told for told in findings.unmeasured if told not in found[-1].reasons]
-            self.warnings += [f"{self._prefix}{told}" for told in untold]
+            reasons = found[-1].reasons
+            self.warnings += [f"{self._prefix}{told}" for told in findings.unmeasured if told not in reasons]
             if self._experiment.cut or self.stopped or findings.violated:
                 break
         return found
@@ -240,7 +237,7 @@ class _Seeker:
             findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
         if verdict.status == "invalid" and finished.result.generator.verdict == "VALID":
             raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
-        self.warnings += [text for text in servers.warnings() if text not in self.warnings]
+        self.warnings += servers.warnings()  # each is told once
         return finished.result
 
     def _store(self, result: RunResult) -> None:

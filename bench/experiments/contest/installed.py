@@ -42,6 +42,11 @@ PEERS = (
     Peer("redsync rueidis", "go", "go", ("redsync 4.13.0", "rueidis 1.0.69")),
 )
 
+_BUILT: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {  # programs, sources, and how they build
+    "node": (("node", "npm"), ("node/package.json",), ("npm", "install", "--silent", "--no-audit", "--no-fund")),
+    "go": (("go",), ("go/go.mod", "go/go.sum", "go/main.go"), ("go", "build", "-o", "driver", ".")),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
@@ -92,48 +97,28 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
 
 
 def _install(peer: Peer, home: Path, say: Callable[[str], None]) -> None:
-    """Make `home` unless it is there as wanted. Raises _NotInstalledError."""
-    stamp, recipe = home / ".installed", _recipe(peer)
+    """Make `home` unless it is there, made from the same. Raises _NotInstalledError."""
+    programs, names, command = _BUILT.get(peer.kind, ((), (), ()))
+    sources = [DRIVERS / name for name in names]
+    made_from = [source.read_text(encoding="utf-8") for source in sources] or peer.packages
+    stamp, recipe = home / ".installed", "\n".join([sys.version, *made_from])
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
         return
     say(f"installing: {peer.home} ({', '.join(peer.packages)})")
     shutil.rmtree(home, ignore_errors=True)
-    {"python": _install_python, "node": _install_node, "go": _install_go}[peer.kind](peer, home)
-    stamp.write_text(recipe, encoding="utf-8")
-
-
-def _recipe(peer: Peer) -> str:
-    """What `home` is made from: another text, and it is made anew."""
-    sources = {"node": ["node/package.json"], "go": ["go/go.mod", "go/main.go"]}.get(peer.kind, [])
-    made_from = [(DRIVERS / source).read_text(encoding="utf-8") for source in sources] or peer.packages
-    return "\n".join([sys.version, *made_from])
-
-
-def _install_python(peer: Peer, home: Path) -> None:
-    _call([sys.executable, "-m", "venv", str(home)])
-    pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    _call([*pip, *peer.packages])
-
-
-def _install_node(_peer: Peer, home: Path) -> None:
-    _require("node", "npm")
-    home.mkdir(parents=True)
-    shutil.copy(DRIVERS / "node" / "package.json", home)
-    _call(["npm", "install", "--silent", "--no-audit", "--no-fund"], home)
-
-
-def _install_go(_peer: Peer, home: Path) -> None:
-    _require("go")
-    home.mkdir(parents=True)
-    for source in (DRIVERS / "go").iterdir():
-        shutil.copy(source, home)
-    _call(["go", "build", "-o", "driver", "."], home)
-
-
-def _require(*programs: str) -> None:
     for program in programs:
         if shutil.which(program) is None:
             raise _NotInstalledError(f"{program} is not installed")
+    if command:
+        home.mkdir(parents=True)
+        for source in sources:
+            shutil.copy(source, home)
+        _call(command, home)
+    else:
+        _call([sys.executable, "-m", "venv", str(home)])
+        pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+        _call([*pip, *peer.packages])
+    stamp.write_text(recipe, encoding="utf-8")
 
 
 def _call(command: Sequence[str], folder: Path | None = None) -> None:

@@ -65,13 +65,15 @@ def run_fsync(order: ExperimentOrder[FsyncMatrix], show: Show) -> Done[FsyncResu
     """
     with Experiment(order) as experiment, lent(_servers(order)) as servers:
         plan = {"experiment": "fsync", **builtins_of(order.plan.plan)}
-        plan |= {"servers": servers.identity, "machine": _machine()}
+        machine = describe_environment()
+        cores = f"{machine.usable_cores} of {machine.cores} cores"
+        plan |= {"servers": servers.identity, "machine": f"{machine.cpu_model}, {cores}"}
         with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
-            sitting = _Sitting(order, servers, journal, show)
+            visits = _Visits(order, servers, journal, show)
             with experiment.cuttable():
-                sitting.measure()
+                visits.measure()
             experiment.require(journal.pieces)
-            result = sitting.result(experiment)
+            result = visits.result(experiment)
             if trouble := servers.close():  # it must be said, and nothing measured be lost for it
                 result = msgspec.structs.replace(result, warnings=(*result.warnings, trouble))
             if result.interrupted:
@@ -91,13 +93,8 @@ def _servers(order: ExperimentOrder[FsyncMatrix]) -> FsyncServers:
     return OwnServers(find_server(order.server), matrix.disk)
 
 
-def _machine() -> str:
-    environment = describe_environment()
-    return f"{environment.cpu_model}, {environment.usable_cores} of {environment.cores} cores"
-
-
-class _Sitting:
-    """The visits of one sitting."""
+class _Visits:
+    """The visits that are missing, and the result of all."""
 
     def __init__(
         self, order: ExperimentOrder[FsyncMatrix], servers: FsyncServers, journal: Journal[VisitSeen], show: Show

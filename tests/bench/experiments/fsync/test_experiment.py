@@ -30,7 +30,7 @@ class Sitting:
         servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
         order = ExperimentOrder(FsyncMatrix(PLAN), "abcd", (), Path())
-        self.product = experiment._Sitting(order, servers, journal, lambda _text: None)
+        self.product = experiment._Visits(order, servers, journal, lambda _text: None)
 
     def visit_of(self, cell: Any) -> Any:
         def measure(repeat: int) -> Any:
