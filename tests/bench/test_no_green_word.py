@@ -107,7 +107,7 @@ def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) 
     def spread(low: float, high: float) -> dict[str, float]:
         return {"median": (low + high) / 2, "low": low, "high": high}
 
-    rows = [{"label": "gevent", "bar": 0.8, "ratio": Spread(**spread(*one))} for one in ends]
+    rows = [{"name": "gevent", "bar": 0.8, "ratio": Spread(**spread(*one))} for one in ends]
     cost = TelemetryCost(**spread(*added), bar=2.0) if added else None
     result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], telemetry_us=cost)
     return judge_speed(result)
