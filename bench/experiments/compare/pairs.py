@@ -43,9 +43,7 @@ RECORDED = (
     *("cost.commands_per_acquire", "cost.round_trips_per_acquire", "cost.bytes_per_acquire"),
     *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
-OVERHEAD_S, FLEET_S = 1.6, 1.2  # what a run and what a fleet take besides the measured time, about
 REPEATED_SHARE = 2
-BOTH_WAYS = 2
 _HERE = Path(__file__).resolve().parents[3]
 
 
@@ -73,13 +71,6 @@ class PairsOrder:
     server: str | None = None
     allow_missing: bool = False
     allow_skipped: bool = False
-
-    @property
-    def about_s(self) -> float:
-        """How long all of it will take, about."""
-        runs = sum((side.scenario.warmup_ms + side.scenario.duration_ms) / 1000 + OVERHEAD_S for side in self.sides)
-        fresh = FLEET_S * len(self.sides) if _needs_fresh(self.sides) else 0.0
-        return self.pairs * BOTH_WAYS * (runs + fresh)
 
 
 @dataclass(slots=True)
@@ -128,7 +119,8 @@ def run_pairs(order: PairsOrder, say: Show) -> Rounds:
         while done.finished < order.pairs:
             number = done.finished
             there = draw.sample(range(len(order.sides)), len(order.sides))
-            say(f"pair {number + 1} of {order.pairs}: {_left(number, order, began_s)}")
+            left_s = (time.monotonic() - began_s) * (order.pairs / number - 1) if number else None
+            say(f"pair {number + 1} of {order.pairs}" + ("" if left_s is None else f": about {left_s:.0f} s left"))
             try:
                 runs = [_run(fleets, side, number, interrupts, done.results) for side in (*there, *reversed(there))]
             except (BenchError, KeyboardInterrupt) as error:
@@ -144,20 +136,13 @@ def run_pairs(order: PairsOrder, say: Show) -> Rounds:
     return done
 
 
-def _left(number: int, order: PairsOrder, began_s: float) -> str:
-    """How long the rest will take, by what the rounds so far took."""
-    left_s = (time.monotonic() - began_s) / number * (order.pairs - number) if number else order.about_s
-    return f"about {left_s:.0f} s left"
-
-
 def _run(
     fleets: _Fleets, index: int, number: int, interrupts: Interrupts, results: dict[int, RunResult]
 ) -> ComparedRun:
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
     order, side = fleets.order, fleets.order.sides[index]
     scenario = replace(side.scenario, seed=order.seed + number)
-    run = Order(scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing)
-    run = replace(run, allow_skipped=order.allow_skipped)
+    run = Order(scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped)
     with fleets.of(index, interrupts) as servers:
         finished = run_on(servers, run, interrupts, lambda _progress: None, environ=side.environ())
     if interrupts.count:
@@ -194,7 +179,7 @@ class _Fleets:
     def __init__(self, order: PairsOrder, stack: contextlib.ExitStack) -> None:
         self.order = order
         self._stack = stack
-        self._fresh = _needs_fresh(order.sides)
+        self._fresh = any(side.scenario.faults for side in order.sides)
         self._open: dict[tuple[object, ...], Servers] = {}
 
     @contextlib.contextmanager
@@ -221,7 +206,3 @@ class _Fleets:
             for fault in read_faults(side.scenario.faults, seed=scenario.seed, duration_ms=side.scenario.duration_ms)
         ]
         return open_servers(scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
-
-
-def _needs_fresh(sides: Sequence[Side]) -> bool:
-    return any(side.scenario.faults for side in sides)
