@@ -1,7 +1,7 @@
 """What a container of the stack runs: *a command and the file of targets → Locust or lockbench, which know them*.
 
 Rules: the URLs hold a password, so they come from a file and reach neither the command line nor the image. `lockbench
-run` gets them as its targets, everything else as LOCKBENCH_TARGETS. Source: docker-compose.yml.
+run` gets them as its targets, everything else as LOCKBENCH_TARGETS.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The boards of one run: *instruments → how fast, how late, how it ended; may it be believed; is it better*.
 
 Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict with an interval use `lockbench compare`
-or `gate`: one run against one run only shows where to look. Source: README, "Metrics", "generator".
+or `gate`: one run against one run only shows where to look.
 """
 
 from grafana_foundation_sdk.builders import dashboard

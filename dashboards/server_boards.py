@@ -1,7 +1,6 @@
 """The boards of the instances: *instruments → how votes went, who is to blame; what AOF policies cost and lose*.
 
 Rules: a policy is a run (or several); all is by `redlock.fsync`, so the runs to compare must be in the time range.
-Source: README's vocabulary (vote, margin, split vote, abstaining) and its fsync policies.
 """
 
 from dashboards.panels import (

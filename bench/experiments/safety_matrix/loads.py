@@ -2,7 +2,7 @@
 
 Rules: eight callers in one or two processes want one resource; a lock that is safe must keep exclusion under whatever
 pauses and faults it meets, and the flawed must be seen to fail under the same. A row whose faults this machine cannot
-do is skipped with the reason. Source: bench.run.run; README's table of recipes, "shown by".
+do is skipped with the reason.
 """
 
 import tempfile

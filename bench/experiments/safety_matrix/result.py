@@ -1,7 +1,4 @@
-"""What `lockbench safety` stores: *rows of the matrix, each with what it rests on → a typed result*.
-
-Source: bench.measure.section; bench.experiments.safety_matrix.row, which says what the verdicts mean.
-"""
+"""What `lockbench safety` stores: *rows of the matrix, each with what it rests on → a typed result*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal

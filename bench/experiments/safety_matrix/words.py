@@ -1,7 +1,6 @@
 """What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown, verdict first*.
 
-Rules: nothing is computed here but counts of rows; colours are never the only sign. Source: the rows of
-bench.experiments.safety_matrix.experiment.
+Rules: nothing is computed here but counts of rows; colours are never the only sign.
 """
 
 from collections.abc import Iterator, Sequence

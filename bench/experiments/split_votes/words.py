@@ -1,7 +1,7 @@
 """What `lockbench split-votes` says: *its result → tables and sentences, on a terminal or as Markdown*.
 
 Rules: verdict first; nothing is computed here; exact and probable figures are named as such wherever they stand. Fits
-80 columns. Source: the sections of bench.experiments.split_votes.experiment.
+80 columns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """Races for a lock: *clients at one pause point, a crowd, links that fail, a replica promoted → who gets it, when*.
 
-Source: the columns "shown by" and "figure" of the table in the README of the folder above; R. Jain, "A quantitative
-measure of fairness", 1984.
+Source: R. Jain, "A quantitative measure of fairness", 1984.
 """
 
 import threading

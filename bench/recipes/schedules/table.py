@@ -1,7 +1,6 @@
 """All schedules by name: *name → course of events, the recipes that must show its flaw, those that must not*.
 
-Rules: whether a flaw is seen does not depend on luck: the same answer 20 times out of 20. Source: the table in the
-README of the folder above.
+Rules: whether a flaw is seen does not depend on luck: the same answer 20 times out of 20.
 """
 
 from dataclasses import replace

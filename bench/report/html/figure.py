@@ -1,7 +1,7 @@
 """What stands on a page: *a sheet, and findings with their pictures and data*.
 
 Rules: a title states what was found, with its figures; `about` says what is drawn and in which unit; the data of every
-picture goes with it, in the units of result.json. Source: design of the report page (README of this folder).
+picture goes with it, in the units of result.json.
 """
 
 from collections.abc import Mapping, Sequence

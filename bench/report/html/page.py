@@ -3,7 +3,6 @@
 Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Nothing is
 fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is escaped, in
 markup by jinja2, in the data by `_json`; a file is written whole or not at all.
-Source: bench.report.kinds; page.html.j2, page.css, page.js beside this.
 """
 
 from __future__ import annotations

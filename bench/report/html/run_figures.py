@@ -2,7 +2,7 @@
 
 Rules: a curve is solid as far as ten samples lie beyond a point, faint up to the slowest; figures in words are those of
 `latency_s`. Every point over time is a figure of the result; a slice without samples is a gap; faults are bands.
-Source: Gil Tene's percentile plots (HdrHistogram); bench/measure/over_time.py.
+Source: Gil Tene's percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
