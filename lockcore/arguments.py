@@ -4,8 +4,6 @@ Rules: the wrong kind of thing is a TypeError, a value out of range (nan and inf
 argument, what it may be, and what it was. True is not 1.
 """
 
-from __future__ import annotations
-
 from lockcore.model import Lease
 
 A_DAY_MS = 86_400_000

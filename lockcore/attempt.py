@@ -12,8 +12,6 @@ outcome is cleaned up; an extension is sent only inside the validity and never s
 nothing. Source: the Redlock text; outcomes and retries by quorum.py and retry.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from random import Random
 

@@ -5,8 +5,6 @@ is small, so that a turn can pay for that (0.1 ms) and names in the hundred thou
 the processor's caches.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import TypeVar
 

@@ -9,8 +9,6 @@ Release and extension take the cheapest form an instance offers:
 Source: the commands' reference pages; the scripts are in lua/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha1

@@ -5,8 +5,6 @@ LOCKCORE_PURE=1, everything runs from it. All modules are compiled or none. An e
 the source is what runs. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -8,8 +8,6 @@ heap, so that each costs the same however many there are; what is over is droppe
 again has been added.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush

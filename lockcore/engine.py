@@ -9,8 +9,6 @@ Rules:
 - Time is an argument. Shells feed `received`, `flush`, `tick`, `attach`, `detach`, and wake what `take_ready` returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import count
 

@@ -13,8 +13,6 @@
 Rules: all end in Error, carry data, and make their text in `__str__`; none holds a password.
 """
 
-from __future__ import annotations
-
 from lockcore.model import Denied, Lease, Outcome, Tally
 
 

@@ -4,8 +4,6 @@ Rules: bounded in number, stopped by release, never extends after the lease's ow
 once. Whatever ends it but `stop` is told: the lease's end, a closed Redlock, a cancelled task, a fault of ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 
 from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole

@@ -6,8 +6,6 @@ database number should, and every option not known to be harmless; in each form 
 decoded, escaped by Python, JSON or HTML, cut off). Where a URL can be read in two ways, more is hidden, not less.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -5,8 +5,6 @@ where a frozen dataclass costs four times as much). No I/O, no clock. Times are 
 Source of the words: the vocabulary in the README.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -9,8 +9,6 @@ release of one lock share the connection of their instance, so a release always 
 instance only.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final

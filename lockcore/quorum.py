@@ -9,8 +9,6 @@ undecided < q). Source: the Redlock text, "The Redlock algorithm"; the stopping 
 tested over every vote table and every arrival order.
 """
 
-from __future__ import annotations
-
 from lockcore.model import Outcome, Tally
 
 

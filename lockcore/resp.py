@@ -7,8 +7,6 @@ hiredis, fed in any pieces: bytes, int, None (nil), a list, or a `ReplyError` va
 serialization protocol, RESP2 and RESP3.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from hiredis import ProtocolError as HiredisProtocolError

@@ -6,8 +6,6 @@ took 152 ms to the first grant, U(0, 5 ms) took 0.9 ms. The window should be at 
 acquire.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Rules: every number carries its unit in its name; a value out of range is a ValueError that names it and its range.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Protocol
 

@@ -4,8 +4,6 @@ Rules: only observed attempts pay for this. The record is made once, when the ro
 (or is gone), whichever comes last; replies after the close are not in it.
 """
 
-from __future__ import annotations
-
 import warnings
 
 from lockcore.awaited import InstancePipe

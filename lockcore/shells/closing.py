@@ -5,8 +5,6 @@ so is every lease as long as holders give theirs back; what nobody has taken by 
 goes out where a connection can be had at once.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, monotonic_ns

@@ -5,8 +5,6 @@ waits for it. A child process refuses to be used: it would share sockets with it
 marking it costs nothing per operation.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from weakref import WeakSet

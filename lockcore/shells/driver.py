@@ -4,8 +4,6 @@ Rules: a driver adds how to watch a socket, how to wait and how to run something
 Everything here runs in the loop's own thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from random import Random
 from typing import Any, TypeVar

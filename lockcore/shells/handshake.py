@@ -8,8 +8,6 @@ holds a password. All of it takes `connect_timeout_s` at most (but for the resol
 Blocking: a shell runs it where it may block (a thread, an executor, a greenlet of a patched process).
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import suppress

@@ -6,8 +6,6 @@ the word it then leaves comes without a ring, and the thread looks out for it. T
 up; it ends when the Redlock is closed, and then nobody may wait for it any more.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

@@ -4,8 +4,6 @@ Rules: URLs are as redis-py takes them; retries, protocol and time-outs are ours
 others say of it goes through its mask (lockcore/mask.py).
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping

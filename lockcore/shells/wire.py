@@ -6,8 +6,6 @@ send may happen in the middle of anything. TLS sockets hold decrypted bytes back
 block.
 """
 
-from __future__ import annotations
-
 import _socket
 import os
 import ssl
