@@ -19,8 +19,6 @@ The answer
 Source: wrk2-style searches for the maximum rate; p99 of M/M/1 is ln 100 ÷ (μ − λ). Pure.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ Rules
 - The next limit is the resource that was used most, from 0.7 of it on (the generator: 0.9 of a core).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

@@ -3,8 +3,6 @@
 Rules: those of `bench.measure.section`; a rate is one of operations. The whole result of every run lies below probes/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Literal

@@ -14,8 +14,6 @@ Rules
 Source: Gunther, Guerrilla Capacity Planning (2007), who fits n / X, too; Efron and Tibshirani 1993, chapter 9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 Rules: the answer first, in words; nothing is computed here, a number is only scaled to its unit. Fits 100 columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Rules: a gate has one baseline and one candidate; a comparison sets every side a
 itself once more (A/A), which is the noise. What was finished when Ctrl-C came is judged and kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

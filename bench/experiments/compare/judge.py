@@ -10,8 +10,6 @@ Rules, beside the gate's (README of this folder)
 - `only_noise`: nothing but the spread of the figures left it undecided. All that may be forgiven.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, isinf, log

@@ -14,8 +14,6 @@ Rules
   ports) and the code under test (commit, lockbench's own version) do not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ Rules: verdict first; nothing is computed here; a change is of the second side a
 noise of one pair and the effect that so many pairs can show beside it. Fits 100 columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.compare.result import ComparedRun, ComparisonResult, Exact, Judged

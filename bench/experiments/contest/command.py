@@ -3,8 +3,6 @@
 Rules: progress goes to stderr; stdout holds the tables, or with --json the result. Source: README.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ same two cores. What is compared is always of one round; its median over rounds 
 with whatever else the machine does, CPU per cycle does not. Libraries run as they come. Source: README.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -5,8 +5,6 @@ we did not get done in time counts against us, what they did not is no bar. On t
 give up. A bar is certain when all rounds are on one side of it, and not known when they differ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from statistics import median

@@ -4,8 +4,6 @@ Rules: _us are microseconds of CPU per cycle or of latency; a cycle is acquire, 
 medians over its rounds, failures sums; null: nothing to count.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import field

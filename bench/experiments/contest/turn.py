@@ -5,8 +5,6 @@ Commands are counted by the servers, only those that a client sends. Contestants
 Source: clients/order.py; Jain, Chiu and Hawe, DEC-TR-301 (1984).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

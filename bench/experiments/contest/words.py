@@ -4,8 +4,6 @@ Rules: bars first, then a table per section; nothing is computed here; a contest
 reason. Source: result.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar

@@ -12,8 +12,6 @@ configuration file.
 Source: CONFIG GET and CONFIG SET; pipe(7).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -20,8 +20,6 @@ Rules: pure.
 Source: Redis's aof.c: one fdatasync per event loop turn under `always`, before the replies.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

@@ -16,8 +16,6 @@ Rules
 Source: Redlock on gevent (lockcore), bench.workloads.demand; the reference page of WAITAOF (Redis 7.2, Valkey 8.0).
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Callable

@@ -9,8 +9,6 @@ Rules: pure. A repeat visits every cell once, in an order of its own that the se
 shape) is visited in a row, shuffled, so that what else the machine does hits all policies alike.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

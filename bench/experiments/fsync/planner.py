@@ -11,8 +11,6 @@ Rules
 - What a policy costs is the whole range over everything measured, because no single ratio is true.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence

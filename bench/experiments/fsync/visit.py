@@ -11,8 +11,6 @@ the leases they are divided by. Values only in what is returned: they are stored
               last fsync is less than a second old (redis/redis#13793)
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

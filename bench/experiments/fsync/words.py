@@ -4,8 +4,6 @@ Rules: verdict, or advice, first; nothing is computed here; a latency of a load 
 rate that the generator limited is marked ≥; what was not measured is an en dash. Fits 100 columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 

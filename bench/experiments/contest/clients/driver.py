@@ -6,8 +6,6 @@ What a library writes to stdout goes to stderr, so that the answer stands alone.
 each library's README.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -5,8 +5,6 @@ costs what a user's would. A failure is noted and the next cycle begins at once,
 (else a broken library would only burn the CPU). Source: order.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys

@@ -14,8 +14,6 @@ Rules
 Source: README, "Beside other libraries".
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

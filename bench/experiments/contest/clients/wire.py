@@ -5,8 +5,6 @@ replay   each connection sends its next batch, built beforehand, once it has cou
 raw      one caller: send to all, then read all, over blocking sockets
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import time
