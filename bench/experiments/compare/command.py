@@ -96,7 +96,9 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
         return _now("compare", [*named, *recipes], values)
 
 
-@click.command(epilog="X and Y: a result folder, a scenario file, git:REV, lib:DIR (installed packages).")
+@click.command(
+    epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages)."
+)
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--baseline", metavar="X", default="", help="what it must not be worse than")
 @click.option(

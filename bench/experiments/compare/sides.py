@@ -2,7 +2,7 @@
 
     results/a             a stored result, or a folder of several
     mine.toml             a scenario, run now
-    git:main              the lock library of a git revision, run now
+    git:main · main       the lock library of a git revision, run now
     lib:DIR               the packages in DIR (a virtual environment, or pip install --target), run now
 
 Rules
@@ -74,9 +74,13 @@ def read_named(text: str, repository: Path) -> Named:
     path = Path(text)
     if text and path.exists():
         return Named(text, "scenario" if path.suffix == ".toml" else "stored", path)
-    raise UsageError(
-        f"{text or 'an empty name'}: there is no such result or scenario{_hint(text)} (a revision is written git:REV)"
-    )
+    wrong = f"{text or 'an empty name'}: there is no such result or scenario{_hint(text)}"
+    if not text or path.suffix == ".toml":
+        raise UsageError(wrong)
+    try:
+        return Named(text, "revision", repository, commit_of(text, repository))
+    except UsageError as error:
+        raise UsageError(f"{wrong}; and {error}") from None
 
 
 def _hint(name: str) -> str:
