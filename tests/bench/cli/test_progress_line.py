@@ -115,6 +115,14 @@ def test_on_a_terminal_the_lines_are_redrawn_and_given_back(monkeypatch: pytest.
     assert "…" not in written
 
 
+def test_off_a_terminal_words_come_once_per_part() -> None:
+    stream = io.StringIO()
+    with ProgressLine(stream=stream) as show:
+        for words in ("plan: 9 cuts", "N=3 kill: cut 1 of 9", "N=3 kill: cut 2 of 9", "N=5 kill: cut 3 of 9"):
+            show(words)
+    assert stream.getvalue().splitlines() == ["plan: 9 cuts", "N=3 kill: cut 1 of 9", "N=5 kill: cut 3 of 9"]
+
+
 def test_quiet_says_nothing() -> None:
     for stream in (io.StringIO(), Terminal()):
         with ProgressLine(quiet=True, stream=stream) as show:
