@@ -1,11 +1,16 @@
-"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the safety matrix red,
-and an oracle that is blind turns the row of a flawed lock red."""
+"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the safety matrix red, an
+oracle that is blind turns the row of a flawed lock red, and a lock that does not lock is never SAFE, whatever the hold
+and however many processes."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +30,8 @@ from bench.safety import rules
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import claims, engine
 from lockcore.errors import LockcoreError
+from tests.conftest import Ended as Typed
+from tests.integration.locust_runs import ROOT
 
 pytestmark = pytest.mark.integration
 NOBODY = "redis://127.0.0.1:1"
@@ -133,3 +140,148 @@ def test_a_figure_comes_from_its_rule(
     assert look_at(schedule, "set-nx-fixed", True, ground).figures[figure] == 1
     monkeypatch.setattr(rules, rule, nobody)
     assert look_at(schedule, "set-nx-fixed", True, ground).figures[figure] == 0
+
+
+# -- locks that do not lock, through the whole command: never SAFE ----------------------------------------------------
+
+
+FAKES = ROOT / "tests" / "plugins" / "fake-locks"
+POINTS = {
+    "always-yes": "AlwaysYes",
+    "yes-to-every-second": "YesToEverySecond",
+    "late-release": "LateRelease",
+    "foreign-delete": "ForeignDelete",
+    "silent": "Silent",
+    "never-releases": "NeverReleases",
+    "yes-after-the-end": "YesAfterTheEnd",
+    "never-yes": "NeverYes",
+    "honest": "Honest",
+}
+HOLDS = ("0", "50us", "1ms")
+CASES = [(recipe, hold, processes) for recipe in list(POINTS)[:4] for hold in HOLDS for processes in (1, 2)]
+OFTEN = (  # each recipe, hold and number of processes; the others are of test-long
+    ("always-yes", "0", 2),
+    ("yes-to-every-second", "1ms", 1),
+    ("late-release", "50us", 1),
+    ("foreign-delete", "1ms", 2),
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages that offers the fakes."""
+    site = tmp_path_factory.mktemp("site")
+    about = site / "fake_locks-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-locks\nVersion: 1\n", "utf-8")
+    lines = [f"{name} = fake_locks:{class_name}" for name, class_name in POINTS.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[lockbench.recipes]", *lines, ""]), "utf-8")
+    return site
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Fleet]:
+    """One server for all."""
+    with start_fleet(1, "none") as started:
+        yield started
+
+
+class Ended:
+    """A `lockbench run` of a fake, with a threshold on safety."""
+
+    def __init__(self, done: Typed, folder: Path) -> None:
+        assert done.returncode in (0, 4, 5), done.stderr
+        self.code, self.word = done.returncode, done.stdout.partition("   ")[0]
+        self.result: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text("utf-8"))
+        self.safety = self.result["safety"]
+
+    @property
+    def said(self) -> tuple[Any, ...]:
+        safety, verdict = self.safety, self.result["verdict"]
+        return (
+            self.word,
+            self.code,
+            safety["verdict"],
+            safety["tested_leases"],
+            safety["violations"],
+            verdict["reasons"],
+        )
+
+
+@pytest.fixture
+def served(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fakes are installed."""
+    for place in (FAKES, site):
+        monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("PYTHONPATH", f"{site}:{FAKES}:{ROOT}")
+
+
+@pytest.fixture
+def run(lockbench: Callable[..., Typed], served: None, alone: Fleet, tmp_path: Path) -> Callable[..., Ended]:
+    """`lockbench run` of a recipe."""
+    load = ("--warmup", "0", "--users", "16", "--resources", "1", "--threshold", "safety.violations == 0")
+
+    def once(recipe: str, *options: str) -> Ended:
+        words = ("--recipe", recipe, "--target", alone.urls[0], *options, *load, "--out", "result")
+        return Ended(lockbench("run", *words), tmp_path)
+
+    return once
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hold", "processes"),
+    [
+        pytest.param(*case, marks=() if case in OFTEN else pytest.mark.slow, id="-".join(map(str, case)))
+        for case in CASES
+    ],
+)
+def test_a_lock_that_does_not_lock_is_never_safe(
+    run: Callable[..., Ended], recipe: str, hold: str, processes: int
+) -> None:
+    load = ("--duration", "300ms", "--hold", hold, "--processes", str(processes))
+    ended = run(recipe, *load)
+    assert ended.safety["verdict"] in ("VIOLATED", "NOT TESTED"), ended.said
+    assert ended.code == (5 if ended.safety["verdict"] == "VIOLATED" else 4), ended.said
+    assert ended.word != "SAFE"
+    assert ended.word == ended.result["verdict"]["word"]
+    assert ended.code == ended.result["verdict"]["exit_code"]
+    if hold == "0":
+        assert ended.safety["tested_leases"] == 0, ended.said
+
+
+@pytest.mark.parametrize(
+    ("recipe", "verdict"),
+    [
+        ("silent", "NOT TESTED"),
+        pytest.param("never-releases", "NOT TESTED", marks=pytest.mark.slow),
+        pytest.param("never-yes", "NOT TESTED", marks=pytest.mark.slow),
+        pytest.param("yes-after-the-end", "VIOLATED", marks=pytest.mark.slow),
+    ],
+)
+def test_a_lock_that_only_seems_to_work_is_never_safe(run: Callable[..., Ended], recipe: str, verdict: str) -> None:
+    ended = run(recipe, "--duration", "400ms", "--hold", "1ms")
+    assert ended.safety["verdict"] == verdict, ended.said
+    assert ended.code == (5 if verdict == "VIOLATED" else 4), ended.said
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_lock_that_never_yields_is_ended_with_a_sentence(
+    lockbench: Callable[..., Typed], served: None, alone: Fleet, processes: str
+) -> None:
+    """`silent` asks nobody, so without a hold its caller would keep the process for itself, and the run, for ever."""
+    words = ("--recipe", "silent", "--target", alone.urls[0], "--users", "4", "--processes", processes)
+    began = time.monotonic()
+    done = lockbench("run", *words, "--duration", "2s", "--out", "result")
+    assert done.returncode in (3, 4), done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "the recipe silent has let no other caller run for 2 s; now it is in " in said
+    assert time.monotonic() - began < 60  # on a busy machine; else 7
+
+
+def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:
+    """Else the fakes would prove nothing: it is their fault that is found, not their make."""
+    ended = run("honest", "--duration", "1s", "--hold", "1ms")
+    assert ended.safety["violations"] == ended.safety["foreign_deletes"] == 0, ended.said
+    assert ended.safety["tested_leases"] > 0, ended.said
+    if ended.safety["tested_leases"] >= 100 and ended.result["generator"]["verdict"] == "VALID":
+        assert (ended.word, ended.code) == ("SAFE", 0), ended.said

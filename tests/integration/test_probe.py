@@ -1,24 +1,31 @@
-"""Asking real instances: facts, counters, leaks; over TLS, ACL and unix sockets; and those that stay silent."""
+"""Asking real instances: facts, counters, leaks; over TLS 1.3, ACL and unix sockets; and those that stay silent."""
 
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import redis
+from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.errors import EnvironmentNotReadyError
+from bench.recipes.one_instance import SetNxLuaRecipe
+from bench.recipes.protocol import RecipeSettings
 from bench.topology import probe
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.probe import delta, info_snapshot, inspect, leaked_keys, require_independent
+from bench.topology.target import TlsConnection, client_of, connection_pool, parse_targets
+from lockcore import Lease, Outcome
 from tests.integration.lockcore.certificates import make_certificates
 from tests.integration.servers import SERVERS, cluster_node
 
 pytestmark = pytest.mark.integration
 WITH_TLS = [server for server in SERVERS if server.tls]
-SECRET = "s3cret"
+SECRET, NO_TLS = "s3cret", "no server with TLS is installed (Debian's redis-server has it)"
 
 
 @pytest.fixture(params=SERVERS, ids=lambda server: f"{server.name}-{server.version}", scope="module")
@@ -149,7 +156,7 @@ def test_a_server_s_own_words_keep_their_case_and_lose_their_full_stop(fleet: Fl
         inspect([fleet.urls[0] + "/99"])
 
 
-@pytest.mark.skipif(not WITH_TLS, reason="no server with TLS is installed (Debian's redis-server has it)")
+@pytest.mark.skipif(not WITH_TLS, reason=NO_TLS)
 def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.5)
     secure, made = KeptPort(), make_certificates(tmp_path)
@@ -191,3 +198,89 @@ def test_a_server_of_another_kind_is_said_to_be_one() -> None:
         with pytest.raises(EnvironmentNotReadyError, match="it does not speak the Redis protocol: "):
             inspect([f"redis://127.0.0.1:{listener.getsockname()[1]}"])
         thread.join(10)
+
+
+# -- TLS 1.3: session tickets never make a connection unusable --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """One server, three ways."""
+
+    tls: str
+    plain: str
+    unix: str
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+    if not WITH_TLS:
+        pytest.skip(NO_TLS)
+    made = make_certificates(tmp_path_factory.mktemp("tls"))
+    secure = KeptPort()
+    config = ["--tls-port", str(secure.number), "--tls-protocols", "TLSv1.3", *made.server_arguments]
+    with start_fleet(1, "none", server=WITH_TLS[0], config=[*config, "--unixsocket", "s"]) as fleet:
+        tls = f"rediss://localhost:{secure.number}?ssl_ca_certs={made.authority}"
+        yield Urls(tls, fleet.urls[0], f"unix://{fleet.instances[0].folder / 's'}")
+    secure.release()
+
+
+@pytest.fixture
+def fresh(urls: Urls) -> Iterator[TlsConnection]:
+    """A connection nothing was read from, whose session tickets have arrived."""
+    (target,) = parse_targets([urls.tls])
+    pool = connection_pool(target.options, timeout_s=2.0, connect_timeout_s=2.0)
+    connection = pool.make_connection()
+    assert isinstance(connection, TlsConnection)
+    connection.connect()
+    assert select.select([connection._sock], [], [], 2.0)[0], "a TLS 1.3 server sends tickets"
+    yield connection
+    connection.disconnect()
+
+
+def test_tickets_are_no_reply(fresh: TlsConnection) -> None:
+    assert not fresh.can_read()
+    fresh.send_command("PING")
+    assert fresh.read_response() == b"PONG"
+
+
+def test_an_unread_reply_is_still_noticed(fresh: TlsConnection) -> None:
+    assert not fresh.can_read()
+    fresh.send_command("PING")
+    assert fresh.can_read(2.0)
+    assert fresh.can_read(), "the question has not taken it away"
+    assert fresh.read_response() == b"PONG"
+
+
+def test_a_connection_closed_by_the_server_is_still_noticed(fresh: TlsConnection, urls: Urls) -> None:
+    fresh.send_command("CLIENT", "ID")
+    number = fresh.read_response()
+    (target,) = parse_targets([urls.plain])
+    with client_of(target, 2.0) as other:
+        assert other.client_kill_filter(_id=number) == 1
+    assert select.select([fresh._sock], [], [], 2.0)[0]
+    with pytest.raises(BrokenConnectionError):
+        fresh.can_read()
+
+
+@pytest.mark.parametrize("kind", ["tls", "plain", "unix"])
+def test_every_first_connection_can_be_used(urls: Urls, kind: str) -> None:
+    (target,) = parse_targets([getattr(urls, kind)])
+    for _ in range(30):
+        with client_of(target, 2.0) as client:
+            assert client.ping()
+
+
+@pytest.mark.parametrize("kind", ["tls", "plain", "unix"])
+def test_the_plain_lock_runs(urls: Urls, kind: str) -> None:
+    for number in range(5):
+        lock = SetNxLuaRecipe.connect([getattr(urls, kind)], RecipeSettings(instance_timeout_ms=2000.0))
+        lease = lock.acquire(f"r{number}", 5000, 0)
+        assert isinstance(lease, Lease), lock.instances
+        assert lock.release(lease) == Outcome.RELEASED
+        lock.close()
+
+
+def test_a_pool_has_no_limit(urls: Urls) -> None:
+    (target,) = parse_targets([urls.plain])
+    assert client_of(target, 2.0).connection_pool.max_connections == 1 << 31

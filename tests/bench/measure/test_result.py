@@ -1,4 +1,4 @@
-"""A result is complete, meets its documented schema, and is written whole or not at all."""
+"""A result is complete, meets its documented schema, is written whole or not at all, and is found by its kind."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ from bench.measure import environment, result, workers
 from bench.measure.facts import Facts, Window
 from bench.measure.fold import fold
 from bench.measure.record import RECORD_DTYPE, History
-from bench.measure.result import read_result, write_result
+from bench.measure.result import newest_result, read_result, result_of_kind, write_result
 from bench.measure.run_result import FleetFacts, RunResult, fields_of, read_run
 from bench.measure.section import builtins_of, schema_of, typed
 from bench.run.conclude import judge_run
@@ -150,3 +150,33 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "_SOURCE", tmp_path)
     section = builtins_of(environment.describe_environment())
     assert (section["git_commit"], section["git_dirty"]) == (None, None)
+
+
+# -- results that lie about -------------------------------------------------------------------------------------------
+
+
+def store(folder: Path, name: str, **result: object) -> None:
+    (folder / name).mkdir()
+    (folder / name / "result.json").write_text(json.dumps({"schema_version": 1, **result}), encoding="utf-8")
+
+
+def test_the_newest_of_its_kind_is_found(tmp_path: Path) -> None:
+    store(tmp_path, "a", kind="crash", started_at="2026-11-21T02:00:00Z", id="old")
+    store(tmp_path, "b", kind="crash", started_at="2026-11-21T03:00:00Z", id="new")
+    store(tmp_path, "c", kind="fsync", started_at="2026-11-21T04:00:00Z", id="other")
+    store(tmp_path, "d", started_at="2026-11-21T05:00:00Z", id="a run")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "result.json").write_text("{", encoding="utf-8")
+    found = newest_result(tmp_path, "crash", dict[str, object])
+    assert found is not None
+    assert found["id"] == "new"
+
+
+def test_where_there_is_none_nothing_is_found(tmp_path: Path) -> None:
+    assert newest_result(tmp_path / "nowhere", "crash", dict[str, object]) is None
+
+
+def test_a_named_result_of_another_kind_is_refused(tmp_path: Path) -> None:
+    store(tmp_path, "c", kind="fsync")
+    with pytest.raises(UsageError, match="no result of lockbench crash"):
+        result_of_kind(tmp_path / "c", "crash", dict[str, object])

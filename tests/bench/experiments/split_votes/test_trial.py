@@ -1,4 +1,5 @@
-"""The chance of a split vote is exact, a split vote that is found was one, and rounds are cut where they end."""
+"""The chance of a split vote is exact, a split vote that is found was one, rounds are cut where they end, and what a
+contender says of an attempt is never too good: a vote ends when its clean-up may have left."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from statistics import NormalDist
 
 import pytest
 
+from bench.experiments.split_votes.contender_process import lost_ns
 from bench.experiments.split_votes.trial import (
     Attempt,
     CastVote,
@@ -20,10 +22,11 @@ from bench.experiments.split_votes.trial import (
     until_grant,
 )
 from bench.measure.statistics import wilson
-from lockcore import Outcome, Vote
+from lockcore import AttemptRecord, Outcome, Tally, Vote
 from lockcore.quorum import outcome_of, quorum_of
 
-G, R, E, S, A = Vote.GRANTED, Vote.REFUSED, Vote.ERRORED, Vote.SILENT, Vote.ABSENT
+G, R = Vote.GRANTED, Vote.REFUSED
+KINDS = dict(zip("GRESA", Vote, strict=True))
 
 
 def tables(instances: int, contenders: int) -> list[tuple[int, ...]]:
@@ -65,10 +68,9 @@ def attempt(
     who: int, votes: str, *, at: int = 0, sent: int = 10, replied: int = 20, ended: int = 30, released: int = 0
 ) -> Attempt:
     """`votes`: one of G R E S A per instance; all replies come at the same time. `released`: 0 = never."""
-    kinds = {"G": G, "R": R, "E": E, "S": S, "A": A}
     cast = tuple(
         CastVote(
-            kinds[vote],
+            KINDS[vote],
             sent if vote != "A" else 0,
             replied if vote in "GRE" else 0,
             released if vote != "A" else 0,
@@ -181,3 +183,35 @@ def test_a_course_counts_up_to_the_first_grant() -> None:
 def test_a_course_without_a_grant_has_no_time() -> None:
     course = until_grant([lost(0, 100, 110), lost(1, 101, 111)])
     assert (course.first_grant_ns, course.attempts, course.winners_attempt) == (0, 2, 0)
+
+
+# -- when an attempt was lost -----------------------------------------------------------------------------------------
+
+
+def record(votes: str, replied: tuple[int, ...], outcome: Outcome = Outcome.CONTENDED) -> AttemptRecord:
+    return AttemptRecord(
+        resource="r", attempt=1, acquire_ns=0, started_ns=0, decided_ns=60, closed_ns=70, outcome=outcome,
+        tally=Tally(), validity_ns=0, margin=0, votes=tuple(KINDS[vote] for vote in votes), sent_ns=(1,) * len(votes),
+        replied_ns=replied,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("votes", "replied", "lost"),
+    [
+        ("GGRRR", (10, 20, 30, 50, 40), 50),  # the third refusal of five, whatever order they came in
+        ("RRRRR", (50, 40, 30, 20, 10), 30),
+        ("GRRR", (10, 20, 40, 30), 30),  # four instances: the second
+        ("GRR", (30, 10, 20), 20),
+        ("GERSS", (10, 20, 30, 0, 0), 70),  # the silent ones are known at the close
+        ("R", (10,), 10),
+    ],
+)
+def test_an_attempt_is_lost_with_the_reply_that_leaves_no_quorum(
+    votes: str, replied: tuple[int, ...], lost: int
+) -> None:
+    assert lost_ns(record(votes, replied)) == lost
+
+
+def test_one_that_was_won_too_late_is_lost_when_that_was_decided() -> None:
+    assert lost_ns(record("GGGRR", (10, 20, 30, 40, 50), Outcome.TOO_LATE)) == 60
