@@ -1,6 +1,6 @@
-"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the safety matrix red, an
-oracle that is blind turns the row of a flawed lock red, and a lock that does not lock is never SAFE, whatever the hold
-and however many processes."""
+"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the safety matrix red,
+an oracle that is blind turns the row of a flawed lock red, and a lock that does not lock is never SAFE, whatever the
+hold and however many processes."""
 
 from __future__ import annotations
 

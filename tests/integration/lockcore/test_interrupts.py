@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment, and a lock used in the middle of itself or where nobody can wait: nothing is left behind, it works
-or is refused before anything is sent, and the lock goes on.
+"""Ctrl-C at any moment, and a lock used in the middle of itself or where nobody can wait: nothing is left behind, it
+works or is refused before anything is sent, and the lock goes on.
 
-A trace function strikes at the k-th moment at which the interpreter looks for signals inside lockcore, in the caller and
-in its hub, for every k there is.
+A trace function strikes at the k-th moment at which the interpreter looks for signals inside lockcore, in the caller
+and in its hub, for every k there is.
 """
 
 from __future__ import annotations
