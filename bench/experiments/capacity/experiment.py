@@ -11,8 +11,6 @@ it takes what is asked of it, and what the slowest so far took beyond that (star
 busy machine). Nothing is computed here but what is asked of judge.py.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -23,17 +23,7 @@ from bench.gates.threshold import Metric, finite, value_of
 from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.statistics import Shift, detectable, least_pairs, paired_shift, spread, unpaired_shift
-from bench.measure.verdict import (
-    COMPARED,
-    FAIL,
-    INCONCLUSIVE,
-    INTERRUPTED,
-    INVALID,
-    PASS,
-    VIOLATED,
-    Evidence,
-    conclude,
-)
+from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
 
 Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
 GOOD = {"gate": PASS, "compare": COMPARED}

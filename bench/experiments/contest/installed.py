@@ -4,8 +4,6 @@ Rules: exact versions; one virtual environment per Python library, one folder fo
 is there already is used again; what cannot be installed is a reason, never an end. Source: each library's package.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

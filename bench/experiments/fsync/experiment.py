@@ -6,8 +6,6 @@ Rules: a visit that was finished is in the journal before the next begins, so a 
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence
