@@ -50,6 +50,9 @@ class Cost(Section, frozen=True, kw_only=True):
     bytes_per_acquire: Annotated[float | None, says("bytes sent and received, all instances")]
     client_cpu_us_per_cycle: Annotated[float | None, says("CPU of the load processes")]
     server_cpu_us_per_cycle: Annotated[float | None, says("CPU of all servers")]
+    beside_cpu_ratio: Annotated[
+        float | None, says("of a core, what follows and judges the run took while callers ran")
+    ] = None
 
 
 class Example(Section, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace as replaced
 
 from bench.gates.threshold import read_thresholds, sentence
 from bench.measure import verdict as words
@@ -76,7 +76,8 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
     if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     instances = _instances(evidence, workers.instances(reports), leaks)
-    measured = folded.values
+    cost = replaced(folded.values.cost, beside_cpu_ratio=course.beside_ratio)
+    measured = replaced(folded.values, cost=cost)
     breaks = (*course.deaths, *evidence.timeline.absences(), *evidence.servers.losses())
     void = invalidities(measured, breaks)
     thresholds = tuple(threshold.judge(measured, void) for threshold in read_thresholds(scenario.thresholds))
@@ -113,7 +114,7 @@ def _judge(evidence: RunEvidence, reports: Sequence[workers.WorkerNote]) -> tupl
         oracle.add(history.records, history.lost)
         holders.add(history.records, oracle.violated_resources)
         used.update(np.unique(history.records["resource"]).tolist())
-    safety = msgspec.structs.replace(oracle.report(torn, missing), holders=holders.section())
+    safety = replaced(oracle.report(torn, missing), holders=holders.section())
     sections = total.sections(reports, evidence.server_cpu_s, safety)
     drift = trend_warning(total.leases_per_tenth)
     return replace(sections, warnings=(*sections.warnings, *([drift] if drift else []))), used
@@ -164,7 +165,7 @@ def _instances(
         status = seen[index] if index < len(seen) else nothing
         cpu_s, commands = info.cpu_s, info.commands_processed
         rows.append(
-            msgspec.structs.replace(
+            replaced(
                 status,
                 server=f"{fact.server} {fact.version}" if fact.server else status.server,
                 cpu_us_per_command=cpu_s * 1e6 / commands if cpu_s is not None and commands else None,

@@ -194,7 +194,8 @@ Show = Callable[[Progress], None]
 @dataclass(slots=True)
 class Course:
     """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order;
-    `deaths`: sentences on workers that ended early; `casualties`: on those that a fault was ordered to kill."""
+    `deaths`: sentences on workers that ended early; `casualties`: on those that a fault was ordered to kill. `used_ns`:
+    the time of each look while callers ran, and the CPU that this process had used by then."""
 
     window: Window | None = None
     interrupted: bool = False
@@ -202,6 +203,15 @@ class Course:
     deaths: tuple[str, ...] = ()
     casualties: tuple[str, ...] = ()
     clock: list[tuple[int, int]] = field(default_factory=list)
+    used_ns: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def beside_ratio(self) -> float | None:
+        """What this process took of a core while callers ran: it follows and judges."""
+        if len(self.used_ns) < 2:
+            return None
+        (since_ns, before_ns), *_, (now_ns, used_ns) = self.used_ns
+        return (used_ns - before_ns) / (now_ns - since_ns)
 
     @property
     def orderly(self) -> bool:
@@ -223,6 +233,8 @@ def follow(
         exit_code, now_ns = load.wait(LOOK_S), time.monotonic_ns()
         course.clock.append((now_ns, time.time_ns() - now_ns))
         show(follower.look(now_ns, faults.active()))
+        if follower.window_ns is not None and exit_code is None:
+            course.used_ns.append((time.monotonic_ns(), time.process_time_ns()))
         if exit_code is not None:
             break
         if not asked_ns:

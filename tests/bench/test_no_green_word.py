@@ -17,7 +17,7 @@ from bench.experiments.capacity.judge import bracket_of, judge_capacity, outrun
 from bench.experiments.capacity.result import Seen
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers, judge_speed
-from bench.experiments.contest.result import TelemetryCost
+from bench.experiments.contest.result import SpeedBar
 from bench.experiments.crash.judge import judge_crash
 from bench.experiments.crash.result import CrashResult, CrossCheck
 from bench.experiments.fsync.judge import findings_of, judge_fsync
@@ -108,8 +108,8 @@ def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) 
         return {"median": (low + high) / 2, "low": low, "high": high}
 
     rows = [{"name": "gevent", "bar": 0.8, "ratio": Spread(**spread(*one))} for one in ends]
-    cost = TelemetryCost(**spread(*added), bar=2.0) if added else None
-    result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], telemetry_us=cost)
+    bars = [SpeedBar(**spread(*added), name="telemetry", bar=2.0, at_least=False)] if added else []
+    result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], bars=bars)
     return judge_speed(result)
 
 

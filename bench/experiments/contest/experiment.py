@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
+from operator import sub, truediv
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,12 +35,12 @@ from bench.experiments.contest.result import (
     Missing,
     PeersConditions,
     PeersResult,
+    SpeedBar,
     SpeedConditions,
     SpeedResult,
     SpeedRow,
     StopFigures,
     StopRow,
-    TelemetryCost,
     TurnFigures,
     TurnRow,
 )
@@ -51,13 +53,12 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 
-TELEMETRY_BAR_US = 1.5  # what telemetry may add to the load's CPU per cycle
-
 
 @dataclass(frozen=True, slots=True)
 class SpeedEntry:
     """What a row runs: `driver` alone, or with `locust` events a whole `lockbench run`, which exports metrics and
-    traces if it has `telemetry`. `bar`: the CPU ratio to be reached; `merge`, `waiting`: see ClientOrder."""
+    traces if it has `telemetry`, and has servers of its own and any of so many `resources` if they are not 0. `bar`:
+    the CPU ratio to be reached; `merge`, `waiting`: see ClientOrder."""
 
     name: str
     driver: str = ""
@@ -68,26 +69,38 @@ class SpeedEntry:
     bar: float | None = None
     locust: str = ""
     telemetry: bool = False
+    resources: int = 0
 
 
-REPLAY, WATCHED, UNWATCHED = "replay", "Locust, with telemetry", "Locust, fast events"
+REPLAY, CORE, RAW, ALONE = "replay", "lockcore gevent", "raw sockets, 1 caller", "lockcore gevent, 1 caller"
+RUN, WATCHED, UNWATCHED = "lockbench run", "Locust, with telemetry", "Locust, fast events"
 ENTRIES = (
     SpeedEntry(REPLAY, "replay"),
-    SpeedEntry("lockcore gevent", "lockcore gevent", bar=0.70),
-    SpeedEntry("lockcore asyncio + uvloop", "lockcore uvloop", bar=0.70),
+    SpeedEntry(CORE, "lockcore gevent", bar=0.80),
+    SpeedEntry("lockcore asyncio + uvloop", "lockcore uvloop", bar=0.80),
     SpeedEntry("lockcore asyncio", "lockcore asyncio"),
     SpeedEntry("lockcore threads, 64", "lockcore threads", callers=64),
-    SpeedEntry(UNWATCHED, bar=0.65, locust="fast"),
+    SpeedEntry(RUN, bar=0.65, locust="fast", resources=100_000),
+    SpeedEntry(UNWATCHED, bar=0.72, locust="fast"),
     SpeedEntry(WATCHED, locust="fast", telemetry=True),
     SpeedEntry("Locust, stock events", bar=0.45, locust="stock"),
     SpeedEntry("gevent, 10 in line", "lockcore gevent", waiting=10),
     SpeedEntry("gevent, 5,000 in line", "lockcore gevent", waiting=5_000),
     SpeedEntry("lockcore gevent, merged", "lockcore gevent", merge=True),
     SpeedEntry("replay, native release", "replay", "native"),
-    SpeedEntry("lockcore gevent, native", "lockcore gevent", "native"),
+    SpeedEntry("lockcore gevent, native", "lockcore gevent", "native", bar=1.0),
     SpeedEntry("redis-py, one by one", "redis-py by hand", callers=1),
-    SpeedEntry("raw sockets, 1 caller", "raw", callers=1),
-    SpeedEntry("lockcore gevent, 1 caller", "lockcore gevent", callers=1),
+    SpeedEntry(RAW, "raw", callers=1),
+    SpeedEntry(ALONE, "lockcore gevent", callers=1),
+)
+Beside = Callable[[float, float], float]
+BARS: tuple[tuple[str, str, str, str, Beside, float], ...] = (  # name, two rows, the figure, how they compare, the bar
+    (f"{CORE}: cycles/s ÷ the replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.75),
+    (f"{RUN}: cycles/s ÷ the replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.65),
+    (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
+    (f"{RUN}: beside its load, of a core", RUN, RUN, "beside_ratio", min, 0.05),
+    ("what telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
+    ("1 caller: acquire p50 ÷ raw sockets'", ALONE, RAW, "p50_us", truediv, 1.0),
 )
 Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per round
 
@@ -116,8 +129,8 @@ def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
     return SpeedResult(
         conditions=conditions,
         environment=describe_environment(),
-        telemetry_us=telemetry_us(measured),
         rows=rows_of(measured),
+        bars=tuple(bars_of(measured)),
     )
 
 
@@ -140,11 +153,15 @@ def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
     )
 
 
-def telemetry_us(measured: Measured) -> TelemetryCost | None:
-    """What telemetry adds to the load's CPU per cycle (µs), taken inside each round; None where it was not run."""
-    pairs = zip(_rounds_of(measured, WATCHED), _rounds_of(measured, UNWATCHED), strict=True)
-    added = [(watched.client_us or 0.0) - (unwatched.client_us or 0.0) for watched, unwatched in pairs]
-    return TelemetryCost(**asdict(Spread.of(added)), bar=TELEMETRY_BAR_US) if added else None
+def bars_of(measured: Measured) -> Iterator[SpeedBar]:
+    """What rows are to each other, taken inside each round; without those that were not run. What we did not measure
+    counts as endless, what they did not is no bar."""
+    for name, one, other, figure, compare, bar in BARS:
+        rounds = zip(_rounds_of(measured, one), _rounds_of(measured, other), strict=False)
+        pairs = [(getattr(ours, figure), getattr(theirs, figure)) for ours, theirs in rounds]
+        found = [compare(inf if us is None else us, them) for us, them in pairs if them]
+        if found:
+            yield SpeedBar(**asdict(Spread.of(found)), name=name, bar=bar, at_least=figure == "cycles_per_s")
 
 
 def _rounds_of(measured: Measured, name: str) -> Sequence[TurnFigures]:
@@ -165,10 +182,14 @@ def _locust(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
     environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
     with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, collector() as (endpoint, taken):
         command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
-        for url in fleet.urls:
-            command += ["--target", url]
-        command += ["--users", str(entry.callers), "--resources", str(entry.callers), "--skew", "own", "--warmup", "1s"]
-        command += ["--duration", f"{max(seconds, 3):g}s", "--events", entry.locust]
+        command += ["--users", str(entry.callers), "--duration", f"{max(seconds, 3):g}s", "--events", entry.locust]
+        command += ["--warmup", "1s", "--hold", "0"]
+        if entry.resources:
+            command += ["--instances", str(INSTANCES), "--fsync", "none", "--server", str(fleet.server.path)]
+            command += ["--resources", str(entry.resources)]
+        else:
+            command += [word for url in fleet.urls for word in ("--target", url)]
+            command += ["--resources", str(entry.callers), "--skew", "own"]
         if entry.telemetry:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
         done = subprocess.run(command, env=environ, capture_output=True, timeout=120 + 2 * seconds, check=False)
@@ -179,9 +200,12 @@ def _locust(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
     if entry.telemetry and not taken:
         raise EnvironmentNotReadyError(f"{entry.name} exported nothing; install the extra `telemetry`")
     p50_s, cost = run.latency_s.acquire.p50, run.cost
+    rate, beside, client_us = run.rate.achieved_per_s or 0.0, cost.beside_cpu_ratio, cost.client_cpu_us_per_cycle
+    if entry.resources and rate and beside and client_us:  # all processes of the command
+        client_us += beside * 1e6 / rate
     return TurnFigures(
-        cycles_per_s=run.rate.achieved_per_s or 0.0, client_us=cost.client_cpu_us_per_cycle,
-        server_us=cost.server_cpu_us_per_cycle, p50_us=None if p50_s is None else p50_s * 1e6,
+        cycles_per_s=rate, client_us=client_us, server_us=cost.server_cpu_us_per_cycle, beside_ratio=beside,
+        p50_us=None if p50_s is None else p50_s * 1e6,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Other libraries, each in its own environment: *a cache folder → contestants that can run, and why others cannot*.
 
-Rules: exact versions; one virtual environment per Python library, one folder for Node, one built program for Go; what
-is there already is used again; what cannot be installed is a reason, never an end. Source: each library's package.
+Rules: exact versions; one virtual environment per Python library, one folder for Node, a built program for Go and Rust;
+what is there already is used again; what cannot be installed is a reason, never an end. Source: each library's package.
 """
 
 import os
@@ -35,15 +35,19 @@ PEERS = (
     Peer("aioredlock", "python", "aioredlock", ("aioredlock==0.7.3", "hiredis==3.5.0", "setuptools<81")),
     Peer("node-redlock 4", "node", "node", ("redlock 4.2.0", "ioredis 5.4.1")),
     Peer("node-redlock 5", "node", "node", ("redlock 5.0.0-beta.2", "ioredis 5.4.1")),
-    Peer("redsync redigo", "go", "go", ("redsync 4.13.0", "redigo 1.9.2")),
-    Peer("redsync go-redis", "go", "go", ("redsync 4.13.0", "go-redis 9.7.0")),
-    Peer("redsync rueidis", "go", "go", ("redsync 4.13.0", "rueidis 1.0.69")),
+    Peer("redsync redigo", "go", "go", ("redsync 4.18.1", "redigo 1.9.3")),
+    Peer("redsync go-redis", "go", "go", ("redsync 4.18.1", "go-redis 9.23.0")),
+    Peer("redsync rueidis", "go", "go", ("redsync 4.18.1", "rueidis 1.0.79")),
+    Peer("rslock, one thread", "rust", "rust", ("rslock 0.10.0", "tokio 1.54.1")),
+    Peer("rslock, all threads", "rust", "rust", ("rslock 0.10.0", "tokio 1.54.1")),
 )
 
 _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {  # programs, sources, and how they build
     "node": (("node", "npm"), ("node/package.json",), ("npm", "install", "--silent", "--no-audit", "--no-fund")),
     "go": (("go",), ("go/go.mod", "go/go.sum", "go/main.go"), ("go", "build", "-o", "driver", ".")),
+    "rust": (("cargo",), ("rust/Cargo.toml", "rust/main.rs"), ("cargo", "build", "--release", "--quiet")),
 }
+_PROGRAMS = {"go": "driver", "rust": "target/release/driver"}  # where what was built is
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,8 @@ def ours(name: str) -> Contestant:
 def _contestant(peer: Peer, home: Path) -> Contestant:
     if peer.kind == "node":
         return Contestant(peer, ("node", str(DRIVERS / "node" / "driver.mjs")), {"LOCKBENCH_NODE": str(home)})
-    if peer.kind == "go":
-        return Contestant(peer, (str(home / "driver"),))
+    if peer.kind in _PROGRAMS:
+        return Contestant(peer, (str(home / _PROGRAMS[peer.kind]),))
     words = ("-m", "bench.experiments.contest.clients.driver")
     if not peer.home:  # ours, which may be compiled: found as this process found it
         return Contestant(peer, (sys.executable, *words))

@@ -14,7 +14,7 @@ from bench.measure.run_result import ServerBinary
 from bench.measure.section import Amount, Count, Section, says
 from bench.measure.statistics import Spread
 
-Kind = Literal["lockcore", "python", "node", "go"]
+Kind = Literal["lockcore", "python", "node", "go", "rust"]
 EVERY_N = (1, 3, 5)
 
 
@@ -27,6 +27,7 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     failed: Annotated[Count, says("acquires begun in it and never granted: they took for ever")] = 0
     client_us: Annotated[float | None, says("CPU of the client per cycle")]
     server_us: Annotated[float | None, says("CPU of all servers per cycle")]
+    beside_ratio: Annotated[float | None, says("of a core, what followed and judged a whole run")] = None
     jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
     commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
@@ -139,10 +140,12 @@ class SpeedRow(TurnRow, frozen=True, kw_only=True):
     wall_ratio: Annotated[Spread, says("cycles/s ÷ those of the replay")]
 
 
-class TelemetryCost(Spread, frozen=True, kw_only=True):
-    """CPU that telemetry adds to the load per cycle, in µs."""
+class SpeedBar(Spread, frozen=True, kw_only=True):
+    """What two rows are to each other, or one is by itself, taken inside each round."""
 
-    bar: Annotated[float, says("at most so much")]
+    name: Annotated[str, says("what is compared")]
+    bar: Annotated[float, says("what it is to be")]
+    at_least: Annotated[bool, says("true: at least the bar; false: at most")]
 
 
 class SpeedConditions(Section, frozen=True, kw_only=True):
@@ -163,7 +166,7 @@ class SpeedResult(Section, frozen=True, kw_only=True):
     command: Annotated[Literal["speed"], says("make bench")] = "speed"
     conditions: Annotated[SpeedConditions, says("under which all was measured")]
     environment: Annotated[Environment, says("where it happened")]
-    telemetry_us: Annotated[TelemetryCost | None, says("what telemetry adds")] = None
+    bars: Annotated[tuple[SpeedBar, ...], says("what is to be reached besides the rows' own bars")] = ()
     rows: Annotated[tuple[SpeedRow, ...], says("one per contestant")]
 
 

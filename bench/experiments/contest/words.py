@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from bench.experiments.contest.judge import sides_of
-from bench.experiments.contest.result import PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
+from bench.experiments.contest.result import PeerBar, PeersResult, SpeedBar, SpeedResult, SpeedRow, StopRow, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
@@ -185,29 +185,29 @@ def _count(value: float | None, digits: int = 0) -> str:
 
 def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
-    about, word, added = result.conditions, word_of("bench", verdict), result.telemetry_us
+    about, word = result.conditions, word_of("bench", verdict)
     servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
     head = (
         *(f"N={about.instances}, acquire + release", "cycles/s", "client\nµs", "server\nµs", "p50\nµs", "CPU\nratio"),
         *("range", "bar", "wall\nratio"),
     )
     lines = [
-        *(Sentence("because", reason) for reason in verdict.reasons),
+        *(Sentence(_side(bar, bar.bar, at_least=bar.at_least), _speed_bar(bar)) for bar in result.bars),
         Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire"),
         Sentence("CPU ratio", "client + server of the replay ÷ those of the row; wall: cycles/s ÷ those of the replay"),
+        Sentence("result", place),
     ]
-    if added is not None:
-        median, low, high = (f"{one:+.2f}" for one in (added.median, added.low, added.high))
-        side = _side(added, added.bar, at_least=False)
-        text = f"adds {median} µs to the client ({low} … {high}); at most {added.bar:g}: {side}"
-        lines.append(Sentence("telemetry", text))
-    lines.append(Sentence("result", place))
     return Sheet(
         word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
         f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
         (Part("", "", head, tuple(map(_cells, result.rows))),), tuple(lines),
         tables_first=True,
     )  # fmt: skip
+
+
+def _speed_bar(bar: SpeedBar) -> str:
+    wanted = "at least" if bar.at_least else "at most"
+    return f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), wanted {wanted} {bar.bar:g}"
 
 
 def _cells(row: SpeedRow) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bench.experiments.contest import installed as peers_installed
 from bench.experiments.contest.clients.driver import DRIVERS
 from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
 from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, bucket_of
-from bench.experiments.contest.experiment import Cell, SpeedEntry, row_of, rows_of
+from bench.experiments.contest.experiment import Cell, SpeedEntry, bars_of, row_of, rows_of
 from bench.experiments.contest.installed import PEERS, Contestant, install
 from bench.experiments.contest.judge import bars, judge_peers
 from bench.experiments.contest.result import (
@@ -67,7 +68,7 @@ def rates(ours: float) -> list[TurnRow]:
 @pytest.mark.parametrize(("rate", "reached"), [(50_000.0, True), (35_000.0, False)])
 def test_the_fastest_of_each_side_are_compared(rate: float, reached: bool) -> None:
     found = bars(rates(rate), [], [])
-    python, other = named(found, "Python peer"), named(found, "other peer")
+    python, other = named(found, "Python peer"), named(found, "fastest peer")
     assert (python.value, python.ours, python.theirs) == (rate / 2_000, "lockcore gevent", "aioredlock")
     assert (other.value, other.theirs) == (pytest.approx(rate / 15_000), "node-redlock 4")
     assert (python.reached, other.reached) == (reached, reached)
@@ -78,6 +79,18 @@ def test_the_lowest_latency_of_a_peer_must_be_undercut() -> None:
     assert not named(bars(cells, [], []), "1 caller").reached
     cells[0] = row("lockcore gevent", SINGLE, p50_us=70.0)
     assert named(bars(cells, [], []), "1 caller").reached
+
+
+@pytest.mark.parametrize(("instances", "rate"), [(1, 66_000.0), (3, 120_000.0), (5, 150_000.0)])
+def test_the_fastest_in_any_language_and_at_every_n_is_the_bar(instances: int, rate: float) -> None:
+    load = TurnLoad(instances, 64, own=True)
+    fastest = row("rslock, one thread", load, cycles_per_s=60_000.0, client_us=9.0)
+    others = [fastest, row("redsync redigo", load, cycles_per_s=9_000.0, client_us=60.0)]
+    for ours, us, expected in ((rate, 8.9, True), (0.99 * rate, 9.1, False)):
+        found = bars([row("lockcore gevent", load, cycles_per_s=ours, client_us=us), *others], [], [])
+        fast, cheap = named(found, "fastest peer"), named(found, "client CPU")
+        assert (fast.theirs, cheap.theirs) == (fastest.name, fastest.name)
+        assert (fast.reached, cheap.reached) == (expected, expected)
 
 
 def test_on_the_hot_key_only_who_never_gives_up_counts() -> None:
@@ -151,6 +164,19 @@ def test_a_ceilings_ratio_is_taken_inside_a_round() -> None:
     assert (top.ratio.low, top.ratio.high) == (1.0, 1.0)
     assert (found.ratio.median, found.ratio.low, found.ratio.high) == (0.75, 0.5, 1.0)
     assert (found.wall_ratio.low, found.client_us, found.p50_us) == (0.5, 8.0, None)
+
+
+def test_rows_are_compared_inside_a_round_and_what_ours_did_not_show_counts_against_us() -> None:
+    def speed(client_us: float | None) -> TurnFigures:
+        return TurnFigures(cycles_per_s=100.0, client_us=client_us, server_us=1.0, p50_us=None, beside_ratio=0.02)
+
+    core, run = SpeedEntry("lockcore gevent"), SpeedEntry("lockbench run")
+    cost, beside = bars_of({core: [speed(10.0), speed(6.0)], run: [speed(12.0), speed(9.0)]})
+    assert (cost.low, cost.high, cost.at_least) == (1.2, 1.5, False)
+    assert (beside.median, beside.bar) == (0.02, 0.05)
+    cost, _ = bars_of({core: [speed(10.0)], run: [speed(None)]})
+    assert cost.median == inf
+    assert [bar.name for bar in bars_of({core: [speed(None)], run: [speed(5.0)]})] == [beside.name]
 
 
 class OverError(BaseException):

@@ -1,19 +1,17 @@
 module lockbench.local/peers
 
-go 1.24
+go 1.26.0
 
 require (
-	github.com/go-redsync/redsync/v4 v4.13.0
-	github.com/gomodule/redigo v1.9.2
-	github.com/redis/go-redis/v9 v9.7.0
-	github.com/redis/rueidis v1.0.69
-	github.com/redis/rueidis/rueidiscompat v1.0.69
+	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/gomodule/redigo v1.9.3
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/redis/rueidis v1.0.79
+	github.com/redis/rueidis/rueidiscompat v1.0.79
 )
 
 require (
-	github.com/cespare/xxhash/v2 v2.2.0 // indirect
-	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f // indirect
-	github.com/hashicorp/errwrap v1.1.0 // indirect
-	github.com/hashicorp/go-multierror v1.1.1 // indirect
-	golang.org/x/sys v0.31.0 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
 )
