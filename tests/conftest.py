@@ -1,7 +1,5 @@
 """What every test may use: a terminal that does not change between machines. Benchmarks run alone, after the rest."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """What the READMEs tell people to type: understood as written, and done where that takes seconds."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

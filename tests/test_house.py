@@ -1,7 +1,5 @@
 """The house rules, checked: sizes, names, imports, and nothing of a particular machine or registry."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What is built from here: a wheel that is whole, a lock that needs little, a recipe that comes from elsewhere."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import json

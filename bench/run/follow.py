@@ -205,6 +205,12 @@ class Course:
     clock: list[tuple[int, int]] = field(default_factory=list)
     used_ns: list[tuple[int, int]] = field(default_factory=list)
 
+    def note(self, now_ns: int, *, running: bool) -> None:
+        """Keep what the clocks say at a look, and while callers run what this process has used."""
+        self.clock.append((now_ns, time.time_ns() - time.monotonic_ns()))
+        if running:
+            self.used_ns.append((time.monotonic_ns(), time.process_time_ns()))
+
     @property
     def beside_ratio(self) -> float | None:
         """What this process took of a core while callers ran: it follows and judges."""
@@ -231,10 +237,8 @@ def follow(
     course, asked_ns = Course(), 0
     while True:
         exit_code, now_ns = load.wait(LOOK_S), time.monotonic_ns()
-        course.clock.append((now_ns, time.time_ns() - now_ns))
         show(follower.look(now_ns, faults.active()))
-        if follower.window_ns is not None and exit_code is None:
-            course.used_ns.append((time.monotonic_ns(), time.process_time_ns()))
+        course.note(now_ns, running=follower.window_ns is not None and exit_code is None)
         if exit_code is not None:
             break
         if not asked_ns:

@@ -3,8 +3,6 @@
 What is green over evidence is shown beside it, so that a judge that never says a good word would be noticed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The pytest plugin: a project's own lock is benchmarked and gated against a throw-away fleet in ten lines."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

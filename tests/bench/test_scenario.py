@@ -1,7 +1,5 @@
 """The scenario: what people write becomes one resolved value, or one sentence that names its place."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A whole result of a run: *the sections that a test cares about → RunResult, the rest from a sample*."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ What Grafana would put in for a variable is put in here: the run's own id, every
 of a list. A panel of the moment is asked at the end of the range, all others over the whole of it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Parts of a result for a reader that looks at few of their fields: *a dict of dicts → the same by attribute*."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Points of a capacity's result: whole ones, of which a test says only what it is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult

@@ -3,8 +3,6 @@
 Speaks http/protobuf (`Collector`) and gRPC (`GrpcCollector`).
 """
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Entries of a comparison's result: whole ones, of which a test says only what it is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bench.experiments.compare.result import ComparedRun, Judged, RunSafety

@@ -1,7 +1,5 @@
 """Visits of fsync cells made by hand: as many locks, fsyncs and milliseconds as a test says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

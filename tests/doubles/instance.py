@@ -6,8 +6,6 @@ for honest again. `pause` makes it stand still like a stopped process, `resume` 
 `one_byte_at_a_time` is what it says. Nothing here sleeps: the test decides when something happens.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

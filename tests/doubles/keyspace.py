@@ -4,8 +4,6 @@ What is said of Redis and Valkey in their manuals, for the few forms lockcore us
 test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq` or `evalsha` (which has no SET … IFEQ).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from lockcore.clock import NS_PER_MS, monotonic_ns

@@ -5,8 +5,6 @@ errors of sleeping do not add up. The handshake is free. So a lease (SET and rel
 capacity is 1 ÷ (2 · `service_s`) leases/s.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from typing import Any

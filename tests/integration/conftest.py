@@ -1,7 +1,5 @@
 """Three servers in memory, for all tests of a file that leave them as they were."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

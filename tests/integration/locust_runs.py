@@ -1,7 +1,5 @@
 """Commands in processes of their own, and what tests ask of them: of servers, processes, ports, Locust's own table."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The servers of this machine that tests run on, and faults on those that were started."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 It contends without waiting, as fast as it can; every sixteenth caller holds its lease for a moment.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from itertools import repeat

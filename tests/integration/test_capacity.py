@@ -1,7 +1,5 @@
 """`lockbench capacity` on real processes: what is found, and what is kept when it is cut short."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The `lockbench` command as people type it: exit codes, what goes to which stream, and never a traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

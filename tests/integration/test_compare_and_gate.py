@@ -1,7 +1,5 @@
 """`lockbench compare` and `gate` from end to end: real pairs, real files, and nothing passes that was not measured."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`lockbench crash` on real servers: the findings, the planted faults, the shim against ext4."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

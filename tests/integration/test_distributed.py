@@ -1,7 +1,5 @@
 """Locust over several hosts: a master and two workers in network namespaces of their own, one sum in the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`lockbench run` with faults: they strike when due, are undone however it ends, and explain what they cause."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Memory over a long load: `make test-long`. LOCKBENCH_LONG_S shortens it for a try (default 600 s)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

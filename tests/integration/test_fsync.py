@@ -1,7 +1,5 @@
 """`lockbench fsync` on real servers: measured, cut and gone on with; the user's setting is back however it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

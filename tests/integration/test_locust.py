@@ -1,7 +1,5 @@
 """Plain Locust with our locustfile, against real servers: rows, totals, ends good and bad, no lock left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

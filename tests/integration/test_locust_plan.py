@@ -1,7 +1,5 @@
 """Locust with a plan, as `lockbench run` starts it: history, notes and table agree; it ends, by itself or with us."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`make peers` with lockcore alone: the whole way from the drivers to a result."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 an oracle that is blind turns the row of a flawed lock red, and a lock that does not lock is never SAFE, whatever the
 hold and however many processes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

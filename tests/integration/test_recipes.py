@@ -1,8 +1,6 @@
 """Every flaw of every recipe, made certain: seen where it must be seen, absent where it must be absent. And as it is
 met under `lockbench run`: a stretched gap is found by the oracle, a lock without one only overstays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run leaves, limits judged and a page; `lockbench report`: again and beside others; no result is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`lockbench run` from end to end: a true result, and nothing left behind however it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`lockbench safety` as it is typed: exit codes, result, refusals, and what Ctrl-C leaves."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """No password in anything that leaves: refusals, results, pages, the states of a lock, tracebacks."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 from urllib.parse import quote

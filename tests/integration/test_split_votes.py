@@ -1,7 +1,5 @@
 """`lockbench split-votes` on real servers with real processes: the calibration is right, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Every stop lasts longer than the TTL, so holders outlive their leases and others
 nothing else. That the oracle would see more is shown by the same history with a release too late to be its own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Telemetry of real runs: every signal of the tables, sums equal to the result, collectors that are down or slow."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Plain `locust` exports, too: every worker by itself, and their sums are those of Locust's own table."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What most tests of the engine begin with."""
 
-from __future__ import annotations
-
 from inspect import signature
 
 import pytest

@@ -3,8 +3,6 @@
 The interpreter looks for signals after a call, at a loop's turn and at the beginning of a function.
 """
 
-from __future__ import annotations
-
 import dis
 from functools import cache
 from itertools import pairwise

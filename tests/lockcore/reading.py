@@ -4,8 +4,6 @@ Written from the text alone, by counting and by trying every completion; nothing
 what the clever rules are held against.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement

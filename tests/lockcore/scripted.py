@@ -4,8 +4,6 @@ Nothing moves by itself: the test attaches, replies, breaks and moves the clock.
 hiredis, per instance, as lists of arguments.
 """
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Iterable

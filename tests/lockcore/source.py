@@ -1,7 +1,5 @@
 """Tests that look into lockcore's source, or replace parts of it, need it: compiled code looks nothing up by name."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
 from pathlib import Path

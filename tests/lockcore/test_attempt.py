@@ -1,7 +1,5 @@
 """What an operation does next: attempts, waits, deadlines and the lease that comes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Nothing grows with what callers name or servers say, and each round keeps its own time."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """The lock's commands: byte for byte what redis-py would send, and scripts that check the owner."""
 
-from __future__ import annotations
-
 from hashlib import sha1
 from typing import Any
 

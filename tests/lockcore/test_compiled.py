@@ -1,7 +1,5 @@
 """lockcore as machine code: all of its pure modules or none, and never a build that fails for it."""
 
-from __future__ import annotations
-
 import logging
 import os
 from importlib import import_module

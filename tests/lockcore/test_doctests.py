@@ -1,7 +1,5 @@
 """The examples in the public API's docstrings are true."""
 
-from __future__ import annotations
-
 import doctest
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Connections that break in the middle of anything, and replies that cannot be: no reply ever finds another round."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore.errors import ProtocolError

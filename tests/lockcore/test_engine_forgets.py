@@ -1,7 +1,5 @@
 """A server that forgot its locks while its connection stayed: a replica for a moment, a flush. What it grants then."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Instances that come, go and return: who votes, what is owed to whom, when it is tried again."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore.clock import NS_PER_MS, drift_ns

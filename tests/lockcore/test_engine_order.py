@@ -1,7 +1,5 @@
 """One order per connection: what is submitted first is sent first, and every reply finds its round, whatever breaks."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

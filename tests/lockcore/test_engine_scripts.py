@@ -1,7 +1,5 @@
 """Releases and extensions by script: merged in one call, and sent again with their source where they are unknown."""
 
-from __future__ import annotations
-
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from lockcore.rounds import ReleaseRound
 from tests.doubles.keyspace import NOSCRIPT, ONE, ZERO

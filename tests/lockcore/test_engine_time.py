@@ -1,7 +1,5 @@
 """Time is an argument: timeouts fall exactly on their deadline, and the engine says when it wants to be asked next."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Extensions: sent only inside the validity, never shortening it, believed only on a quorum that came in time."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore import attempt

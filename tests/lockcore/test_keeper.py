@@ -1,7 +1,5 @@
 """A lease kept alive in the background: when it is extended, how often, and how its holder learns that it is gone."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore.attempt import extend_steps, keep_alive_steps

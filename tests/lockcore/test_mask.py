@@ -1,7 +1,5 @@
 """What is secret, and that no text of ours, of a library or of a server has it."""
 
-from __future__ import annotations
-
 import html
 import json
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """How long an instance that has just connected must not vote."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S

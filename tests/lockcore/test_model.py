@@ -1,7 +1,5 @@
 """The facts of a lock as values, and every way an operation fails as data with a sentence."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 

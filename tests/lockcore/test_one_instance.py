@@ -1,7 +1,5 @@
 """What one instance says, or does not say, concerns that instance only, and only what it was said to."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore import pipeline

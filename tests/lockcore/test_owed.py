@@ -1,7 +1,5 @@
 """Releases that an instance did not take: owed until the key has expired, asked for politely, counted for nobody."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore import owed, rounds

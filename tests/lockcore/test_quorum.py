@@ -1,7 +1,5 @@
 """Votes into outcomes: every vote table of 1 … 5 instances against a naive reading of the text."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """RESP on the wire: bytes in any pieces give the same replies, commands are those of redis-py."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When to try again: which outcomes, how long after, until when."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

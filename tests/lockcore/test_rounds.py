@@ -1,7 +1,5 @@
 """A round of SETs while its votes come in: every arrival order, through the real engine, against a naive reading."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import permutations, product
 from random import Random

@@ -1,7 +1,5 @@
 """Releases and extensions while their answers come in: every table, in every order, against a naive reading."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import permutations, product
 from random import Random

@@ -1,7 +1,5 @@
 """What a Redlock was told is checked at the door, with the name and the range of what is wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

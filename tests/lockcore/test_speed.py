@@ -7,8 +7,6 @@ A figure is for `ROUNDS` attempts on five instances, as a loop turn under load h
 cycle.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

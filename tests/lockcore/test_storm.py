@@ -1,7 +1,5 @@
 """Random storms over a small world of servers: what must hold whatever happens, and that a planted fault is noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

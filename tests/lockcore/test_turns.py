@@ -1,7 +1,5 @@
 """Callers of one Redlock on one resource: who tries when, what is sent for whom, and that nobody is left behind."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

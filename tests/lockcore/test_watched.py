@@ -1,7 +1,5 @@
 """An observed attempt: one record when its round has closed and its caller has decided, with every vote and time."""
 
-from __future__ import annotations
-
 import pytest
 
 from lockcore.attempt import lease_of

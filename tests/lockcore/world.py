@@ -5,8 +5,6 @@ is one connection with an order in each direction. A broken link may still deliv
 the server, until its successor kills it: what a kernel may do after a reset.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The CI examples are not run here, so at least every option in them exists and every exit code is explained."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

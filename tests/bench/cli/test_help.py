@@ -1,7 +1,5 @@
 """Every command explains itself with examples that work, and a shell can complete it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The progress: whole at every width, sensible when nobody watches a terminal, silent when told to be."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What was measured is shown whole, whatever becomes of its page, and only then is a wish to end granted."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

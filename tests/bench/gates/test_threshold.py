@@ -1,7 +1,5 @@
 """Thresholds: every figure of a result has a name, what is not known never passes, and the refusals help."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -176,6 +176,7 @@ def test_cost_is_per_lease_of_the_whole_run(records, report):
         "bytes_per_acquire": 800.0,
         "client_cpu_us_per_cycle": 2_000.0,
         "server_cpu_us_per_cycle": 500.0,
+        "beside_cpu_ratio": None,  # the run itself knows
     }
 
 

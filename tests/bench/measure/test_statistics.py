@@ -1,7 +1,5 @@
 """Statistics: equal to the textbook's, and honest about what few numbers can say."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations, product
 from math import comb, inf

@@ -1,7 +1,5 @@
 """A verdict is a value with its evidence: certain bad, good with its bound, or not known because …"""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Servers for recipes: three independent ones, and a master with its replica."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass

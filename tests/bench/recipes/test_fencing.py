@@ -1,7 +1,5 @@
 """Registers: what they accept, what they reject, and what an owner's mark cannot catch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

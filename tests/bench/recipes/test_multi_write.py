@@ -1,7 +1,5 @@
 """Fail-over by hand, and the unique index that catches what it lets through."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is special about the plain lock: cleaned up whatever happens, too late is no grant, fenced if asked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

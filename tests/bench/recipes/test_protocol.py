@@ -1,7 +1,5 @@
 """Pause points: their share of the passes, repeatable, refused when unknown, nothing when unused."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.recipes import protocol

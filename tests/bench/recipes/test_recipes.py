@@ -1,7 +1,5 @@
 """What every recipe promises, against real servers."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """lockcore's lock as a recipe is untouched on its hot path; one instance after the other: votes counted, lost rounds
 cleaned up, a minority may be missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Recipes by name: our own, and those that installed packages offer."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """A master and its replicas: who is asked, and when the recipe refuses to begin."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 

@@ -1,7 +1,5 @@
 """Renewal: it outlives the TTL, ends with the release, and what is lost is noticed."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A sheet as a terminal shows it."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Numbers as people read them: the unit fits, and rounding never turns some into none or most into all."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.report.figures import count, inverse, latency, milliseconds, percent, share

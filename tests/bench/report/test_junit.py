@@ -1,7 +1,5 @@
 """JUnit XML: valid by the usual schema whatever stands in it, and nothing that is not a pass looks like one."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results that earlier releases stored are told as they were, whatever keys have been added since."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

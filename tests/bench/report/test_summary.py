@@ -1,7 +1,5 @@
 """The summary: verdict first, one screen, and it never says more than the result does."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of an instance that did not see the run through: each cause once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

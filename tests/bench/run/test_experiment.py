@@ -1,7 +1,5 @@
 """The skeleton of every experiment: Ctrl-C ends a part and takes nothing, the header is that of a Document."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Annotated, Any, Literal

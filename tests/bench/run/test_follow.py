@@ -1,7 +1,5 @@
 """Following a run: it ends early for a signal, a death or a Locust that never starts, and keeps what was measured."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ctrl-C: it raises while nothing is at stake, is only counted while something is, and is given back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A lock of the user's own: what failed is in its percentiles, and one that never lets go ends the measurement."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

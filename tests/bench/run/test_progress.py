@@ -1,7 +1,5 @@
 """One look at a run: what the history and the notes say since the last one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

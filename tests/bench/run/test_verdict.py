@@ -1,7 +1,5 @@
 """The verdict: what must be said comes first, and each word has its exit code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A history with a hole is never called whole, whoever made the hole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

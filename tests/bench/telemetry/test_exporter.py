@@ -1,7 +1,5 @@
 """An exporter beside a folder that grows: live and final sums agree, late votes are in, nothing stops a run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Attempts and extensions from the load process to the exporter: complete rows, bounded, paced by the rate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

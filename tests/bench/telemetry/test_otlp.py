@@ -1,7 +1,5 @@
 """Towards a collector: `put` never waits, every loss is counted; one that is down is one sentence, off the screen."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

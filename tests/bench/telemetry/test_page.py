@@ -1,7 +1,5 @@
 """The metrics page: what Prometheus reads, with OTLP's names; it stays until it was read once more."""
 
-from __future__ import annotations
-
 import threading
 import urllib.request
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Explicit buckets: every value in its bucket, sums exact, merging without loss."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What INFO adds up to: counters begin with the run and outlive restarts, and every restart is seen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The standard OTEL_* variables: what each means here, and what is said of those that cannot be honoured."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.errors import UsageError

@@ -1,7 +1,5 @@
 """The instrument table: names as decided, closed sets, one list of bounds, README made from it."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that need Locust's classes, run by test_beside_locust.py in a child: `import locust` patches its process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

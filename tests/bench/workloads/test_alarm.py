@@ -1,7 +1,5 @@
 """Precise waking: in order, never early, nothing left behind by whoever is cancelled or killed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

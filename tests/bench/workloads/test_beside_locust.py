@@ -1,7 +1,5 @@
 """What needs Locust's classes: the tests of beside_locust.py, in one child process."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What callers want and when: shares, lengths, schedules that a seed repeats; handed out on time, late, or never."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count, islice, takewhile
 

@@ -1,7 +1,5 @@
 """Starting and ending Locust's process group; the process itself is played by a script here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

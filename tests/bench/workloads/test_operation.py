@@ -1,7 +1,5 @@
 """One operation: what it records and tells, however it ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """From plan.json or Locust's options to one plan, or one sentence."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import stat

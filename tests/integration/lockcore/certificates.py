@@ -1,7 +1,5 @@
 """Certificates for tests: *a folder → an authority, and a server's certificate for 127.0.0.1*, by openssl."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every claim on every way of waiting, against scripted instances and real servers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """What is really on real servers: *URLs, a prefix → keys, values, remaining times*, read by redis-py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

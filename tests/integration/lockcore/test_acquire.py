@@ -1,7 +1,5 @@
 """Acquire and release: what a vote means, when a round is over, when it is tried again. On every way of waiting."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 from uuid import uuid4

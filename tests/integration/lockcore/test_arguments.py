@@ -1,7 +1,5 @@
 """What makes no sense is refused with one sentence before anything is sent. On every way of waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nothing is left behind: after a lost attempt, a cancelled caller, a late reply. On every way of waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

@@ -3,8 +3,6 @@
 The handshake is one for all ways of waiting, so most of this is shown on one of them.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

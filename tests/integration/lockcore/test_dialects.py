@@ -1,7 +1,5 @@
 """Every way to release and extend answers alike: native or by script, known or forgotten."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ forward, 5 back, 6 drift inside and beyond the factor, 7 restarts, 8 extension, 
 majority down, 11 late commands. Servers expire keys by their wall clock, which the fault shim moves.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

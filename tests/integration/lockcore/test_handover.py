@@ -1,7 +1,5 @@
 """A lease is its caller's by a clock reading of his own thread, taken when it runs again: on every path to it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -4,8 +4,6 @@ A trace function raises KeyboardInterrupt at the k-th moment at which the interp
 in the caller and in its hub, for every k there is.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

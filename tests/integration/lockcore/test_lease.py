@@ -1,8 +1,6 @@
 """What a holder does with a lease: extend it, keep it alive, give it back, once or twice; also on a host that slept. On
 every way of waiting."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """From connect to close, in this process and no other; closed under load, with leases held and releases owed, nothing
 is left behind. On every way of waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

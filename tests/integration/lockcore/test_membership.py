@@ -1,8 +1,6 @@
 """Instances that die, restart, stand still, lose their connection or talk nonsense: who votes, what is owed, and that
 others are spared. On any way of waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an observer is told: one record per attempt, with every instance's vote and times. On every way of waiting."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

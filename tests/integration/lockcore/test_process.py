@@ -1,7 +1,5 @@
 """Processes that end, stop or are patched: what they leave behind. Each claim in an interpreter of its own."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A lock used in the middle of itself, or where nobody can wait: it works, or is refused before anything is sent."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

@@ -1,8 +1,6 @@
 """Many callers on few resources: never two holders, nothing left at the end, and those of one process stand in line:
 the servers hear of their head only. On every way of waiting."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

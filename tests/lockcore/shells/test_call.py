@@ -1,7 +1,5 @@
 """One operation between two threads: who is woken when, and what is taken back when nobody is left to get it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Generator
 from typing import Any

@@ -1,7 +1,5 @@
 """URLs: which are taken, what is shown of them, and that a password never is."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

@@ -1,7 +1,5 @@
 """One socket: all is sent, in order, however little the kernel takes; what comes in is read; breaks are told."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from random import Random

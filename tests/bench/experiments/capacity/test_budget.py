@@ -1,7 +1,5 @@
 """A capacity ends within its budget however slow the machine is, and says what it did not measure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lockbench capacity`: what is wrong in its options is said before anything starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

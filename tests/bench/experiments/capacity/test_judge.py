@@ -1,7 +1,5 @@
 """What a capacity rests on: a search that ends where the truth is, and no word that its probes or loops contradict."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

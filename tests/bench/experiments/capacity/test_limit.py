@@ -1,7 +1,5 @@
 """The next limit: the resource that is used up first, by the figures of one run."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One probe of a capacity search: what holds, what misses, and whose fault that is."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The Universal Scalability Law: found again from its own points, refused where the points do not carry it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

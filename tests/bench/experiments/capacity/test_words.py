@@ -1,7 +1,5 @@
 """What `lockbench capacity` says: the planning question answered in words, and nothing cut off."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.experiments.capacity.result import CapacityResult

@@ -1,7 +1,5 @@
 """The gate's rule: worse must be both certain and large to fail, and not knowing is never a pass."""
 
-from __future__ import annotations
-
 from math import inf, log
 from typing import Any
 

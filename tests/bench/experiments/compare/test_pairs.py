@@ -1,7 +1,5 @@
 """Rounds there and back: what is finished counts, what is not is no measurement, and invalid rounds are run again."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator

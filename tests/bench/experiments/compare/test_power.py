@@ -6,8 +6,6 @@ others worked on at the same time, far more than a CI runner's neighbours do; `a
 the candidate's rates and multiplying its times.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

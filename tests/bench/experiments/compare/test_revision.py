@@ -1,7 +1,5 @@
 """Another version of the library: what is meant is what is imported, the bench stays, nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

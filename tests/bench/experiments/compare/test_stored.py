@@ -1,7 +1,5 @@
 """Stored results: unlike ones are refused with the names of what differs, and few are too few."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Peers side by side: what is made of the drivers' tallies, when a bar is missed, and who cannot take part."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

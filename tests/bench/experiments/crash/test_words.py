@@ -1,7 +1,5 @@
 """What `lockbench crash` says, from a result of a few cuts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whose servers are measured: permission to set a policy, without a server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

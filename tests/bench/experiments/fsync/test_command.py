@@ -1,7 +1,5 @@
 """`lockbench fsync`'s options: what they ask for, and what is refused in one sentence before anything starts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sitting on a machine too slow for it: a cell without a lock is left out and said, and the time is kept."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

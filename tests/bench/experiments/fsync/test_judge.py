@@ -1,7 +1,5 @@
 """What an fsync policy costs: merged, never averaged; and every finding turns red when its fault is planted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The load of `lockbench fsync`, counted: by the intended start what is late, by the end what was granted."""
 
-from __future__ import annotations
-
 from bench.experiments.fsync.load_process import PhaseTally
 
 WINDOW = (1_000, 2_000)

@@ -1,7 +1,5 @@
 """Which cells are visited, and in which order: by the seed alone, each once per repeat, policies interleaved."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The planner's page: its words follow from its figures, and what was not measured is not invented."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

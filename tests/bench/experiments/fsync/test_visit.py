@@ -1,7 +1,5 @@
 """A visit's counters: a server that did not live through the load takes the cell with it; a silent one does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

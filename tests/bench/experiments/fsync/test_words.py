@@ -1,7 +1,5 @@
 """The tables of `lockbench fsync` and the planner's page: whole cells, nothing shown that was not measured."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

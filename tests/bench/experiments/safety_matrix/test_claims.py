@@ -1,7 +1,5 @@
 """The claims of the safety matrix: that each is there, what it comes to, and that a wrong one would be noticed."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.experiments.safety_matrix import claims, leases

@@ -1,7 +1,5 @@
 """The safety matrix: which rows there are, and what each comes to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The stress rows of the safety matrix: their loads, and what each comes to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `lockbench safety` says of its rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

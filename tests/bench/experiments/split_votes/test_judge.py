@@ -1,7 +1,5 @@
 """Rows say what happened: rates of contention rounds, times of trials; and what was not expected is named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

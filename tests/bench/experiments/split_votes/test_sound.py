@@ -1,7 +1,5 @@
 """The exact judgement against the truth: simulated servers know who held what when, the contenders' records do not."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections import Counter

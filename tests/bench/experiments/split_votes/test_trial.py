@@ -1,8 +1,6 @@
 """The chance of a split vote is exact, a split vote that is found was one, rounds are cut where they end, and what a
 contender says of an attempt is never too good: a vote ends when its clean-up may have left."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 from math import sqrt

@@ -1,7 +1,5 @@
 """The tables of split votes: one screen, whole cells, exact and probable told apart."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

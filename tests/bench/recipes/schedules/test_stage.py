@@ -1,7 +1,5 @@
 """The stage itself: what it records is what was done, and it is the oracle that judges it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
