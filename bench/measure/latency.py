@@ -8,12 +8,10 @@ Rules
 - `handoff`: the holder's release sent → the next grant of that resource, when at the release somebody was waiting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 
@@ -48,9 +46,9 @@ class Latency(Percentiles, frozen=True, kw_only=True):
     mean: Annotated[float | None, says("arithmetic mean; null without samples")]
 
     @classmethod
-    def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Latency:
+    def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
         """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
-        return Latency(
+        return cls(
             count=histogram.count,
             mean=_scaled(histogram.mean_ns, unit_ns),
             max=_scaled(histogram.max_ns if histogram.count else None, unit_ns),

@@ -6,14 +6,12 @@ single bad tenth can turn; it is a warning when the rate changed by more than a 
 Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, pi, sqrt
 from statistics import NormalDist, median
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 
@@ -55,7 +53,7 @@ class Spread(Section, frozen=True, kw_only=True):
     high: Annotated[float, says("highest")]
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
+    def of(cls, values: Iterable[float]) -> Self:
         """Median, lowest and highest of the values, at least one."""
         known = [float(value) for value in values]
         return cls(median=median(known), low=min(known), high=max(known))

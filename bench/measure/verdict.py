@@ -8,12 +8,10 @@ Rules: the first kind wins over the second, the second over the third: `conclude
 130 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds every word; README's table is made of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from bench.measure.section import Count, Section, says
 
@@ -57,7 +55,7 @@ class Evidence(Section, frozen=True):
     excludes: Annotated[str, says('what `count` cases exclude, 95 % sure; "" = nothing')] = ""
 
     @classmethod
-    def none_in(cls, tested: str, count: int, least: int = 1) -> Evidence:
+    def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
         """Evidence of something that was never seen in `count` cases: the rule of three, 3 ÷ n."""
         return cls(tested, count, least, f"more than 1 in {count / 3:,.0f}" if count >= least and count > 3 else "")
 
@@ -72,7 +70,7 @@ class Verdict(Section, frozen=True, kw_only=True):
     reasons: Annotated[tuple[str, ...], says("sentences that explain it, the worst first")]
 
     @classmethod
-    def of(cls, word: Word, exit_code: int, evidence: Sequence[Evidence], reasons: Sequence[str]) -> Verdict:
+    def of(cls, word: Word, exit_code: int, evidence: Sequence[Evidence], reasons: Sequence[str]) -> Self:
         """Return the verdict that says `word`."""
         return cls(
             status=word.status, word=word.text, exit_code=exit_code, evidence=tuple(evidence), reasons=tuple(reasons)

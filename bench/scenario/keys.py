@@ -4,11 +4,9 @@ Rules: a field says all there is to say about its key: what values it takes, its
 means. The field's name carries the unit, the key's does not. Add a key here and nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 from bench.scenario.quantity import (
     Delay,
@@ -266,7 +264,7 @@ class Scenario:
         says("a fault as an inline TOML table: at, for, kind, target, phase, params"),
     ]
 
-    def shown(self) -> Scenario:
+    def shown(self) -> Self:
         """Return it with targets that hold no secrets."""
         return replace(self, targets=tuple(shown(url) for url in self.targets))
 

@@ -7,8 +7,6 @@ master's port on loopback only, no LOCUST_ variable of the caller's environment.
 proc(5), state Z.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -18,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Self, TypedDict
 
 import psutil
 
@@ -93,7 +91,7 @@ class LocustProcess:
         self._workdir = workdir
 
     @classmethod
-    def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> LocustProcess:
+    def start(cls, plan: Plan, environ: Mapping[str, str] = os.environ) -> Self:
         """Write the plan into its workdir, start Locust on it and return at once. Raises EnvironmentNotReadyError."""
         assert plan.workdir is not None
         environment = {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}

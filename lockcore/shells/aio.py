@@ -7,14 +7,12 @@ turn. The first attempt takes a short cut past the step generator; every other o
 in none, an operation is refused before anything is sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from threading import get_ident
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from lockcore.arguments import check_acquire
 from lockcore.attempt import Acquisition, first_lease
@@ -49,7 +47,7 @@ class AsyncDriver(LoopDriver):
         self._terms_of = self.engine.terms_of
 
     @classmethod
-    async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> AsyncDriver:
+    async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
         jobs = [driver._shake(target) for target in targets]

@@ -7,11 +7,9 @@ in flight, else once per turn of the loop. The first attempt takes a short cut p
 goes through it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import gevent
 from gevent import monkey
@@ -51,7 +49,7 @@ class GreenletDriver(LoopDriver):
         self._terms_of = self.engine.terms_of
 
     @classmethod
-    def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> GreenletDriver:
+    def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
         """Connect to all instances at once. Raises InstanceError."""
         driver = cls(targets, settings)
         jobs = [driver._spawn(shaken, target) for target in targets]

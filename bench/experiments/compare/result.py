@@ -3,9 +3,7 @@
 Rules: those of `bench.measure.section`; ratios are the second side over the first, as measured.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from bench.measure.environment import Environment
 from bench.measure.generator import GeneratorWord
@@ -27,7 +25,7 @@ class ComparedSide(Section, frozen=True, kw_only=True):
     environment: Annotated[Environment | None, says("where it ran")]
 
     @classmethod
-    def of(cls, label: str, run: RunResult | None) -> ComparedSide:
+    def of(cls, label: str, run: RunResult | None) -> Self:
         """A side, by one of its runs; only the label when there was none."""
         return cls(label=label, **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")})
 

@@ -4,10 +4,8 @@ Rules: values and their names only. A figure of repeats is a `Spread`; null = no
 leaves in the journal is here, too, for the rows are made of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
@@ -83,7 +81,7 @@ class WaitaofCounts(Section, frozen=True, kw_only=True):
     untrue: Annotated[Count, says("those of them that were not on the disk, by the shim's ledger")] = 0
 
     @classmethod
-    def sum_of(cls, parts: Iterable[WaitaofCounts]) -> WaitaofCounts:
+    def sum_of(cls, parts: Iterable[Self]) -> Self:
         """Add them up."""
         known = list(parts)
         return cls(**{name: sum(getattr(one, name) for one in known) for name in cls.__struct_fields__})
