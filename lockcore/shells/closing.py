@@ -13,6 +13,7 @@ from lockcore.rounds import SetRound
 
 LOOK_S = 0.001
 GRACE_NS = 100 * NS_PER_MS  # so long nobody gives a lease back: they are held, or forgotten
+STILL_NS = 10 * NS_PER_MS  # more between two looks does not count: this process stood still, and its holders with it
 
 
 class Closable(Protocol):
@@ -30,7 +31,8 @@ class Drain:
 
     def __init__(self, driver: Closable, drain_s: float) -> None:
         self._driver, self._engine = driver, driver.engine
-        self._idle_ns = now_ns = monotonic_ns()
+        self._looked_ns = now_ns = monotonic_ns()
+        self._idle_ns = 0
         self.deadline_ns = now_ns + int(drain_s * NS_PER_S)
         self._held = 0
         self._tried: set[int] = set()
@@ -41,11 +43,12 @@ class Drain:
         engine = self._engine
         if now_ns >= self.deadline_ns:
             return True
-        held = engine.asked - engine.given_back
+        held, since_ns, self._looked_ns = engine.asked - engine.given_back, now_ns - self._looked_ns, now_ns
         if not engine.is_idle or self._driver.calls or self._owes(now_ns) or held != self._held:
-            self._idle_ns, self._held = now_ns, held
+            self._idle_ns, self._held = 0, held
             return False
-        return held <= 0 or now_ns - self._idle_ns >= GRACE_NS
+        self._idle_ns += min(since_ns, STILL_NS)
+        return held <= 0 or self._idle_ns >= GRACE_NS
 
     def _owes(self, now_ns: int) -> bool:
         """Whether what is owed may still go out: each instance is tried once."""

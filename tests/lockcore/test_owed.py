@@ -1,12 +1,15 @@
 """Releases that an instance did not take: owed until the key has expired, asked for politely, counted for nobody."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lockcore import owed, rounds
-from lockcore.clock import NS_PER_MS
+from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.model import Lease
 from lockcore.owed import LONGEST_PAUSE_NS
 from lockcore.resp import TRANSIENT
+from lockcore.shells.closing import GRACE_NS, STILL_NS, Drain
 from tests.doubles.keyspace import OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, name_of, rounds_kept, settings_of
 
@@ -183,3 +186,17 @@ def test_a_release_given_up_at_the_first_error_is_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(rounds, "TRANSIENT", frozenset())
     with pytest.raises(AssertionError):
         test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does("BUSY", DELIFEQ)
+
+
+# -- closing -----------------------------------------------------------------------------------------------------------
+
+
+def test_time_in_which_a_process_stood_still_is_none_for_its_holders_to_give_back_in() -> None:
+    fleet = ScriptedFleet(3)
+    fleet.won()
+    drain = Drain(SimpleNamespace(engine=fleet.engine, calls=set()), 30.0)  # type: ignore[arg-type]
+    now_ns = drain.deadline_ns - 30 * NS_PER_S
+    assert not drain.is_over(now_ns), "a lease is held"
+    assert not drain.is_over(now_ns + 5 * NS_PER_S), "but nobody ran"
+    looks = [drain.is_over(now_ns + 5 * NS_PER_S + number * NS_PER_MS) for number in range(1, 95)]
+    assert looks.index(True) * NS_PER_MS == pytest.approx(GRACE_NS - STILL_NS, abs=2 * NS_PER_MS)
