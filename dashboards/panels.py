@@ -22,7 +22,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heat_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from bench.telemetry.table import BY_NAME, Instrument, InstrumentKind
+from bench.telemetry.table import BY_NAME, InstrumentKind
 
 INSTANCE = ("server_address", "server_port")
 RUN = "redlock_run_id"
@@ -68,7 +68,7 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count")):
         raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
-    known = _labels(one) | ({"le"} if part == "bucket" else set())
+    known = {attribute.label for attribute in one.attributes} | ({"le"} if part == "bucket" else set())
     unknown = set(labels) - known
     if unknown:
         raise KeyError(f"{name} has no label {', '.join(sorted(unknown))}")
@@ -76,10 +76,6 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     matchers = [f'{key}=~"{value}"' for key, value in variables.items()]
     matchers += [f'{key}="{value}"' for key, value in labels.items()]
     return f"{one.prometheus}{'_' + part if part else ''}{{{', '.join(matchers)}}}"
-
-
-def _labels(one: Instrument) -> set[str]:
-    return {attribute.label for attribute in one.attributes}
 
 
 def _sum(expr: str, by: Sequence[str], function: str = "sum") -> str:

@@ -74,8 +74,6 @@ def cases_of(result: Result | Document) -> Suite:
 
 def room_of(kind: str, room: str) -> ModuleType:
     """Return the module `words` or `result` of the question whose results are of `kind`."""
-    return {"words": summary, "result": run_result}[room] if kind == "run" else import_module(_name(kind, room))
-
-
-def _name(kind: str, room: str) -> str:
-    return f"bench.experiments.{_FOLDERS[kind]}.{room}"
+    if kind == "run":
+        return {"words": summary, "result": run_result}[room]
+    return import_module(f"bench.experiments.{_FOLDERS[kind]}.{room}")

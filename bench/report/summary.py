@@ -214,18 +214,14 @@ def _cost_figure(value: float, digits: int) -> str:
 
 def _safety(safety: SafetyReport) -> Sentence:
     leases, verdict, reason = count(safety.tested_leases), safety.verdict, safety.reason
-    overstays = _overstays(safety)
+    late = safety.client_overstays
+    overstays = f" · {count(late)} client overstays (work outlived its lease)" if late else ""
     if verdict == "VIOLATED":
         return Sentence("safety", f"violated in {leases} tested leases: {reason}{_blamed(safety)}{overstays}", BAD)
     if verdict != "SAFE":
         return Sentence("safety", f"{verdict.lower()}: {reason}{overstays}", DOUBTFUL)
     sure = f"(95 % sure: < 1 in {inverse(safety.upper_bound_95 or 0.0)})"
     return Sentence("safety", f"0 violations in {leases} tested leases {sure}{overstays}", GOOD)
-
-
-def _overstays(safety: SafetyReport) -> str:
-    number = safety.client_overstays
-    return f" · {count(number)} client overstays (work outlived its lease)" if number else ""
 
 
 def _blamed(safety: SafetyReport) -> str:

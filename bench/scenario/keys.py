@@ -66,11 +66,7 @@ def _whole(low: int, high: int) -> KeyKind:
             raise ValueError(f"{raw} is outside {low} to {high}")
         return raw
 
-    return KeyKind("N", parse, _int_of)
-
-
-def _int_of(text: str) -> object:
-    return int(text) if text.lstrip("+-").isdecimal() else text
+    return KeyKind("N", parse, lambda text: int(text) if text.lstrip("+-").isdecimal() else text)
 
 
 def _float_of(text: str) -> object:

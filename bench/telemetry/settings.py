@@ -49,7 +49,8 @@ class TelemetrySettings:
 
 def is_wanted(environ: Environ) -> bool:
     """Whether anything shall be exported at all: the cheap question that comes before everything else."""
-    return not _off(environ) and any(_exporters(environ, signal) for signal in SIGNALS)
+    off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
 def settings_of(environ: Environ) -> TelemetrySettings | None:
@@ -73,10 +74,6 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
         endpoint=_endpoint(environ, metrics or traces or HTTP),
         warnings=tuple(warnings),
     )
-
-
-def _off(environ: Environ) -> bool:
-    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:

@@ -160,8 +160,9 @@ def _items(key: ScenarioKey, text: str) -> list[str]:
 
 def add_options(parser: Any) -> None:
     """Add our options to Locust's parser, so that they appear in its help and in its web form."""
+    secretive = any(is_secretive(word.partition("=")[2] or word) for word in sys.argv)
     for key in OPTIONS:
-        shown = {"include_in_web_ui": not _holds_a_password()} if key.name == "targets" else {}
+        shown = {"include_in_web_ui": not secretive} if key.name == "targets" else {}
         parser.add_argument(
             key.option,
             dest=_dest(key),
@@ -201,7 +202,3 @@ def _checked(key: ScenarioKey) -> Callable[[str], str]:
 
 def _dest(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
-
-
-def _holds_a_password() -> bool:
-    return any(is_secretive(word.partition("=")[2] or word) for word in sys.argv)

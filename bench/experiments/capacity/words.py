@@ -13,11 +13,9 @@ from bench.experiments.capacity.result import (
     CapacityResult,
     ClosedLoop,
     Headroom,
-    NextLimit,
     Probe,
     ProbedInstance,
     Seen,
-    Use,
     point_name,
 )
 from bench.experiments.capacity.usl import Estimate, throughput
@@ -117,13 +115,9 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
         yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)
     limit = point.next_limit
     yield "next limit", f"{limit.name}: {limit.text}" if limit.name else limit.text
-    yield from (("used", f"{use.name}: {use.text}") for use in _others(limit))
+    others = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
+    yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
     yield "scaling", _law(point)
-
-
-def _others(limit: NextLimit) -> list[Use]:
-    known = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
-    return sorted(known, key=lambda use: -(use.ratio or 0))
 
 
 def _attained(attained: Attainment) -> str:
@@ -246,7 +240,8 @@ def figures(result: CapacityResult) -> list[Figure]:
 
 
 def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -> Figure | None:
-    probes = [(probe, at) for probe in point.probes if (at := _slowest(probe)) is not None]
+    slowest = ((probe, probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max) for probe in point.probes)
+    probes = [(probe, at) for probe, at in slowest if at is not None]
     if not probes:
         return None
     limits = {entry.limit for probe, _ in probes for entry in probe.slo if entry.expression.startswith("acquire.")}
@@ -275,10 +270,6 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     keys = (*seen, Legend("c2", "the SLO's limit"), *([Legend("c4", "knee", area=True)] if knee else []))
     picture = plot(axes, marks, name=title, about=about)
     return Figure(f"search-{number}", title, about, picture, data, keys)
-
-
-def _slowest(probe: Probe) -> float | None:
-    return probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max
 
 
 def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:

@@ -13,7 +13,6 @@ from bench.experiments.compare.costs import count_exactly
 from bench.experiments.compare.judge import Sides, combine_thresholds, judge_comparison, judge_figure
 from bench.experiments.compare.pairs import PairsOrder, Rounds, run_pairs
 from bench.experiments.compare.result import (
-    ComparedRun,
     ComparedSide,
     ComparisonResult,
     Exact,
@@ -140,7 +139,8 @@ def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
     if not rounds.paired and rounds.runs:
         yield "these runs were not made in turn: what else the machine did is part of the difference (30 % is usual)"
     for index, label in enumerate(question.labels):
-        if failed := sum(_failed(run) > FAILED_SHARE for run in rounds.runs if run.side == index):
+        got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
+        if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):
             yield f"{label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs: endless latencies"
     unknown = sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs)
     if unknown:
@@ -151,8 +151,3 @@ def _warnings(question: Question, rounds: Rounds) -> Iterator[str]:
         for warning in result.warnings
         if "is here to show its flaw" in warning or "behind a proxy" in warning
     )
-
-
-def _failed(run: ComparedRun) -> float:
-    got = run.figures.get("acquire.success")
-    return 0.0 if got is None else 1 - got

@@ -67,7 +67,8 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
     for index, side in enumerate(result.sides):
         entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in entries if entry.pairs)
-        rows += tuple(_empty(entry) for entry in entries if not entry.pairs and entry.role == "judged")
+        empty = (entry for entry in entries if not entry.pairs and entry.role == "judged")
+        rows += tuple((metric_text(entry.metric), *[MISSING] * 6, word_of(entry)) for entry in empty)
         if entries:
             names = [_short(one.label) for one in (result.sides[0], side)]
             head = ("", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
@@ -91,10 +92,6 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         _share(noise.detectable_ratio),
         word_of(entry),
     )
-
-
-def _empty(entry: Judged) -> tuple[str, ...]:
-    return (metric_text(entry.metric), *(MISSING for _ in range(6)), word_of(entry))
 
 
 def figure_text(value: float | None, unit: str) -> str:
@@ -249,7 +246,7 @@ def _side(result: ComparisonResult, side: int) -> Figure | None:
 def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
     """Of changes: linear around "equal" while they are small, logarithmic when something became a multiple."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
-        return logarithmic([*ratios, 1.0], *RANGE, most=4), _times, "second ÷ first (log scale)"
+        return logarithmic([*ratios, 1.0], *RANGE, most=4), "{:g}×".format, "second ÷ first (log scale)"
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08
     return exact(1 - edge, 1 + edge, *RANGE, most=4), _change, "change"
 
@@ -263,7 +260,3 @@ def _bar(entry: Judged) -> Bar:
 
 def _change(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.3g} %" if abs(ratio - 1) > 1e-9 else "0"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:g}×"

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from operator import sub, truediv
@@ -315,20 +316,15 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
 
 def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]], show: Show) -> None:
     """Round after round. An instance is stopped in every round for ours, once for others."""
-    dice = random.Random(plan.seed)
+    dice, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": plan.hot_seconds}
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():
             for cell in _shuffled(some, dice):
                 if part == "stopped" and number > 1 and cell.contestant.peer.kind != "lockcore":
                     continue
                 show(f"round {number} of {plan.rounds}, {part}: {cell}")
-                cell.rounds.append(_turn(plan, fleet, part, cell))
-
-
-def _turn(plan: PeersPlan, fleet: Fleet, part: str, cell: Cell) -> Any:
-    if part == "stopped":
-        return contest_stopped(cell.contestant, fleet, cell.load)
-    return contest(cell.contestant, fleet, cell.load, plan.hot_seconds if part == "hot" else plan.seconds)
+                turn: Any = contest_stopped if part == "stopped" else partial(contest, seconds=seconds[part])
+                cell.rounds.append(turn(cell.contestant, fleet, cell.load))
 
 
 def _shuffled(cells: Sequence[Cell], dice: random.Random) -> list[Cell]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from bench.experiments.contest.judge import sides_of
-from bench.experiments.contest.result import PeerBar, PeersResult, SpeedBar, SpeedResult, SpeedRow, StopRow, TurnRow
+from bench.experiments.contest.result import PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
@@ -192,7 +192,14 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
         *("range", "bar", "wall\nratio"),
     )
     lines = [
-        *(Sentence(_side(bar, bar.bar, at_least=bar.at_least), _speed_bar(bar)) for bar in result.bars),
+        *(
+            Sentence(
+                _side(bar, bar.bar, at_least=bar.at_least),
+                f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), "
+                f"wanted {'at least' if bar.at_least else 'at most'} {bar.bar:g}",
+            )
+            for bar in result.bars
+        ),
         Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire"),
         Sentence("CPU ratio", "client + server of the replay ÷ those of the row; wall: cycles/s ÷ those of the replay"),
         Sentence("result", place),
@@ -203,11 +210,6 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
         (Part("", "", head, tuple(map(_cells, result.rows))),), tuple(lines),
         tables_first=True,
     )  # fmt: skip
-
-
-def _speed_bar(bar: SpeedBar) -> str:
-    wanted = "at least" if bar.at_least else "at most"
-    return f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), wanted {wanted} {bar.bar:g}"
 
 
 def _cells(row: SpeedRow) -> tuple[str, ...]:

@@ -94,12 +94,10 @@ class SafetyPlan:
 
 def all_cases() -> list[PlannedRow]:
     """Every row there is, deterministic ones first."""
-    withdrawn = (_withdrawn(name, why) for name, why in WITHDRAWN.items())
+    withdrawn = (
+        PlannedRow("schedule", name, "none", "nothing", why, cannot(SKIPPED, why)) for name, why in WITHDRAWN.items()
+    )
     return [*schedule_cases(), *withdrawn, *load_cases(), *claim_cases()]
-
-
-def _withdrawn(name: str, why: str) -> PlannedRow:
-    return PlannedRow("schedule", name, "none", "nothing", why, cannot(SKIPPED, why))
 
 
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:

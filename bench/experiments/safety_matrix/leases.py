@@ -18,7 +18,7 @@ from bench.measure.expectation import Preconditions
 from bench.recipes.schedules.stage import Pace, sets_of, sleep_until, wait_for
 from bench.scenario import Fault
 from bench.topology.child import Shape
-from bench.topology.faults.injection import Injection, Need, prepared_fleet
+from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
@@ -283,7 +283,10 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     overlap_ns, lived_ms = 0, inf
     with prepared_fleet(needs_of(orders), INSTANCES, "none", find_server(setup.server)) as site:
         for order in orders:
-            _begin(injection(site, order))
+            fault = injection(site, order)
+            if reason := fault.why_not():
+                raise EnvironmentNotReadyError(reason)
+            fault.begin()
         for number in range(TIMES):
             with connect(site.urls) as first, connect(site.urls) as second:
                 held = first.acquire(f"c{number}", ttl_ms)
@@ -293,9 +296,3 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
             if all(asked_in_time(rate, ttl_ms, lived_ms).values()):
                 break
     return overlap_ns / NS_PER_MS, lived_ms
-
-
-def _begin(fault: Injection) -> None:
-    if reason := fault.why_not():
-        raise EnvironmentNotReadyError(reason)
-    fault.begin()

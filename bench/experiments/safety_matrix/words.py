@@ -20,15 +20,21 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    lines = {row.fault: row.about for row in result.rows if row.fault != "none"}
     return sheet_of(
         result, place, kind="safety", headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result.rows), lines=_lines(result), tables_first=True,
+        parts=_parts(result.rows), lines=lines.items(), tables_first=True,
     )  # fmt: skip
 
 
 def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
     for name, about in _PARTS.items():
-        if cells := tuple(_cells(row) for row in rows if row.part == name):
+        cells = tuple(
+            (row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict)
+            for row in rows
+            if row.part == name
+        )
+        if cells:
             yield Part(
                 name, about, HEAD, cells, frozenset(range(len(HEAD))), below=HEAD.index("figure"), styles=_STYLES
             )
@@ -62,20 +68,12 @@ def _conditions(result: SafetyResult) -> Sequence[str]:
     )
 
 
-def _cells(row: SafetyRow) -> tuple[str, ...]:
-    return (row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict)
-
-
 def _figure(row: SafetyRow) -> str:
     """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
     if row.figures and not (row.part == "claim" and row.reason):
         return figures_text(row.figures)
     told = figures_text(row.figures) if row.figures else None
     return "; ".join(filter(None, (told, row.reason))) or "–"
-
-
-def _lines(result: SafetyResult) -> Iterator[tuple[str, str]]:
-    yield from {row.fault: row.about for row in result.rows if row.fault != "none"}.items()
 
 
 def suite(result: SafetyResult) -> Suite:
