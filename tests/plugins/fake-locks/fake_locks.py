@@ -4,6 +4,8 @@ The negative controls of the oracle. Each is offered by an entry point, as any r
 part of lockbench.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import count
 from typing import Self

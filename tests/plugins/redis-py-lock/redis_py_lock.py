@@ -4,6 +4,8 @@ Everything else (retries until the wait is over, pause points, the record of eve
 library that retries by itself has `acquire` and `release` of its own instead (bench/recipes/protocol.py).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Self
 
