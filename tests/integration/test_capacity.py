@@ -31,9 +31,9 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     assert result["interrupted"]
     (probe,) = result["points"][0]["probes"]
     assert result["verdict"]["word"] == "INTERRUPTED"
-    if "saturated" in said:
-        pytest.skip(f"not known here: the load process could not keep up: {said}")
-    assert f"≥ {probe['rate_per_s']:,.0f} leases/s" in said
+    held = probe["seen"] == "held"  # a machine that stands still keeps no rate
+    assert (f"≥ {probe['rate_per_s']:,.0f} leases/s" if held else "no rate at") in said
+    assert f"{probe['rate_per_s']:,.0f}" in said
 
 
 def test_a_target_that_cannot_be_reached_leaves_nothing(lockbench: Callable[..., Ended], tmp_path: Path) -> None:

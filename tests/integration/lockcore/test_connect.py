@@ -164,8 +164,8 @@ def test_an_instance_that_does_not_answer_is_given_up_after_the_connect_timeout(
 ) -> None:
     instances[0].pause()
     started = time.monotonic()
-    lock = connect(instances.urls, connect_timeout_s=0.2)
-    assert 0.2 <= time.monotonic() - started < 3.0
+    lock = connect(instances.urls, connect_timeout_s=0.8)
+    assert 0.8 <= time.monotonic() - started < 5.0  # the usual timeout of these tests is longer
     works(lock)
     instances[0].resume()
     shell.until(lambda: lock.instances[0].state == "voting", "the third one")
@@ -189,7 +189,7 @@ def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
         threading.Thread(target=trickle, args=(listener,), daemon=True).start()
         started = time.monotonic()
         try:
-            lock = connect([*instances.urls, f"redis://{HOST}:{listener.getsockname()[1]}"], connect_timeout_s=0.5)
+            lock = connect([*instances.urls, f"redis://{HOST}:{listener.getsockname()[1]}"], connect_timeout_s=0.8)
             took_s = time.monotonic() - started
         finally:
             ended.set()
