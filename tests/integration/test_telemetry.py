@@ -319,7 +319,7 @@ def test_grpc_on_request(tmp_path: Path) -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
             "OTEL_EXPORTER_OTLP_INSECURE": "true",
-            "OTEL_METRIC_EXPORT_INTERVAL": "10000",  # a busy machine may take a second for the first: the next replaces it
+            "OTEL_METRIC_EXPORT_INTERVAL": "10000",  # where the first takes a second, the next replaces it
         }
         result, _ = short(tmp_path, **variables)
     assert collector.received.total("redlock.acquire.outcomes") == sum(result["totals"].values())
