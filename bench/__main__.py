@@ -1,4 +1,4 @@
-"""`python -m bench` is `lockbench`: *arguments → exit code*. Source: bench.cli."""
+"""`python -m bench` is `lockbench`: *arguments → exit code*."""
 
 from bench.cli import main
 

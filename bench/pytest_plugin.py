@@ -158,9 +158,9 @@ class LockBenchmark:
     def _sides(self, locks: Sequence[OwnLock], load: OwnLoad, pairs: int) -> list[list[LockRun]]:
         from random import Random
 
-        dice, runs = Random(self._name), [[], []]  # type: tuple[Random, list[list[LockRun]]]
+        rng, runs = Random(self._name), [[], []]  # type: tuple[Random, list[list[LockRun]]]
         for _ in range(pairs):
-            for side in dice.sample((0, 1), 2):
+            for side in rng.sample((0, 1), 2):
                 runs[side].append(self._measure(locks[side], load))
         return runs
 

@@ -6,7 +6,7 @@ once, before its name is known. Replies after the close are read and counted as 
 zero; the vote margin of a closed round is −missing. How replies are counted without a call into the round is told at
 `Awaited` (awaited.py) and `Flight` (flight.py). Only the documented answer of a command is a success (resp.py); one
 error concerns one part of what was sent together. A release that an instance could not take now (TRANSIENT) or did not
-answer is owed to it (owed.py). Source: quorum.py for every decision.
+answer is owed to it (owed.py).
 """
 
 from __future__ import annotations

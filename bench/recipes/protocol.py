@@ -65,14 +65,14 @@ def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | Non
         return gate or pass_by
     stretches: dict[str, list[tuple[float, float, Random]]] = {}
     for number, pause in enumerate(pauses):
-        dice = Random(f"{seed} {process} {number}")
-        stretches.setdefault(pause.point, []).append((pause.share, pause.ms / 1000, dice))
+        rng = Random(f"{seed} {process} {number}")
+        stretches.setdefault(pause.point, []).append((pause.share, pause.ms / 1000, rng))
 
     def reach(point: str) -> None:
         if gate is not None:
             gate(point)
-        for share, seconds, dice in stretches.get(point, ()):
-            if dice.random() < share:
+        for share, seconds, rng in stretches.get(point, ()):
+            if rng.random() < share:
                 time.sleep(seconds)
 
     return reach

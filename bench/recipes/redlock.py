@@ -192,11 +192,11 @@ class RedlockRandomOrder(RedlockSequential):
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        self._dice = Random(f"{settings.seed} {settings.process} order")
+        self._rng = Random(f"{settings.seed} {settings.process} order")
 
     def order(self) -> Sequence[PlainInstance]:
         """A shuffle drawn from the seed."""
-        return self._dice.sample(self.servers, len(self.servers))
+        return self._rng.sample(self.servers, len(self.servers))
 
 
 def _vote(server: PlainInstance, key: str, token: bytes, ttl_ms: int) -> Vote:

@@ -67,19 +67,19 @@ class Chosen:
         return OUTCOMES[self.number("outcome") & 0xFF]
 
 
-def choose(records: Records, observed: Flags, without_vote: Flags, one_in: int, dice: random.Random) -> list[Chosen]:
+def choose(records: Records, observed: Flags, without_vote: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
     """The operations to trace. `one_in` 0 = none by chance.
 
     `observed`: an attempt of it was; `without_vote`: an instance was silent or in error in one.
     """
     reasons: dict[int, str] = {}
-    for reason, rows in _by_reason(records, observed, without_vote, one_in, dice):
+    for reason, rows in _by_reason(records, observed, without_vote, one_in, rng):
         for row in rows.tolist():
             reasons.setdefault(row, reason)
     holders = {row: holder for row in reasons if (holder := _holder_of(records, row)) is not None}
     for holder in holders.values():
         reasons.setdefault(holder, "holder")
-    ids = {row: (_draw_id(dice, 128), _draw_id(dice, 64)) for row in reasons}
+    ids = {row: (_draw_id(rng, 128), _draw_id(rng, 64)) for row in reasons}
     return [
         Chosen(records[row : row + 1].copy(), reason, *ids[row], holder=ids[holders[row]] if row in holders else None)
         for row, reason in reasons.items()
@@ -96,12 +96,12 @@ def _holder_of(records: Records, row: int) -> int | None:
     return int(rows[np.argmax(sent[rows])]) if len(rows) else None
 
 
-def _draw_id(dice: random.Random, bits: int) -> int:
-    return dice.getrandbits(bits) or 1  # 0 means none
+def _draw_id(rng: random.Random, bits: int) -> int:
+    return rng.getrandbits(bits) or 1  # 0 means none
 
 
 def _by_reason(
-    records: Records, observed: Flags, without_vote: Flags, one_in: int, dice: random.Random
+    records: Records, observed: Flags, without_vote: Flags, one_in: int, rng: random.Random
 ) -> Iterator[tuple[str, Rows]]:
     codes, won = records["outcome"] & 0xFF, acquired(records)
     released = (records["outcome"] >> 8) & 0xFF
@@ -114,7 +114,7 @@ def _by_reason(
     yield "slow", _slowest(took, PER_REASON // 2)
     yield "slow", _slowest(np.where(observed, took, -1), PER_REASON // 2)
     if one_in:
-        yield "one in many", np.arange(dice.randrange(one_in), len(records), one_in)[:PER_REASON]
+        yield "one in many", np.arange(rng.randrange(one_in), len(records), one_in)[:PER_REASON]
 
 
 def _first(rows: Flags, observed: Flags) -> Rows:
@@ -151,7 +151,7 @@ class Spans:
     addresses: Sequence[Address]
     quorum: int
     common: Mapping[str, Value]
-    dice: random.Random
+    rng: random.Random
 
     def of(
         self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension] = ()
@@ -222,7 +222,7 @@ class Spans:
     def _child(
         self, chosen: Chosen, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value], failed: str = ""
     ) -> TraceSpan:
-        span_id, parent = _draw_id(self.dice, 64), chosen.span_id
+        span_id, parent = _draw_id(self.rng, 64), chosen.span_id
         return TraceSpan(name, chosen.trace_id, span_id, parent, *times_ns, attributes, failed)
 
 
@@ -276,7 +276,7 @@ class Tracing:
         without_vote = [won for won, acquire in self._won.items() if acquire in self._without_vote]
         observed = _begun_at(records, [*self._won, *self._acquires])
         silent = _begun_at(records, [*without_vote, *self._without_vote])
-        for one in choose(records, observed, silent, self._one_in, self._spans.dice):
+        for one in choose(records, observed, silent, self._one_in, self._spans.rng):
             self._note_exemplar(one)
             key = _key_of(one)
             acquire = self._won.get(key, key) if one.outcome == "acquired" else key

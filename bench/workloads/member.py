@@ -30,7 +30,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.environment import scheduled_ns
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
-from bench.workloads.operation import Gear, Operate, operation
+from bench.workloads.operation import CallerSetup, Operate, operation
 from bench.workloads.plan import FLEET, Plan, plan_of
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -110,7 +110,7 @@ class LockUser(User):
 
     wait_time = constant(1)  # the rest after an unexpected exception, and while there is nothing to do
     worker: ClassVar[Worker | None] = None
-    _gear: Gear | None = None
+    _setup: CallerSetup | None = None
 
     @task
     def cycles(self) -> None:
@@ -119,9 +119,9 @@ class LockUser(User):
         if worker is None:
             return
         try:
-            if self._gear is None:
-                self._gear = worker.gear()
-            self._cycle(self._gear, operation(self._gear))
+            if self._setup is None:
+                self._setup = worker.setup()
+            self._cycle(self._setup, operation(self._setup))
         except BenchError as error:
             worker.broke(error)
         except Exception as error:
@@ -139,12 +139,12 @@ class LockUser(User):
 
     def on_stop(self) -> None:
         """Nobody uses this caller's number any more."""
-        if self._gear is not None and self.worker is not None:
-            self.worker.leave(self._gear)
+        if self._setup is not None and self.worker is not None:
+            self.worker.leave(self._setup)
 
-    def _cycle(self, gear: Gear, operate: Operate) -> None:
-        now, take, thinks_ns, rest_until = monotonic_ns, gear.take, gear.thinks_ns, gear.rest_until
-        for resource in gear.resources:
+    def _cycle(self, setup: CallerSetup, operate: Operate) -> None:
+        now, take, thinks_ns, rest_until = monotonic_ns, setup.take, setup.thinks_ns, setup.rest_until
+        for resource in setup.resources:
             if self._state != LOCUST_STATE_RUNNING:
                 return
             if take is None:

@@ -31,8 +31,8 @@ class PackedVotes(dict[Tally, int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Gear:
-    """See `Worker.gear`. Times are ns but `ttl_ms` and `wait_ms`.
+class CallerSetup:
+    """See `Worker.setup`. Times are ns but `ttl_ms` and `wait_ms`.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
     `begun[place]`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
@@ -70,12 +70,12 @@ ACQUIRED_RELEASED = ACQUIRED | OUTCOME_CODES["released"] << 8
 Operate = Callable[[int, int, int], None]
 
 
-def operation(gear: Gear) -> Operate:
-    """Return `operate(resource, intended_ns, start_ns)`, which runs one operation of the caller whose gear this is."""
-    acquire, release, names, ttl_ms, wait_ms = gear.acquire, gear.release, gear.names, gear.ttl_ms, gear.wait_ms
-    holds_ns, nap_until, write, votes = gear.holds_ns, gear.nap_until, gear.write, gear.votes
-    tell, caller, now, begun, place = gear.tell, gear.caller, monotonic_ns, gear.begun, gear.place
-    still_open, denied, broken_off, note_more = gear.still_open, _denied(gear), _broken_off(gear), _note_more(gear)
+def operation(setup: CallerSetup) -> Operate:
+    """Return `operate(resource, intended_ns, start_ns)`, which runs one operation of the caller whose setup this is."""
+    acquire, release, names, ttl_ms, wait_ms = setup.acquire, setup.release, setup.names, setup.ttl_ms, setup.wait_ms
+    holds_ns, nap_until, write, votes = setup.holds_ns, setup.nap_until, setup.write, setup.votes
+    tell, caller, now, begun, place = setup.tell, setup.caller, monotonic_ns, setup.begun, setup.place
+    still_open, denied, broken_off, note_more = setup.still_open, _denied(setup), _broken_off(setup), _note_more(setup)
 
     def operate(resource: int, intended_ns: int, start_ns: int) -> None:
         lease, ended_ns, sent_ns = None, 0, 0
@@ -112,19 +112,19 @@ def operation(gear: Gear) -> Operate:
     return operate
 
 
-def _note_more(gear: Gear) -> Callable[[int, Lease, int, int], None]:
+def _note_more(setup: CallerSetup) -> Callable[[int, Lease, int, int], None]:
     """What a record has no room for: attempts that lost, votes still out."""
 
     def note_more(slot: int, lease: Lease, resource: int, packed: int) -> None:
         if lease.lost_ns:
-            gear.lost(resource, lease.lost_ns)
-        if packed == gear.still_open:
-            gear.pending((slot, lease))
+            setup.lost(resource, lease.lost_ns)
+        if packed == setup.still_open:
+            setup.pending((slot, lease))
 
     return note_more
 
 
-def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
+def _denied(setup: CallerSetup) -> Callable[[Denied, int, int, int], None]:
     """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
     the acquire: one that fails at once has taken none, and its caller would come back so fast that nobody else
     runs."""
@@ -132,46 +132,46 @@ def _denied(gear: Gear) -> Callable[[Denied, int, int, int], None]:
     def denied(denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
         ended_ns = monotonic_ns()
         gevent.sleep(0)
-        gear.keep(monotonic_ns() - ended_ns)
+        setup.keep(monotonic_ns() - ended_ns)
         outcome, lost_ns = denied.outcome.value, denied.lost_ns
-        if gear.tell is not None:
-            gear.tell(ended_ns - intended_ns, outcome)
+        if setup.tell is not None:
+            setup.tell(ended_ns - intended_ns, outcome)
         if len(lost_ns) > 1:
-            gear.lost(resource, lost_ns[:-1])
-        gear.write(
-            intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, gear.caller,
-            OUTCOME_CODES[outcome], gear.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
+            setup.lost(resource, lost_ns[:-1])
+        setup.write(
+            intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, setup.caller,
+            OUTCOME_CODES[outcome], setup.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
-        gear.begun[gear.place] = 0
+        setup.begun[setup.place] = 0
 
     return denied
 
 
-def _broken_off(gear: Gear) -> Callable[[Lease | Denied | None, int, int, int, int, int], None]:
+def _broken_off(setup: CallerSetup) -> Callable[[Lease | Denied | None, int, int, int, int, int], None]:
     """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
 
     def broken_off(  # noqa: PLR0917 - called in one place, positions as in `operate`
         lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, ended_ns: int, sent_ns: int
     ) -> None:
         if not isinstance(lease, Lease):
-            gear.cut()
-            gear.begun[gear.place] = 0
+            setup.cut()
+            setup.begun[setup.place] = 0
             return
         code, replied_ns = ACQUIRED, 0
         try:
             if not sent_ns:
                 sent_ns = monotonic_ns()
-                outcome = gear.release(lease)
+                outcome = setup.release(lease)
                 replied_ns = monotonic_ns()
                 code |= OUTCOME_CODES[outcome.value] << 8
         finally:
-            if gear.tell is not None:
-                gear.tell(ended_ns - intended_ns, None)
-            gear.write(
+            if setup.tell is not None:
+                setup.tell(ended_ns - intended_ns, None)
+            setup.write(
                 intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
-                replied_ns, ended_ns, resource, gear.caller, code, gear.votes[lease.tally],
+                replied_ns, ended_ns, resource, setup.caller, code, setup.votes[lease.tally],
                 lease.attempts | lease.split_votes << 32, hash(lease.owner_token),
             )  # fmt: skip
-            gear.begun[gear.place] = 0
+            setup.begun[setup.place] = 0
 
     return broken_off

@@ -1,7 +1,7 @@
 """One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note and Locust's table*.
 
 Rules: everything is opened here, in the process that uses it, before its users start and never at import. Users call
-only what `Gear` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
+only what `CallerSetup` holds; all else happens once a second in the housekeeping greenlet, in pieces of about 100 µs a
 millisecond apart, and at the end. Votes still out when a record was written are patched into it once its round has
 closed.
 """
@@ -40,7 +40,7 @@ from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import CANCELLED, Alarm, PreciseAlarm
 from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Pacer, Seat, offsets_ns
-from bench.workloads.operation import Gear, PackedVotes
+from bench.workloads.operation import CallerSetup, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
 from lockcore import InstanceStatus, Lease
@@ -127,14 +127,14 @@ class Worker:
 
     # -- for users ----------------------------------------------------------------------------------------------------
 
-    def gear(self) -> Gear:
+    def setup(self) -> CallerSetup:
         """What one new caller works with; it takes the number of one that has left. Raises UsageError."""
         number = heappop(self._left) if self._left else self._callers
         self._callers = max(self._callers, number + 1)
         caller = self.index * CALLERS_PER_WORKER + number
         contention, acquires = self._contention, self.rows[0]
         begun, place = self._begun.place()
-        return Gear(
+        return CallerSetup(
             acquire=self.recipe.acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
@@ -168,9 +168,9 @@ class Worker:
             self._rests_late_ns.append(lateness_ns)
             self._kept_ns += lateness_ns
 
-    def leave(self, gear: Gear) -> None:
+    def leave(self, setup: CallerSetup) -> None:
         """A caller has ended: its number, and with it a resource of its own, is free."""
-        heappush(self._left, gear.caller % CALLERS_PER_WORKER)
+        heappush(self._left, setup.caller % CALLERS_PER_WORKER)
 
     def _cut(self) -> None:
         self._cuts += 1

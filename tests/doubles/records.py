@@ -1,4 +1,4 @@
-"""One operation as tests write it: times in ms, what is not said did not happen; many of a correct lock, by dice."""
+"""One operation as tests write it: times in ms, what is not said did not happen; many of a correct lock, by rng."""
 
 import numpy as np
 
@@ -39,20 +39,20 @@ def record_of(
 
 def legal_records(count, resources, seed=1):
     """A correct lock's history; 100 leases or more of a resource follow each other."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     records = np.zeros(count, RECORD_DTYPE)
     resource = np.arange(count) % resources
     turn = np.arange(count) // resources
     length = 10 * MS
-    granted = 10**15 + turn * length + dice.integers(0, length // 4, count)
-    sent = granted + dice.integers(1, length // 2, count)
+    granted = 10**15 + turn * length + rng.integers(0, length // 4, count)
+    sent = granted + rng.integers(1, length // 2, count)
     records["resource"] = resource
     records["granted_ns"], records["ended_ns"] = granted, granted + 1_000
-    records["start_ns"] = records["intended_ns"] = granted - dice.integers(1_000, length, count)
+    records["start_ns"] = records["intended_ns"] = granted - rng.integers(1_000, length, count)
     records["attempt_ns"] = granted - 900
     records["valid_until_ns"] = records["attempt_ns"] + 98 * MS
     records["work_end_ns"], records["release_sent_ns"], records["release_replied_ns"] = sent - 1, sent, sent + 500
     records["outcome"] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
-    records["votes"], records["attempts"], records["caller"] = 5, 1, dice.integers(0, 64, count)
+    records["votes"], records["attempts"], records["caller"] = 5, 1, rng.integers(0, 64, count)
     records["owner"] = records["sequence"] = np.arange(count) + 1
     return records

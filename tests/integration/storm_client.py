@@ -14,7 +14,7 @@ import gevent
 from bench.measure.begun import Begun
 from bench.measure.record import Recorder
 from bench.topology.child import die_with_parent
-from bench.workloads.operation import Gear, PackedVotes, operation
+from bench.workloads.operation import CallerSetup, PackedVotes, operation
 from lockcore import Lease, Redlock
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -26,7 +26,7 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
     """Make so many operations and end."""
     die_with_parent(os.getppid())
     lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000)
-    recorder, votes, dice = Recorder(folder, worker), PackedVotes(), Random(worker)
+    recorder, votes, rng = Recorder(folder, worker), PackedVotes(), Random(worker)
     places = Begun(folder, worker)
     patched: list[tuple[int, Lease]] = []
 
@@ -34,7 +34,7 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
         holds = repeat(HOLD_NS) if caller % 16 == 0 else None
         begun, place = places.place()
         operate = operation(
-            Gear(
+            CallerSetup(
                 acquire=lock.try_acquire, release=lock.try_release, ttl_ms=TTL_MS, wait_ms=0,
                 caller=worker * CALLERS + caller, names=[f"r{index}" for index in range(RESOURCES)],
                 resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
@@ -44,7 +44,7 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
         )  # fmt: skip
         for _ in range(operations // CALLERS):
             now_ns = monotonic_ns()
-            operate(int(dice.random() * RESOURCES), now_ns, now_ns)
+            operate(int(rng.random() * RESOURCES), now_ns, now_ns)
             patched.clear()
 
     gevent.joinall([gevent.spawn(call, caller) for caller in range(CALLERS)], raise_error=True)

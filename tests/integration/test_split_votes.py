@@ -12,7 +12,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
-from bench.experiments.split_votes.contenders import Crew
+from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.experiment import Driver
 from bench.experiments.split_votes.judge import calibration_row
 from bench.experiments.split_votes.plan import ORDERS, Block, Contest, RetrySettings
@@ -34,8 +34,8 @@ def fleet() -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def crew(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with Crew(fleet.urls, 5, tmp_path_factory.mktemp("crew"), PREFIX, seed=1) as started:
+def contenders(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contenders]:
+    with Contenders(fleet.urls, 5, tmp_path_factory.mktemp("contenders"), PREFIX, seed=1) as started:
         yield started
 
 
@@ -50,9 +50,9 @@ class NoShuffle(Random):
 
 
 def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> None:
-    dice = Random(1)
+    rng = Random(1)
     with Driver(fleet.urls, PREFIX) as driver:
-        rounds = [driver.round(3, number, dice) for number in range(1000)]
+        rounds = [driver.round(3, number, rng) for number in range(1000)]
     row = calibration_row(5, 3, rounds)
     assert row.misses == ()
     assert row.split_rate.low < row.closed_form < row.split_rate.high
@@ -81,9 +81,9 @@ def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_contenders_start_together_and_at_most_one_wins(crew: Crew, fleet: Fleet, order: str) -> None:
+def test_contenders_start_together_and_at_most_one_wins(contenders: Contenders, fleet: Fleet, order: str) -> None:
     first = 1 + 1000 * ORDERS.index(order)
-    trials = crew.run(Block(first, 20, Contest(5, order)))
+    trials = contenders.run(Block(first, 20, Contest(5, order)))
     assert list(trials) == list(range(first, first + 20))
     for attempts in trials.values():
         assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], "one attempt each"
@@ -96,9 +96,9 @@ def test_contenders_start_together_and_at_most_one_wins(crew: Crew, fleet: Fleet
     assert keys(fleet) == 0
 
 
-def test_records_are_whole_and_in_order(crew: Crew) -> None:
+def test_records_are_whole_and_in_order(contenders: Contenders) -> None:
     for order in ORDERS:
-        for attempts in crew.run(Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))).values():
+        for attempts in contenders.run(Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))).values():
             for attempt in attempts:
                 assert len(attempt.votes) == 5
                 for cast in attempt.votes:
@@ -110,14 +110,14 @@ def test_records_are_whole_and_in_order(crew: Crew) -> None:
                     assert attempt.decided_ns <= attempt.lease_end_ns < attempt.valid_until_ns
 
 
-def test_starts_are_spread_as_asked(crew: Crew) -> None:
-    spread = crew.run(Block(6000, 20, Contest(4, "parallel", spread_ms=40.0))).values()
+def test_starts_are_spread_as_asked(contenders: Contenders) -> None:
+    spread = contenders.run(Block(6000, 20, Contest(4, "parallel", spread_ms=40.0))).values()
     skews_ms = sorted(max(a.started_ns for a in one) / 1e6 - min(a.started_ns for a in one) / 1e6 for one in spread)
     assert 10 < skews_ms[10] < 60
 
 
-def test_who_retries_goes_on_until_somebody_wins(crew: Crew, fleet: Fleet) -> None:
-    trials = crew.run(Block(7000, 30, Contest(5, "random", retry=RetrySettings("full-jitter", 20.0))))
+def test_who_retries_goes_on_until_somebody_wins(contenders: Contenders, fleet: Fleet) -> None:
+    trials = contenders.run(Block(7000, 30, Contest(5, "random", retry=RetrySettings("full-jitter", 20.0))))
     assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials.values())
     assert max(map(len, trials.values())) > 5, "somebody tried again"
     assert {attempt.outcome for attempts in trials.values() for attempt in attempts} == {
@@ -129,18 +129,18 @@ def test_who_retries_goes_on_until_somebody_wins(crew: Crew, fleet: Fleet) -> No
 
 def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(fleet: Fleet, tmp_path: Path) -> None:
     before = set(psutil.Process().children())
-    with Crew(fleet.urls, 2, tmp_path, PREFIX, seed=1) as crew:
+    with Contenders(fleet.urls, 2, tmp_path, PREFIX, seed=1) as contenders:
         members = set(psutil.Process().children()) - before
         assert len(members) == 2
         next(iter(members)).kill()
         with pytest.raises(EnvironmentNotReadyError, match=r"contender \d ended early \(signal 9\)"):
-            crew.run(Block(8000, 3, Contest(2, "parallel")))
+            contenders.run(Block(8000, 3, Contest(2, "parallel")))
     assert not any(member.is_running() for member in members)
 
 
 def test_a_crew_without_servers_says_why(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentNotReadyError, match=r"contender 0 ended early \(it said: .*refused"):
-        Crew(["redis://127.0.0.1:1"], 1, tmp_path, PREFIX, seed=1)
+        Contenders(["redis://127.0.0.1:1"], 1, tmp_path, PREFIX, seed=1)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

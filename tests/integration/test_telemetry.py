@@ -37,7 +37,7 @@ target = ["instance:2"]
 """
 
 
-class Told(NamedTuple):
+class Exported(NamedTuple):
     """A run's result and what the collector got of it."""
 
     result: dict[str, Any]
@@ -61,14 +61,14 @@ def short(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
     """One contended run over two load processes, with an instance that stops for a while."""
     folder = tmp_path_factory.mktemp("telemetry")
     (folder / "contended.toml").write_text(CONTENDED)
     with Collector() as collector:
         done = lockbench(folder, "contended.toml", OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint)
         assert done.returncode in (0, 4), done.stderr  # a short run on a busy machine may be no valid measurement
-        yield Told(json.loads(done.stdout), collector.received)
+        yield Exported(json.loads(done.stdout), collector.received)
 
 
 # -- metrics --------------------------------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ NOT_IN_A_PLAIN_RUN = {  # what only other commands, other recipes or open loop c
 }  # fmt: skip
 
 
-def test_every_metric_of_the_table_arrives_and_no_other(told: Told) -> None:
+def test_every_metric_of_the_table_arrives_and_no_other(told: Exported) -> None:
     names = set(told.received.metrics)
     assert names <= set(BY_NAME)
     assert set(BY_NAME) - names <= NOT_IN_A_PLAIN_RUN
 
 
 @pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda one: one.name)
-def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Told, instrument: Any) -> None:
+def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Exported, instrument: Any) -> None:
     for metric in told.received.history.get(instrument.name, ()):
         assert (metric.unit, metric.description) == (instrument.unit, instrument.meaning)
         kind = metric.WhichOneof("data")
@@ -111,7 +111,7 @@ def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Told, in
             assert metric.sum.is_monotonic
 
 
-def test_sums_equal_the_totals_of_the_result_over_all_processes(told: Told) -> None:
+def test_sums_equal_the_totals_of_the_result_over_all_processes(told: Exported) -> None:
     result, received = told.result, told.received
     assert sum(result["totals"].values()) > 0
     for outcome, number in result["totals"].items():
@@ -155,7 +155,7 @@ EXPECTED = [  # metric, attributes, least, most: from what the scenario says
 
 @pytest.mark.parametrize("name, attributes, least, most", EXPECTED)
 def test_signals_have_the_values_that_the_run_gave_them(
-    told: Told, name: str, attributes: dict[str, Any], least: float, most: float | None
+    told: Exported, name: str, attributes: dict[str, Any], least: float, most: float | None
 ) -> None:
     assert told.received.points(name, **attributes)
     value = told.received.total(name, **attributes)
@@ -173,7 +173,7 @@ def seen_over_time(received: Received, name: str, label: str, value: str) -> lis
     ]
 
 
-def test_a_fault_is_active_while_it_lasts_and_the_run_while_its_users_run(told: Told) -> None:
+def test_a_fault_is_active_while_it_lasts_and_the_run_while_its_users_run(told: Exported) -> None:
     fault = seen_over_time(told.received, "redlock.fault.active", "redlock.fault.kind", "stop")
     assert fault[0] == fault[-1] == 0.0
     running = seen_over_time(told.received, "redlock.run.active", "redlock.recipe", "redlock")
@@ -184,14 +184,14 @@ def test_a_fault_is_active_while_it_lasts_and_the_run_while_its_users_run(told: 
         )
 
 
-def test_callers_wait_and_hold_while_the_run_is_measured(told: Told) -> None:
+def test_callers_wait_and_hold_while_the_run_is_measured(told: Exported) -> None:
     held = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.leases.held"]]
     waiting = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.callers.waiting"]]
     assert 0.2 < max(held) <= 8  # of four resources; the two processes' notes are not of one moment
     assert 2 < max(waiting) <= 12.001
 
 
-def test_the_resource_names_the_run(told: Told) -> None:
+def test_the_resource_names_the_run(told: Exported) -> None:
     resource = told.received.resource
     assert resource["service.name"] == "lockbench"
     assert resource["redlock.run.id"] == told.result["id"]
@@ -199,7 +199,7 @@ def test_the_resource_names_the_run(told: Told) -> None:
     assert resource["service.instance.id"]
 
 
-def test_counters_never_fall_and_start_when_the_run_did(told: Told) -> None:
+def test_counters_never_fall_and_start_when_the_run_did(told: Exported) -> None:
     for instrument in INSTRUMENTS:
         if instrument.kind is InstrumentKind.GAUGE:
             continue
@@ -238,7 +238,7 @@ SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.rel
 # -- traces ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Told) -> None:
+def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Exported) -> None:
     spans = told.received.spans
     by_id = {(span.trace_id, span.span_id): span for span in spans}
     assert {span.name for span in spans} == set(SPANS)
@@ -255,14 +255,14 @@ def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: To
             assert not span.parent_span_id
 
 
-def test_an_observed_acquire_has_one_child_per_instance_and_attempt(told: Told) -> None:
+def test_an_observed_acquire_has_one_child_per_instance_and_attempt(told: Exported) -> None:
     spans = told.received.spans
     children = Counter((span.trace_id, attributes_of(span)["redlock.attempt"]) for span in spans if span.name == "SET")
     assert max(children.values()) == 3  # fewer while the stopped instance was left out
     assert len(children) > 10
 
 
-def test_reasons_errors_and_links_are_there(told: Told) -> None:
+def test_reasons_errors_and_links_are_there(told: Exported) -> None:
     acquires = [span for span in told.received.spans if span.name == "redlock.acquire"]
     reasons = {attributes_of(span)["redlock.trace.reason"] for span in acquires}
     assert {"slow", "refused", "no vote"} <= reasons
@@ -275,7 +275,7 @@ def test_reasons_errors_and_links_are_there(told: Told) -> None:
     assert all(span.status.code == 2 and attributes_of(span)["error.type"] == "silent" for span in silent)
 
 
-def test_exemplars_lead_to_traces_that_have_arrived(told: Told) -> None:
+def test_exemplars_lead_to_traces_that_have_arrived(told: Exported) -> None:
     traces = {span.trace_id for span in told.received.spans}
     exemplars = [
         exemplar
@@ -287,7 +287,7 @@ def test_exemplars_lead_to_traces_that_have_arrived(told: Told) -> None:
     assert {exemplar.trace_id for exemplar in exemplars} <= traces
 
 
-def test_nothing_that_is_exported_names_a_resource_key_owner_or_password(told: Told) -> None:
+def test_nothing_that_is_exported_names_a_resource_key_owner_or_password(told: Exported) -> None:
     texts = [str(metric) for metrics in told.received.history.values() for metric in metrics]
     texts += [str(span) for span in told.received.spans]
     for text in texts:

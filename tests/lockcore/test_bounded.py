@@ -146,7 +146,7 @@ def looked_at(callers: int) -> int:
 
 
 def test_a_parked_caller_costs_the_same_however_many_are_parked() -> None:
-    """Counted, not timed: each is looked at once, when his time comes."""
+    """Counted, not timed: each is looked at once, when its time comes."""
     assert [looked_at(callers) for callers in (100, 1_000, 5_000)] == [100, 100, 100]
 
 

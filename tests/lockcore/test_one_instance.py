@@ -181,7 +181,7 @@ def test_the_error_of_one_part_of_a_merged_release_is_that_parts_alone(releases:
 def test_what_is_said_to_a_whole_merged_release_answers_no_part_and_each_is_sent_alone(
     whole: bytes, releases: int
 ) -> None:
-    """An ACL denies a call for one of its keys: who may not touch his own is told, the others are released."""
+    """An ACL denies a call for one of its keys: who may not touch its own is told, the others are released."""
     fleet, rounds = merged(releases)
     hear(fleet, whole)
     assert {name_of(round_) for round_ in rounds} == {None}

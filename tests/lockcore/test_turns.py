@@ -180,7 +180,7 @@ def serve(line: Line) -> list[Lease]:
 
 
 def interrupt_one_of(line: Line, victim: Caller, reply: bytes, moment: int) -> str:
-    """Where `victim` was interrupted on his way to, through and out of his attempt; empty when he was not."""
+    """Where `victim` was interrupted on the way to, through and out of its attempt; empty when it was not."""
     line.fleet.tick(2.5)
     with interrupted(moment) as interrupt:
         victim.go_on()
@@ -198,7 +198,7 @@ def interrupt_one_of(line: Line, victim: Caller, reply: bytes, moment: int) -> s
 @pytest.mark.parametrize("reply", [OK, NIL, MISCONF])
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, reply: bytes) -> None:
-    """He is the head, or behind it and at his deadline."""
+    """It is the head, or behind it and at its deadline."""
     for moment in count(1):
         line = Line(0)
         for wait_ms in (300, 2.5 if number else 300, 300):

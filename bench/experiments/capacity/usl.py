@@ -69,8 +69,8 @@ def fit_law(callers: Sequence[int], rates: Sequence[float], seed: int = 1) -> La
         return f"the curve misses the points by {misfit:.0%} (root mean square; {MOST_MISFIT:.0%} is let pass)"
     if fitted[2] <= 0 or not n[0] < _peak(fitted)[0] < n[-1]:
         return "the fitted curve has no peak among the points"
-    dice, centred = np.random.default_rng(seed), residuals - residuals.mean()
-    again = (_fit(n, curve * np.exp(dice.choice(centred, len(n)))) for _ in range(RESAMPLES))
+    rng, centred = np.random.default_rng(seed), residuals - residuals.mean()
+    again = (_fit(n, curve * np.exp(rng.choice(centred, len(n)))) for _ in range(RESAMPLES))
     low, high = np.percentile([(*sample, *_peak(sample)) for sample in again], [2.5, 97.5], axis=0)
     ends = zip((*fitted, *_peak(fitted)), low.tolist(), high.tolist(), strict=True)
     one, contention, coherency, peak_callers, peak_rate = (Estimate(*found) for found in ends)

@@ -1,6 +1,6 @@
 """`make bench` and `make peers`: *options → contestants measured in turn → tables, a result*.
 
-Rules: progress goes to stderr; stdout holds the tables, or with --json the result. Source: README.
+Rules: progress goes to stderr; stdout holds the tables, or with --json the result.
 """
 
 import time

@@ -7,7 +7,7 @@
 
 Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
 same two cores. What is compared is always of one round; its median over rounds is quoted, with its range. Rates swing
-with whatever else the machine does, CPU per cycle does not. Libraries run as they come. Source: README.
+with whatever else the machine does, CPU per cycle does not. Libraries run as they come.
 """
 
 import json
@@ -112,14 +112,14 @@ def measure(rounds: int, seconds: float, seed: int, show: Show) -> SpeedResult:
     entries = [entry for entry in ENTRIES if entry.server in servers]
     if "plain" not in servers:  # then the native server's replay is the ceiling of everything there is
         entries[:1] = [SpeedEntry(REPLAY, "replay", "native")]
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     measured: dict[SpeedEntry, list[TurnFigures]] = {entry: [] for entry in entries}
     with two_cores() as cores, ExitStack() as stack:
         fleets = {
             kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
         }
         for number in range(1, rounds + 1):
-            for entry in dice.sample(entries, len(entries)):
+            for entry in rng.sample(entries, len(entries)):
                 show(f"round {number} of {rounds}: {entry.name}")
                 turn = _locust if entry.locust else _alone
                 measured[entry].append(turn(entry, fleets[entry.server], seconds))
@@ -316,10 +316,10 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
 
 def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]], show: Show) -> None:
     """Round after round. An instance is stopped in every round for ours, once for others."""
-    dice, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": plan.hot_seconds}
+    rng, seconds = random.Random(plan.seed), {"cycles": plan.seconds, "hot": plan.hot_seconds}
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():
-            for cell in _shuffled(some, dice):
+            for cell in _shuffled(some, rng):
                 if part == "stopped" and number > 1 and cell.contestant.peer.kind != "lockcore":
                     continue
                 show(f"round {number} of {plan.rounds}, {part}: {cell}")
@@ -327,10 +327,10 @@ def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Cell]],
                 cell.rounds.append(turn(cell.contestant, fleet, cell.load))
 
 
-def _shuffled(cells: Sequence[Cell], dice: random.Random) -> list[Cell]:
+def _shuffled(cells: Sequence[Cell], rng: random.Random) -> list[Cell]:
     """Loads in random order, and within a load the contestants: who is compared runs close together."""
-    places = {load: dice.random() for load in dict.fromkeys(cell.load for cell in cells)}
-    return sorted(cells, key=lambda cell: (places[cell.load], dice.random()))
+    places = {load: rng.random() for load in dict.fromkeys(cell.load for cell in cells)}
+    return sorted(cells, key=lambda cell: (places[cell.load], rng.random()))
 
 
 def row_of(cell: Cell) -> Any:

@@ -2,7 +2,7 @@
 
 Rules: a process of its own, killed when it does not end; what it does not answer becomes an error among the figures.
 Commands are counted by the servers, only those that a client sends. Contestants take turns on the same two cores.
-Source: clients/order.py; Jain, Chiu and Hawe, DEC-TR-301 (1984).
+Source: Jain, Chiu and Hawe, DEC-TR-301 (1984).
 """
 
 import math

@@ -1,7 +1,7 @@
 """What `make peers` and `make bench` say: *their results → one sheet, the table that stands in README; one screen*.
 
 Rules: bars first, then a table per section; nothing is computed here; a contestant that is absent is named with its
-reason. Source: result.py.
+reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -197,11 +197,11 @@ def _differences(one: Compared) -> Iterator[str]:
             yield f"{name} lost {lost:,} of {one.acknowledged:,} locks"
 
 
-def compare(server: ServerBinary, policy: Policy, dice: Random) -> Compared:
+def compare(server: ServerBinary, policy: Policy, rng: Random) -> Compared:
     """Cut the power of one server on a disk of its own. Raises BenchError, OSError or RedisError."""
     with LoopDisk() as disk:
         with _server_on(disk, server, policy) as (fleet, control):
-            acknowledged = _load(fleet, dice.uniform(*_LOAD_S))
+            acknowledged = _load(fleet, rng.uniform(*_LOAD_S))
             fleet.stop(0)
             files = append_only_files(disk.folder)
             written = b"".join(path.read_bytes() for path in files)

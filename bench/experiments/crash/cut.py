@@ -1,4 +1,4 @@
-"""One cut: *a fleet, a crash, dice → who knew which lock before and after, and who got it a second time*.
+"""One cut: *a fleet, a crash, rng → who knew which lock before and after, and who got it a second time*.
 
     load        first clients take locks and never give them back, one client per vote margin
     cut         the victims end while the load runs; their ledgers are read, their files cut
@@ -76,13 +76,13 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 @dataclass(slots=True)
 class OneCut:
-    """One cut to come. `prefix`: of its keys; `dice`: every random choice of it; `locks_per_s` over all margins."""
+    """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over all margins."""
 
     place: CrashPlace
     crash: Crash
     number: int
     prefix: str
-    dice: Random
+    rng: Random
     locks_per_s: int
     victims: list[int] = field(init=False)
     load_s: float = field(init=False)
@@ -92,16 +92,16 @@ class OneCut:
     _seconds: dict[bool, AsyncRedlock] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Throw the dice."""
-        self.victims = sorted(self.dice.sample(range(self.crash.instances), self.crash.crashed))
-        self.load_s = self.dice.uniform(*load_range_s(self.crash))
+        """Throw the rng."""
+        self.victims = sorted(self.rng.sample(range(self.crash.instances), self.crash.crashed))
+        self.load_s = self.rng.uniform(*load_range_s(self.crash))
 
     async def run(self) -> CutFacts:
         """Do it. Raises BenchError or LockcoreError when a server or a client does not do its part."""
         async with AsyncExitStack() as stack:
             await self._connect(stack)
             await self._end_under_load()
-            ledgers = await finish(self.place.examine, self.crash, self._ended_ns, self.dice)
+            ledgers = await finish(self.place.examine, self.crash, self._ended_ns, self.rng)
             probes = {
                 name: asyncio.ensure_future(self._until_available(self._seconds[abstention], name))
                 for abstention, name in _NAMES.items()
@@ -121,7 +121,7 @@ class OneCut:
     async def _connect(self, stack: AsyncExitStack) -> None:
         quorum = quorum_of(self.crash.instances)
         others = [index for index in range(self.crash.instances) if index not in self.victims]
-        order = [*self.victims, *self.dice.sample(others, len(others))]
+        order = [*self.victims, *self.rng.sample(others, len(others))]
         for margin in self.crash.margins:
             first = _First(margin, quorum)
             urls = self.place.urls(order[: quorum + margin])

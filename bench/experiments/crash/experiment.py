@@ -5,7 +5,7 @@
 Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over, so a matrix that
 was cut short goes on where it stopped, on the same server only; without the shim nothing is done.
 At Ctrl-C everything of ours ends and finished groups are told. One event loop; a lane works off cut after cut and
-keeps its fleet while the next one is of the same N and policy. What each cut throws its dice with depends on seed,
+keeps its fleet while the next one is of the same N and policy. What each cut throws its rng with depends on seed,
 crash and number alone, never on the lane. A cut that fails is tried again on a new fleet; a group whose cut failed too
 often is given up, with the reason.
 """
@@ -208,11 +208,11 @@ class _CutQueue:
         """The cut, tried a few times; None when it was given up."""
         prefix = f"lockbench:{self._run_id}:{order}-{number}:"
         for _ in range(TRIES):
-            dice = Random(f"{self._plan.seed} {crash.key} {number}")
+            rng = Random(f"{self._plan.seed} {crash.key} {number}")
             try:
                 async with asyncio.timeout(_CUT_S):
                     await finish(place.open, crash.instances, crash.policy)
-                    return await OneCut(place, crash, number, prefix, dice, self._plan.locks_per_s).run()
+                    return await OneCut(place, crash, number, prefix, rng, self._plan.locks_per_s).run()
             except (BenchError, LockcoreError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 await finish(place.close)

@@ -31,7 +31,7 @@ from bench.experiments.fsync.result import (
     FsyncTimes,
     VisitSeen,
 )  # fmt: skip
-from bench.experiments.fsync.visit import NothingGrantedError, Visit
+from bench.experiments.fsync.visit import CellMeasurement, NothingGrantedError
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -137,7 +137,7 @@ class _Visits:
         keys = [f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)]
         with self._servers.serving(cell, keys) as serving:
             try:
-                piece = Visit(self._plan, cell, serving, prefix).measure(repeat)
+                piece = CellMeasurement(self._plan, cell, serving, prefix).measure(repeat)
             except NothingGrantedError as error:
                 self._barren.append(str(error))
                 if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._visits) - 1):

@@ -66,9 +66,9 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         """Repeat and cell, in the order of measuring."""
         found = []
         for repeat in range(self.repeats):
-            dice = Random(f"{self.seed} fsync {repeat}")
+            rng = Random(f"{self.seed} fsync {repeat}")
             blocks: dict[tuple[int, int, int], list[FsyncCell]] = {}
-            for cell in dice.sample(self.cells, len(self.cells)):
+            for cell in rng.sample(self.cells, len(self.cells)):
                 blocks.setdefault((cell.instances, cell.clients, cell.pipeline), []).append(cell)
             found += [(repeat, cell) for block in blocks.values() for cell in block]
         return found

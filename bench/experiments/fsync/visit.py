@@ -53,7 +53,7 @@ class NothingGrantedError(EnvironmentNotReadyError):
 
 
 @dataclass(slots=True)
-class Visit:
+class CellMeasurement:
     """A cell on servers that stand."""
 
     plan: FsyncPlan

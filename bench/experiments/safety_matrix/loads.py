@@ -30,7 +30,7 @@ OVERSLEEP = "after-grant:150ms:0.08"
 
 
 @dataclass(frozen=True, slots=True)
-class Strain:
+class Disturbance:
     """What a load meets: stretched pause points, and faults as (kind, target, at ms, for ms).
 
     `processes` share the callers; `options` of the scenario besides. `sweep`: milder pauses, loaded before it one by
@@ -46,27 +46,27 @@ class Strain:
     sweep: tuple[str, ...] = ()
 
 
-PAUSES = Strain("pauses", "8 % of the holders stall for 150 ms, TTL 60 ms", (OVERSLEEP,))
-GAP = Strain(
+PAUSES = Disturbance("pauses", "8 % of the holders stall for 150 ms, TTL 60 ms", (OVERSLEEP,))
+GAP = Disturbance(
     "gap",
     "10 % of the releases stall for 100 ms (20, 60 ms) between GET and DEL; hold 10 ms, TTL 60 ms",
     ("after-get:100ms:0.1",),
     sweep=("after-get:20ms:0.1", "after-get:60ms:0.1"),
 )
-READ_GAP = Strain("read-gap", "10 ms between reading the lock and writing it", ("after-get:10ms:0.2",))
-STOPPED = Strain(
+READ_GAP = Disturbance("read-gap", "10 ms between reading the lock and writing it", ("after-get:10ms:0.2",))
+STOPPED = Disturbance(
     "stopped-clients",
     "load processes stopped for 150 ms, in turn, TTL 60 ms",
     faults=tuple(("stop", f"worker:{number % 2}", 200.0 * number + 100, 150.0) for number in range(11)),
     processes=2,
 )
-FLUSHED = Strain(
+FLUSHED = Disturbance(
     "flushed-scripts",
     "SCRIPT FLUSH five times, and the pauses",
     (OVERSLEEP,),
     tuple(("script-flush", "instance:0", 300.0 * number + 100, None) for number in range(5)),
 )
-UNSTABLE = Strain(
+UNSTABLE = Disturbance(
     "minority-faults",
     "one of three instances after another stopped, killed, cut off; and the pauses",
     (OVERSLEEP,),
@@ -79,7 +79,7 @@ UNSTABLE = Strain(
     processes=2,
     options={"rejoin": "trust-first", "max_ttl": "500ms"},
 )
-ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
+ROWS: tuple[tuple[Disturbance, tuple[str, ...]], ...] = (
     (PAUSES, ("set-nx-fixed", "company-2013", "set-nx-lua", "redlock")),
     (GAP, ("set-nx-get-del",)),
     (READ_GAP, ("get-set",)),
@@ -87,19 +87,26 @@ ROWS: tuple[tuple[Strain, tuple[str, ...]], ...] = (
     (FLUSHED, ("set-nx-lua",)),
     (UNSTABLE, ("redlock", "redlock-sequential", "redlock-random-order")),
 )
-_OVERSTAYED = ("pauses", "stopped-clients", "flushed-scripts")  # a strain that must be felt, or it proves nothing
+_OVERSTAYED = ("pauses", "stopped-clients", "flushed-scripts")  # a disturbance that must be felt, or it proves nothing
 
 
 def load_cases() -> Iterator[PlannedRow]:
-    """The loads, by strain."""
-    for strain, recipes in ROWS:
+    """The loads, by disturbance."""
+    for disturbance, recipes in ROWS:
         for recipe in recipes:
             expected = "safe" if find_recipe(recipe).about.safe else "violated"
-            yield PlannedRow("load", recipe, strain.name, expected, strain.about, partial(look_at_load, strain, recipe))
+            yield PlannedRow(
+                "load",
+                recipe,
+                disturbance.name,
+                expected,
+                disturbance.about,
+                partial(look_at_load, disturbance, recipe),
+            )
 
 
-def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -> Scenario:
-    """The load of one row. The strain's faults are repeated until the end."""
+def scenario_of(disturbance: Disturbance, recipe: str, *, seed: int, duration_ms: float) -> Scenario:
+    """The load of one row. The disturbance's faults are repeated until the end."""
     about = find_recipe(recipe).about
     scenario = load(
         None,
@@ -108,7 +115,7 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -
             "instances": str(3 if about.most is None else about.usual),
             "fsync": "none",
             "users": "8",
-            "processes": str(strain.processes),
+            "processes": str(disturbance.processes),
             "resources": "1",
             "ttl": "60ms",
             "hold": "fixed:10ms",
@@ -116,33 +123,33 @@ def scenario_of(strain: Strain, recipe: str, *, seed: int, duration_ms: float) -
             "warmup": "100ms",
             "duration": f"{duration_ms:g}ms",
             "seed": str(seed),
-            "pause": list(strain.pauses),
-            **(strain.options or {}),
+            "pause": list(disturbance.pauses),
+            **(disturbance.options or {}),
         },
     )
     faults = tuple(
         Fault(kind, at_ms + again * QUICK_MS, for_ms, (target,), "fixed", {})
         for again in range(int(duration_ms // QUICK_MS))
-        for kind, target, at_ms, for_ms in strain.faults
+        for kind, target, at_ms, for_ms in disturbance.faults
     )
     return replace(scenario, faults=faults)
 
 
-def look_at_load(strain: Strain, recipe: str, setup: RowSetup) -> Finding:
-    """Load `recipe` under `strain`; what this machine cannot do is skipped. Raises KeyboardInterrupt when cut short."""
+def look_at_load(disturbance: Disturbance, recipe: str, setup: RowSetup) -> Finding:
+    """Load `recipe` under `disturbance`; what cannot be done here is skipped. Raises KeyboardInterrupt."""
     swept: dict[str, float | None] = {}
-    row = f"{strain.name} {recipe}"
+    row = f"{disturbance.name} {recipe}"
     duration_ms = (QUICK_MS if setup.quick else FULL_MS) * 2 ** setup.tries[row]  # too little was tested: longer
     setup.tries[row] += 1
-    for pause in strain.sweep:
-        milder = _load_once(replace(strain, pauses=(pause,)), recipe, duration_ms, setup)
+    for pause in disturbance.sweep:
+        milder = _load_once(replace(disturbance, pauses=(pause,)), recipe, duration_ms, setup)
         swept[f"service_faults_at_{pause.split(':')[1]}"] = milder.figures.get("service_faults")
-    finding = _load_once(strain, recipe, duration_ms, setup)
+    finding = _load_once(disturbance, recipe, duration_ms, setup)
     return structs.replace(finding, figures={**finding.figures, **swept})
 
 
-def _load_once(strain: Strain, recipe: str, duration_ms: float, setup: RowSetup) -> Finding:
-    scenario = scenario_of(strain, recipe, seed=setup.seed, duration_ms=duration_ms)
+def _load_once(disturbance: Disturbance, recipe: str, duration_ms: float, setup: RowSetup) -> Finding:
+    scenario = scenario_of(disturbance, recipe, seed=setup.seed, duration_ms=duration_ms)
     with tempfile.TemporaryDirectory(dir=setup.scratch) as folder:
         order = Order(scenario, setup.run_id, [], Path(folder), setup.server)
         try:
@@ -152,11 +159,11 @@ def _load_once(strain: Strain, recipe: str, duration_ms: float, setup: RowSetup)
             return cannot(SKIPPED, str(error))
     if finished.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
-    return judge_load(finished, strain, safe=find_recipe(recipe).about.safe)
+    return judge_load(finished, disturbance, safe=find_recipe(recipe).about.safe)
 
 
-def judge_load(finished: Done[RunResult], strain: Strain, *, safe: bool) -> Finding:
-    """What a load under `strain` says of a recipe that is `safe`, or known not to be."""
+def judge_load(finished: Done[RunResult], disturbance: Disturbance, *, safe: bool) -> Finding:
+    """What a load under `disturbance` says of a recipe that is `safe`, or known not to be."""
     result, safety = finished.result, finished.result.safety
     undone = [f"{fault.kind}: {fault.skipped}" for fault in result.faults if fault.skipped]
     figures = {
@@ -172,7 +179,7 @@ def judge_load(finished: Done[RunResult], strain: Strain, *, safe: bool) -> Find
         f"at least {TESTED_LEAST} leases were tested": safety.tested_leases >= TESTED_LEAST,
         "the history is whole": safety.verdict != "UNKNOWN",
     }
-    if strain.name in _OVERSTAYED:
+    if disturbance.name in _OVERSTAYED:
         needs["a holder worked past its lease"] = bool(safety.client_overstays or safety.service_faults)
     violated = safety.verdict == "VIOLATED"
     holds = safety.verdict == "SAFE" if safe else bool(safety.service_faults)

@@ -41,7 +41,7 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
 
     part: Annotated[MatrixPart, says("deterministic course of events, short load, or a claim about Redlock")]
     recipe: Annotated[str, says("the lock that was looked at")]
-    fault: Annotated[str, says("the schedule, the strain of a load, or the claim")]
+    fault: Annotated[str, says("the schedule, the disturbance of a load, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw, violated, safe or confirmed")]
     about: Annotated[str, says("what the row looks for, in words")] = ""
     took_s: Annotated[Amount, says("how long the look took")] = 0.0

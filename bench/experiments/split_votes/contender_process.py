@@ -24,7 +24,7 @@ from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, Ret
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
 
-TIMEOUT_MS = 2000.0  # a crew may be larger than the machine: a reply that waits for a core is not lost
+TIMEOUT_MS = 2000.0  # there may be more contenders than cores: a reply that waits for a core is not lost
 SPIN_NS = 150_000  # before its time a contender stops sleeping
 LOOK_S = 0.0002
 
@@ -153,11 +153,11 @@ class SequentialVoter:
 
 
 class Contender:
-    """One seat of the crew."""
+    """One of the contenders."""
 
     def __init__(self, enrolment: Enrolment, gate: StartingGate) -> None:
         self._seat, self._gate = enrolment.seat, gate
-        self._dice = Random(f"{enrolment.seed} {enrolment.seat} contender")
+        self._rng = Random(f"{enrolment.seed} {enrolment.seat} contender")
         self._voters: dict[str, ParallelVoter | SequentialVoter] = {
             "parallel": ParallelVoter(enrolment),
             "sequential": SequentialVoter(enrolment, RedlockSequential),
@@ -189,7 +189,7 @@ class Contender:
         voter, gate, resource = self._voters[contest.order], self._gate, resource_of(trial)
         policy = RetryPolicy(**asdict(contest.retry))
         deadline_ns = self._start_ns + int(contest.patience_ms * NS_PER_MS)
-        _sleep_until(self._start_ns + int(self._dice.uniform(0, contest.spread_ms) * NS_PER_MS))
+        _sleep_until(self._start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
         attempts: list[Attempt] = []
         while True:
             result = voter.acquire(resource)
@@ -199,7 +199,7 @@ class Contender:
             if isinstance(result, Lease):
                 return result, attempts
             start_ns = policy.next_start_ns(
-                result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._dice.random()
+                result.outcome, len(attempts), attempts[-1].decided_ns, deadline_ns, self._rng.random()
             )
             if start_ns is None or not self._rest(start_ns, trial):
                 return None, attempts

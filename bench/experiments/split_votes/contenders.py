@@ -18,7 +18,7 @@ from bench.experiments.split_votes.trial import Attempt
 from bench.topology.child import Child
 
 LEAD_NS = 1_500_000  # between naming a start and the start
-PATIENCE_S = 30.0  # for a crew to answer, beyond what a block itself may take
+PATIENCE_S = 30.0  # for contenders to answer, beyond what a block itself may take
 _LOOK_S = 0.0002
 _CHECK_EVERY = 256  # looks
 WORD = 8
@@ -27,7 +27,7 @@ STOP = -1
 
 
 class StartingGate:
-    """The shared words of a crew of `seats` processes, whose leader makes them, with `create`.
+    """The shared words of contenders in `seats` processes, whose leader makes them, with `create`.
 
     Each is of 64 bits and written by one process only (`won`: by whoever got the lock): no locks. Trials are numbered
     from 1, upwards.
@@ -87,7 +87,7 @@ class StartingGate:
         self._memory.close()
 
 
-class Crew:
+class Contenders:
     """`seats` contenders. A context manager: at its end they are gone."""
 
     def __init__(self, urls: Sequence[str], seats: int, folder: Path, key_prefix: str, seed: int) -> None:

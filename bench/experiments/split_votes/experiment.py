@@ -18,7 +18,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.split_votes.contenders import Crew
+from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
 from bench.experiments.split_votes.plan import TTL_MS, Block, Contest, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, Conditions, SplitVotesResult
@@ -56,7 +56,7 @@ class _Measurement:
     ) -> None:
         self._plan, self._fleet, self._experiment, self._show = order.plan, fleet, experiment, show
         self._prefix = f"lockbench:{order.run_id}:"
-        self._dice = Random(f"{self._plan.seed} split votes")
+        self._rng = Random(f"{self._plan.seed} split votes")
         self._next_trial = 1
         self._warnings: list[str] = []
 
@@ -69,11 +69,11 @@ class _Measurement:
         seats = max(figures.contest.contenders for figures in [*contests, *retried])
         self._show(f"starting {seats} contenders")
         folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=fleet.folder))
-        with Crew(fleet.urls, seats, folder, self._prefix, plan.seed) as crew, experiment.cuttable():
+        with Contenders(fleet.urls, seats, folder, self._prefix, plan.seed) as contenders, experiment.cuttable():
             self._calibrate(calibration)
             began_s = time.monotonic()
-            self._contend(crew, "contention", contests, began_s + plan.budget_s / 2)
-            self._contend(crew, "retries", retried, began_s + plan.budget_s)
+            self._contend(contenders, "contention", contests, began_s + plan.budget_s / 2)
+            self._contend(contenders, "retries", retried, began_s + plan.budget_s)
         if experiment.cut:
             experiment.require(calibration)
         contests, retried = ([figures for figures in rows if figures.trials] for rows in (contests, retried))
@@ -101,10 +101,10 @@ class _Measurement:
                 for number in range(count):
                     if number % 100 == 0:
                         self._show(f"calibration: round {number:,} of {count:,}, K={contenders}")
-                    rounds.append(driver.round(contenders, number, self._dice))
+                    rounds.append(driver.round(contenders, number, self._rng))
                 rows.append(calibration_row(self._plan.instances, contenders, rounds))
 
-    def _contend(self, crew: Crew, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
+    def _contend(self, contenders: Contenders, section: str, rows: Sequence[ContestFigures], until_s: float) -> None:
         """Pass after pass over all rows, a block each, until every row has its trials or the time is up."""
         while wanting := [figures for figures in rows if figures.missing]:
             if self._experiment.is_over:
@@ -113,11 +113,11 @@ class _Measurement:
                 missing = sum(figures.missing for figures in wanting)
                 self._warnings.append(f"{section}: the time was up with {missing:,} trials still to do; ask for fewer")
                 return
-            for figures in self._dice.sample(wanting, len(wanting)):
+            for figures in self._rng.sample(wanting, len(wanting)):
                 contest = figures.contest
                 what = f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} {contest.order}"
                 self._show(f"{section}: {what}")
-                figures.take(crew.run(self._block(contest, min(BLOCK, figures.missing))))
+                figures.take(contenders.run(self._block(contest, min(BLOCK, figures.missing))))
 
     def _block(self, contest: Contest, count: int) -> Block:
         block = Block(self._next_trial, count, contest)
@@ -142,17 +142,17 @@ class Driver:
             self._lines = [client.connection_pool.get_connection() for client in clients]
             self._stack = stack.pop_all()
 
-    def round(self, contenders: int, number: int, dice: Random) -> list[Attempt]:
+    def round(self, contenders: int, number: int, rng: Random) -> list[Attempt]:
         """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
         try:
-            return self._round(contenders, f"{self._prefix}calibration-{contenders}-{number}", dice)
+            return self._round(contenders, f"{self._prefix}calibration-{contenders}-{number}", rng)
         except RedisError as error:
             raise EnvironmentNotReadyError(f"a server did not answer a round of the calibration: {error}") from error
 
-    def _round(self, contenders: int, key: str, dice: Random) -> list[Attempt]:
+    def _round(self, contenders: int, key: str, rng: Random) -> list[Attempt]:
         lines, start_ns = self._lines, monotonic_ns()
         turns = [(seat, index) for seat in range(contenders) for index in range(len(lines))]
-        dice.shuffle(turns)
+        rng.shuffle(turns)
         sent_ns = {}
         for seat, index in turns:
             sent_ns[seat, index] = monotonic_ns()

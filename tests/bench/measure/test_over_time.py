@@ -32,9 +32,9 @@ def test_however_long_the_run_there_are_slices_and_not_too_many(seconds):
 
 
 def test_the_slices_of_the_window_add_up_to_the_outcomes_and_the_rate(records):
-    dice = np.random.default_rng(1)
-    starts = dice.uniform(650, 2_050, 400)
-    outcomes = dice.choice(["acquired", "contended", "split_vote", "unreachable"], 400)
+    rng = np.random.default_rng(1)
+    starts = rng.uniform(650, 2_050, 400)
+    outcomes = rng.choice(["acquired", "contended", "split_vote", "unreachable"], 400)
     operations = records(
         *({"start": s, "ended": s + 30, "outcome": str(name)} for s, name in zip(starts, outcomes, strict=True))
     )

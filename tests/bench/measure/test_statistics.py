@@ -99,6 +99,6 @@ def test_a_rate_that_falls_or_rises_is_named_with_its_size(step: int, text: str)
 
 
 def test_noise_without_trend_warns_in_at_most_one_of_twenty() -> None:
-    dice = random.Random(3)
-    warned = sum(trend_warning([round(dice.gauss(1_000, 150)) for _ in range(10)]) is not None for _ in range(1_000))
+    rng = random.Random(3)
+    warned = sum(trend_warning([round(rng.gauss(1_000, 150)) for _ in range(10)]) is not None for _ in range(1_000))
     assert warned <= 60

@@ -8,8 +8,8 @@ from bench.measure.timeline import timelines
 
 @pytest.mark.parametrize("limit", [1, 50, 1_000, 1 << 62])
 def test_ranges_cover_every_row_once_whatever_the_limit(limit):
-    dice = np.random.default_rng(1)
-    resources, times = dice.integers(-50, 50, 500), dice.integers(1, 40, 500)
+    rng = np.random.default_rng(1)
+    resources, times = rng.integers(-50, 50, 500), rng.integers(1, 40, 500)
     covered = np.zeros(500, np.int64)
     for line, rows in timelines(resources, [times], limit):
         covered[rows] += 1

@@ -176,26 +176,26 @@ def may_hold(other, refused):
     )
 
 
-def random_history(dice):
-    count = int(dice.integers(1, 9))
+def random_history(rng):
+    count = int(rng.integers(1, 9))
     records = np.zeros(count, RECORD_DTYPE)
-    records["resource"] = dice.integers(0, 2, count)
-    records["start_ns"] = dice.integers(1, 30, count)
-    records["granted_ns"] = records["ended_ns"] = records["start_ns"] + dice.integers(0, 8, count)
-    records["valid_until_ns"] = records["granted_ns"] + dice.integers(-1, 12, count)
-    records["work_end_ns"] = records["granted_ns"] + dice.integers(0, 20, count)
-    has_release = dice.random(count) < 0.8
-    records["release_sent_ns"] = np.where(has_release, records["granted_ns"] + dice.integers(0, 20, count), 0)
-    records["release_replied_ns"] = np.where(has_release, records["release_sent_ns"] + dice.integers(0, 6, count), 0)
-    records["outcome"] = np.where(has_release, dice.choice([7, 8, 4], count) << 8, 0) | 1
-    failed = dice.random(count) < 0.2
+    records["resource"] = rng.integers(0, 2, count)
+    records["start_ns"] = rng.integers(1, 30, count)
+    records["granted_ns"] = records["ended_ns"] = records["start_ns"] + rng.integers(0, 8, count)
+    records["valid_until_ns"] = records["granted_ns"] + rng.integers(-1, 12, count)
+    records["work_end_ns"] = records["granted_ns"] + rng.integers(0, 20, count)
+    has_release = rng.random(count) < 0.8
+    records["release_sent_ns"] = np.where(has_release, records["granted_ns"] + rng.integers(0, 20, count), 0)
+    records["release_replied_ns"] = np.where(has_release, records["release_sent_ns"] + rng.integers(0, 6, count), 0)
+    records["outcome"] = np.where(has_release, rng.choice([7, 8, 4], count) << 8, 0) | 1
+    failed = rng.random(count) < 0.2
     for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns"):
         records[name][failed] = 0
-    records["outcome"][failed] = dice.choice([2, 3, 4], int(failed.sum()))
-    records["attempts"] = dice.integers(1, 3, count)
-    records["votes"] = dice.integers(0, 2, count) << 24
-    late = dice.random(count) < 0.5  # some refusals long after everything: only those can be spurious
-    shift = int(dice.integers(100, 400)) * MS
+    records["outcome"][failed] = rng.choice([2, 3, 4], int(failed.sum()))
+    records["attempts"] = rng.integers(1, 3, count)
+    records["votes"] = rng.integers(0, 2, count) << 24
+    late = rng.random(count) < 0.5  # some refusals long after everything: only those can be spurious
+    shift = int(rng.integers(100, 400)) * MS
     for name in ("start_ns", "ended_ns"):
         records[name][failed & late] += shift
     records["sequence"] = np.arange(count) + 1
@@ -204,13 +204,13 @@ def random_history(dice):
 
 @pytest.mark.parametrize("histories", [800, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_random_histories_are_judged_as_by_the_reference(histories):
-    dice, seen = np.random.default_rng(7), dict.fromkeys(COUNTS, 0)
+    rng, seen = np.random.default_rng(7), dict.fromkeys(COUNTS, 0)
     for number in range(histories):
-        records = random_history(dice)
+        records = random_history(rng)
         expected = reference(list(records))
         assert counts_of(judge(complete(records), TTL_MS)) == expected, f"history {number}: {records}"
         seen = {name: seen[name] + expected[name] for name in COUNTS}
-    assert min(seen.values()) > 20, f"the dice must show every rule often: {seen}"
+    assert min(seen.values()) > 20, f"the rng must show every rule often: {seen}"
 
 
 # ---------------------------------------------------------------- contention and its bound

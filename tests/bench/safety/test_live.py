@@ -56,8 +56,8 @@ def test_two_leases_at_once_are_seen_at_the_next_look_even_if_they_end_in_differ
 
 def test_random_histories_are_counted_as_at_the_end(legal):
     records = legal(20_000, 20)
-    dice = np.random.default_rng(3)
-    for row in dice.choice(len(records) - 20, 40, replace=False):
+    rng = np.random.default_rng(3)
+    for row in rng.choice(len(records) - 20, 40, replace=False):
         records["granted_ns"][row + 20] = records["release_sent_ns"][row] - 1
     report = judge(History(records, 0, 0), TTL_MS)
     assert seen_live(records).counts["service_fault"] == report.service_faults >= 35

@@ -191,8 +191,8 @@ def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
         if len(operations) == 3:
             user._state = "stopped"
 
-    gear = SimpleNamespace(take=None, thinks_ns=repeat(1), rest_until=rest_until, resources=repeat(4))
-    user._cycle(gear, operate)  # type: ignore[arg-type]
+    setup = SimpleNamespace(take=None, thinks_ns=repeat(1), rest_until=rest_until, resources=repeat(4))
+    user._cycle(setup, operate)  # type: ignore[arg-type]
     assert [(resource, start - intended) for resource, intended, start in operations] == [(4, 0)] * 3
     assert all(start >= due for due, (_, _, start) in zip(rests, operations[1:], strict=False))
 

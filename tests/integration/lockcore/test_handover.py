@@ -1,4 +1,4 @@
-"""A lease is its caller's by a clock reading of his own thread, taken when it runs again: on every path to it."""
+"""A lease is its caller's by a clock reading of its own thread, taken when it runs again: on every path to it."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ TTL_MS, HELD_UP_S = 200, 0.25
 
 
 class HeldUp:
-    """What a caller sleeps on; woken for the `at`-th time, he does not run for longer than his lease lasts."""
+    """What a caller sleeps on; woken for the `at`-th time, it does not run for longer than its lease lasts."""
 
     def __init__(self, at: int) -> None:
         self._lock = locked()

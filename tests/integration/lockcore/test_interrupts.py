@@ -82,7 +82,7 @@ def test_an_operation_interrupted_at_any_moment_leaves_nothing(
 @pytest.mark.slow
 @only(GeventShell, ThreadShell)
 def test_who_is_interrupted_in_line_at_any_moment_holds_nobody_up(shell: Shell, lock: Any, servers: Instances) -> None:
-    """One holds the key, one is interrupted while he waits for it, one waits behind him and must get it."""
+    """One holds the key, one is interrupted while it waits, one waits behind and must get it."""
     for moment in count(1):
         resource, mine = f"r{moment}", None
         held = lock.acquire(resource, TTL_MS)

@@ -135,7 +135,7 @@ def test_an_offer_to_who_is_gone_is_taken_back() -> None:
     log: list[Any] = []
     caller = Caller(offers(log), judged=True)
     caller.call.take()
-    caller.call.abandon()  # interrupted with the lease in his hand
+    caller.call.abandon()  # interrupted with the lease in hand
     caller.call.taken(99)
     assert log == ["GeneratorExit"]
 

@@ -2,7 +2,7 @@
 
 Rules: defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to wait, the
 order's wait; nothing is tuned. Imported by name, as each is installed in an environment of its own, lockcore in ours.
-What a library writes to stdout goes to stderr, so that the answer stands alone. Source: order.py; the quick start of
+What a library writes to stdout goes to stderr, so that the answer stands alone. Source: the quick start of
 each library's README.
 """
 

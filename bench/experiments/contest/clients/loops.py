@@ -2,7 +2,7 @@
 
 Rules: the loop of a caller is the same every time; it notes times, which are counted when the load is over, so that it
 costs what a user's would. A failure is noted and the next cycle begins at once, after a moment if it failed at once
-(else a broken library would only burn the CPU). Source: order.py.
+(else a broken library would only burn the CPU).
 """
 
 import asyncio

@@ -10,8 +10,6 @@ Rules
 - A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
   (`failed`); every one counts. A bucket of times is a hundredth wide.
 - CPU of servers is what the kernel says they ran.
-
-Source: README, "Beside other libraries".
 """
 
 import math

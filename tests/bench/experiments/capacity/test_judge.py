@@ -38,8 +38,8 @@ def server(capacity: float) -> See:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_known_capacity_is_found_within_five_per_cent(seed: int) -> None:
-    dice = random.Random(seed)
-    capacity, first = dice.uniform(3, 200_000), dice.uniform(1, 5_000)
+    rng = random.Random(seed)
+    capacity, first = rng.uniform(3, 200_000), rng.uniform(1, 5_000)
     search, looks = found(server(capacity), first)
     bracket, doubts = bracket_of(looks)
     assert (bracket.low, bracket.high, doubts) == (search.low, search.high, [])
@@ -51,12 +51,12 @@ def test_a_known_capacity_is_found_within_five_per_cent(seed: int) -> None:
     assert search.probes == len(looks) <= MOST_PROBES
 
 
-def simulated(capacity: float, dice: random.Random) -> See:
+def simulated(capacity: float, rng: random.Random) -> See:
     """One server with a queue: fixed service, fixed arrivals, and 3 probes in 100 hit by a pause of the machine."""
 
     def look(rate: float) -> Seen:
         operations, service_s = int(rate * 2.0) + 1, 1 / capacity
-        free_s = 0.05 if dice.random() < 0.03 else 0.0
+        free_s = 0.05 if rng.random() < 0.03 else 0.0
         late = 0
         for number in range(operations):
             due_s = number / rate
@@ -72,9 +72,9 @@ def simulated(capacity: float, dice: random.Random) -> See:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_simulated_server_that_is_sometimes_disturbed_is_found_within_five_per_cent(seed: int) -> None:
-    dice = random.Random(seed)
-    capacity = dice.uniform(100, 4_000)
-    assert found(simulated(capacity, dice), first=50.0)[0].low == pytest.approx(capacity, rel=0.05)
+    rng = random.Random(seed)
+    capacity = rng.uniform(100, 4_000)
+    assert found(simulated(capacity, rng), first=50.0)[0].low == pytest.approx(capacity, rel=0.05)
 
 
 @pytest.mark.parametrize("bad", [MISSED, SPOILT])

@@ -16,9 +16,9 @@ CALLERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 def points(contention: float, coherency: float, noise: float = 0.0, seed: int = 1) -> list[float]:
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     curve = throughput(np.array(CALLERS, float), 5_000.0, contention, coherency)
-    return list(curve * np.exp(dice.normal(0, noise, len(CALLERS))))
+    return list(curve * np.exp(rng.normal(0, noise, len(CALLERS))))
 
 
 def test_a_law_is_found_again_from_its_own_points() -> None:

@@ -34,7 +34,7 @@ class Gates:
 
     def __init__(self, noise: str, seed: int, *, slowed: tuple[str, ...] = SLOWER, wilder: float = 1.0) -> None:
         self._pairs = NOISE[noise]["pairs"]
-        self._dice = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._slowed, self._wilder = slowed, wilder
 
     def verdicts(self, gates: int, slowdown: float) -> dict[str, int]:
@@ -44,7 +44,7 @@ class Gates:
 
     def draw(self, pairs: int) -> tuple[Any, Any]:
         """Which recorded pairs a gate saw, and in which of them the sides are swapped."""
-        return self._dice.integers(0, len(self._pairs["rate"]), pairs), self._dice.integers(0, 2, pairs).astype(bool)
+        return self._rng.integers(0, len(self._pairs["rate"]), pairs), self._rng.integers(0, 2, pairs).astype(bool)
 
     def values(self, metric: Metric, drawn: tuple[Any, Any], slowdown: float) -> Sides:
         """What both sides showed; `wilder` stretches the recorded noise."""

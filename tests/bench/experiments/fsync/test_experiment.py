@@ -1,4 +1,4 @@
-"""A sitting on a machine too slow for it: a cell without a lock is left out and said, and the time is kept."""
+"""A matrix on a machine too slow for it: a cell without a lock is left out and said, and the time is kept."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,14 +16,16 @@ from bench.run.experiment import ExperimentOrder
 PLAN = fsync_plan_of(dict(fsync.make_context("fsync", ["--quick"]).params))
 
 
-class Sitting:
-    """The visits of one sitting on a clock of its own, each `slower` than planned; `barren` ones grant nothing."""
+class SlowMatrix:
+    """The visits of a matrix on a clock of its own, each `slower` than planned; `barren` ones grant nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, slower: float = 1.0, barren: int = 0) -> None:
         self.now_s, self.slower, self.barren = 0.0, slower, barren
         self.pieces: list[Any] = []
         monkeypatch.setattr(experiment.time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(experiment, "Visit", lambda plan, cell, *_: SimpleNamespace(measure=self.visit_of(cell)))
+        monkeypatch.setattr(
+            experiment, "CellMeasurement", lambda plan, cell, *_: SimpleNamespace(measure=self.visit_of(cell))
+        )
         serving = lambda cell, _keys: nullcontext(cell)  # noqa: E731
         servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
@@ -42,27 +44,27 @@ class Sitting:
 
 
 def test_a_cell_that_grants_nothing_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    sitting = Sitting(monkeypatch, slower=0.5, barren=2)
-    sitting.product.measure()
-    assert len(sitting.pieces) == len(PLAN.visits()) - 2
-    assert any("in which no lock was granted" in told for told in sitting.product._limits())
+    matrix = SlowMatrix(monkeypatch, slower=0.5, barren=2)
+    matrix.product.measure()
+    assert len(matrix.pieces) == len(PLAN.visits()) - 2
+    assert any("in which no lock was granted" in told for told in matrix.product._limits())
 
 
 def test_where_hardly_anything_is_granted_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    sitting = Sitting(monkeypatch, barren=99)
+    matrix = SlowMatrix(monkeypatch, barren=99)
     with pytest.raises(NothingGrantedError):
-        sitting.product.measure()
-    assert 99 - sitting.barren == MOST_BARREN + 1
+        matrix.product.measure()
+    assert 99 - matrix.barren == MOST_BARREN + 1
 
 
 @pytest.mark.parametrize("slower", [1.5, 4.0, 20.0])
 def test_a_slow_machine_keeps_the_time_and_gives_up_repeats_first(
     slower: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sitting = Sitting(monkeypatch, slower=slower)
-    sitting.product.measure()
+    matrix = SlowMatrix(monkeypatch, slower=slower)
+    matrix.product.measure()
     assert PLAN.budget_s is not None
     longest_s = slower * max(map(PLAN.visit_s, PLAN.cells))
-    assert sitting.now_s <= FIRST_VISITS * PLAN.budget_s + longest_s
-    assert 0 < len(sitting.pieces) < len(PLAN.visits())
-    assert any("the time was up" in told for told in sitting.product._limits())
+    assert matrix.now_s <= FIRST_VISITS * PLAN.budget_s + longest_s
+    assert 0 < len(matrix.pieces) < len(PLAN.visits())
+    assert any("the time was up" in told for told in matrix.product._limits())

@@ -11,7 +11,7 @@ from bench.experiments.safety_matrix.loads import (
     PAUSES,
     QUICK_MS,
     ROWS,
-    Strain,
+    Disturbance,
     judge_load,
     scenario_of,
 )
@@ -32,7 +32,7 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
 
 
 @pytest.mark.parametrize(
-    "ended, strain, safe, verdict",
+    "ended, disturbance, safe, verdict",
     [
         (finished("VIOLATED", service_faults=3), PAUSES, False, AS_EXPECTED),
         (finished("SAFE"), PAUSES, False, NOT_KNOWN),  # nobody overslept
@@ -50,8 +50,8 @@ def finished(verdict: str = "SAFE", *, skipped: str | None = None, **counts: int
         (finished("VIOLATED", foreign_deletes=1), PAUSES, True, VIOLATED),
     ],
 )
-def test_what_a_load_says_of_a_recipe(ended: Done[Any], strain: Strain, safe: bool, verdict: str) -> None:
-    assert judge_load(ended, strain, safe=safe).verdict == verdict
+def test_what_a_load_says_of_a_recipe(ended: Done[Any], disturbance: Disturbance, safe: bool, verdict: str) -> None:
+    assert judge_load(ended, disturbance, safe=safe).verdict == verdict
 
 
 def test_a_fault_that_did_not_take_place_is_named() -> None:
@@ -61,10 +61,12 @@ def test_a_fault_that_did_not_take_place_is_named() -> None:
 
 
 @pytest.mark.parametrize("duration_ms", [QUICK_MS, FULL_MS])
-@pytest.mark.parametrize("strain, recipe", [(strain, recipe) for strain, recipes in ROWS for recipe in recipes])
-def test_every_load_is_one_that_a_run_accepts(strain: Strain, recipe: str, duration_ms: float) -> None:
-    scenario = scenario_of(strain, recipe, seed=7, duration_ms=duration_ms)
+@pytest.mark.parametrize(
+    "disturbance, recipe", [(disturbance, recipe) for disturbance, recipes in ROWS for recipe in recipes]
+)
+def test_every_load_is_one_that_a_run_accepts(disturbance: Disturbance, recipe: str, duration_ms: float) -> None:
+    scenario = scenario_of(disturbance, recipe, seed=7, duration_ms=duration_ms)
     find_recipe(recipe).require(scenario.instances, scenario.pause)
     orders = read_faults(scenario.faults, seed=scenario.seed, duration_ms=scenario.duration_ms)
-    assert len(orders) == len(strain.faults) * (duration_ms // QUICK_MS)
+    assert len(orders) == len(disturbance.faults) * (duration_ms // QUICK_MS)
     assert scenario.seed == 7

@@ -21,7 +21,7 @@ class World:
 
     contenders: int
     instances: int
-    dice: Random
+    rng: Random
     patient: bool  # losers give nothing back
     now: int = 0
     events: list = field(default_factory=list)
@@ -35,16 +35,16 @@ class World:
         self.vote: dict[tuple[int, int], Vote] = {}
         self.replied: dict[tuple[int, int], int] = {}
         self.heard: dict[int, Counter[Vote]] = {who: Counter() for who in shape[0]}
-        self.started = {who: self.dice.randrange(0, 40) for who in shape[0]}
+        self.started = {who: self.rng.randrange(0, 40) for who in shape[0]}
         self.decided: dict[int, int] = {}
         self.given_back: dict[int, int] = {}
         for who in shape[0]:
             for where in shape[1]:
-                self.sent[who, where] = self.started[who] + self.dice.randrange(0, 20)
+                self.sent[who, where] = self.started[who] + self.rng.randrange(0, 20)
                 self.at(self.sent[who, where] + self.delay(), self.arrive, who, where)
 
     def delay(self) -> int:
-        return 1 + int(self.dice.expovariate(1 / 100))
+        return 1 + int(self.rng.expovariate(1 / 100))
 
     def at(self, when: int, do, *arguments: int) -> None:
         heapq.heappush(self.events, (when, next(self.numbers), do, arguments))

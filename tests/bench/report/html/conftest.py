@@ -1,4 +1,4 @@
-"""A whole result from operations made by dice: folded, judged and assembled as a run's is, without servers."""
+"""A whole result from operations made by rng: folded, judged and assembled as a run's is, without servers."""
 
 from itertools import pairwise
 
@@ -23,14 +23,14 @@ WINDOW = Window(100 * S, 106 * S)
 
 def operations(count, *, resources=20, seed=1):
     """Cycles of a correct lock, some of them refused, from 1 s before the window to its end."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     records = np.zeros(count, RECORD_DTYPE)
-    start = WINDOW.start_ns - S + np.sort(dice.integers(0, 7 * S - 60 * MS, count))
-    took = dice.lognormal(np.log(0.6 * MS), 0.7, count).astype(np.int64)
+    start = WINDOW.start_ns - S + np.sort(rng.integers(0, 7 * S - 60 * MS, count))
+    took = rng.lognormal(np.log(0.6 * MS), 0.7, count).astype(np.int64)
     resource = np.arange(count) % resources
-    won = dice.random(count) < 0.97
+    won = rng.random(count) < 0.97
     granted = np.where(won, start + took, 0)
-    held = np.minimum(dice.integers(1 * MS, 9 * MS, count), np.roll(start, -resources) - start - took - 10)
+    held = np.minimum(rng.integers(1 * MS, 9 * MS, count), np.roll(start, -resources) - start - took - 10)
     sent = np.where(won, granted + np.maximum(held, 1), 0)
     records["resource"], records["caller"] = resource, np.arange(count) % 16
     records["start_ns"] = records["intended_ns"] = records["attempt_ns"] = start
@@ -40,7 +40,7 @@ def operations(count, *, resources=20, seed=1):
     records["release_replied_ns"] = np.where(won, sent + took // 2, 0)
     code, released = OUTCOME_CODES["acquired"], OUTCOME_CODES["released"] << 8
     records["outcome"] = np.where(won, code | released, OUTCOME_CODES["contended"])
-    granted_votes = dice.choice([5, 5, 5, 4, 3], count)
+    granted_votes = rng.choice([5, 5, 5, 4, 3], count)
     records["votes"] = np.where(won, granted_votes | (5 - granted_votes) << 24, 2 | 3 << 8)
     records["attempts"], records["owner"] = 1, np.arange(count) + 1
     records["sequence"] = np.arange(count) + 1
