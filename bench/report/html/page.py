@@ -71,15 +71,17 @@ def render(page: Page) -> str:
 def write_page(page: Page, path: Path) -> Path:
     """Write the document to `path` and return it. Raises EnvironmentNotReadyError."""
     text = render(page)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    whole = path.is_file() or not path.exists()  # else a device or a pipe, which keeps its place
+    partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
     try:
         partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        partial.replace(path)  # a device by itself: nothing happens
     except OSError as error:
         raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror}; name another file") from error
     finally:  # also when it is interrupted
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        if whole:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
     return path
 
 

@@ -3,14 +3,15 @@
 import html
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from bench.errors import UsageError
+from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.histogram import Histogram
 from bench.measure.section import builtins_of
 from bench.report.figures import count, latency, percent
-from bench.report.html.page import page_of, page_of_several, render
+from bench.report.html.page import page_of, page_of_several, render, write_page
 from bench.report.summary import sheet
 
 MOST_BYTES = 500_000
@@ -187,3 +188,12 @@ def test_only_runs_stand_side_by_side(safe):
 def test_a_kind_nobody_knows_is_refused_by_its_name(unknown):
     with pytest.raises(UsageError, match="a result of lockbench sorcery, which this lockbench does not know"):
         page_of(unknown)
+
+
+def test_a_device_is_written_to_and_never_replaced(cut, tmp_path: Path) -> None:
+    place = tmp_path / "full"
+    place.symlink_to("/dev/full")  # not the device itself: root could replace it
+    with pytest.raises(EnvironmentNotReadyError, match="name another file"):
+        write_page(page_of(cut), place)
+    assert place.is_char_device()
+    assert list(tmp_path.iterdir()) == [place]
