@@ -75,7 +75,7 @@ def read_result(place: Path) -> Result:
         result = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; give a result folder of lockbench") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no result: {error}") from error
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version != SCHEMA_VERSION:

@@ -95,7 +95,7 @@ def _timed(kind: Any) -> Any:
 def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
     """Check one URL as redis-py takes them. Raises ValueError with one sentence, without its password."""
     if not isinstance(url, str) or not url.startswith(SCHEMES):
-        raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port, rediss://… or unix://path")
+        raise ValueError(f"{shown(url)!r} is not an instance URL; use redis://host:port (TLS: rediss) or unix://path")
     if wrong := _wrong(url):
         raise ValueError(f"{shown(url)!r} is not a usable instance URL: {wrong}")
     mask = Mask(url)

@@ -45,7 +45,7 @@ def _delay(text: str) -> float:
 
 
 @click.command(
-    epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, all of it hours."
+    epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, the full matrix hours."
 )
 @click.option(
     "--policy", "policies", metavar="P,…", type=Several(click.Choice(_POLICIES)), help=f"{', '.join(_POLICIES)}  [all]"

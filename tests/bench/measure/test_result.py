@@ -126,6 +126,7 @@ def test_infinity_has_no_place_in_a_result(complete, tmp_path):
     [
         (None, "cannot read"),
         ("{", "is no result"),
+        ("[" * 100_000, "is no result"),
         ("[]", "schema_version None"),
         ('{"schema_version": 9}', "version 9"),
     ],

@@ -54,7 +54,7 @@ def test_a_target_connects_as_often_as_it_must() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://host", "use redis://host:port, rediss://"),
+        ("http://host", "use redis://host:port"),
         ("host:6379", "is not an instance URL"),
         ("", "is not an instance URL"),
         (7, "is not an instance URL"),
