@@ -23,7 +23,6 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-Result = dict[str, Any]
 Found = TypeVar("Found")
 
 
@@ -68,7 +67,7 @@ def write_result(result: Document, folder: Path) -> Path:
     return path
 
 
-def read_result(place: Path) -> Result:
+def read_result(place: Path) -> dict[str, Any]:
     """The result stored in a folder or file. Raises UsageError when it is none, or of another schema version."""
     path = place / RESULT_NAME if place.is_dir() else place
     try:
@@ -108,7 +107,7 @@ def _read(place: Path, kind: str, form: type[Found]) -> tuple[str, Found]:
         raise UsageError(f"{place} is not a whole result of lockbench {kind} ({error}); make it anew") from None
 
 
-def _upgraded(result: Result) -> Result:
+def _upgraded(result: dict[str, Any]) -> dict[str, Any]:
     """Return `result` with what a run of an earlier release lacks; where leases were not tested, SAFE is NOT TESTED."""
     safety, verdict, latency_s = (result.get(name) for name in ("safety", "verdict", "latency_s"))
     if isinstance(safety, dict) and isinstance(verdict, dict) and safety.keys() & _TESTS == {"contested_leases"}:

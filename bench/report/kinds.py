@@ -5,12 +5,14 @@ result, in a module `words` with `sheet(result, place)` and `suite(result)`, and
 `figures(result)`; only where they lie is known here.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from bench.errors import UsageError
 from bench.measure import run_result
-from bench.measure.result import Document, Result
+from bench.measure.result import Document
 from bench.measure.section import typed
 from bench.report import summary
 from bench.report.sheet import Sheet, Suite
@@ -36,7 +38,7 @@ def type_of(kind: str) -> type[Document]:
     return found
 
 
-def of_its_kind(result: Result | Document, name: str = "this result") -> Document:
+def of_its_kind(result: Mapping[str, Any] | Document, name: str = "this result") -> Document:
     """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, or of no kind."""
     if isinstance(result, Document):
         return result
@@ -45,7 +47,7 @@ def of_its_kind(result: Result | Document, name: str = "this result") -> Documen
     return typed(result, type_of(kind), name)
 
 
-def kind_of(result: Result | Document) -> str:
+def kind_of(result: Mapping[str, Any] | Document) -> str:
     """The command that made `result`: run, safety, split-votes, fsync, crash, capacity, compare …"""
     if isinstance(result, Document):
         return str(getattr(result, "kind"))  # noqa: B009 - each type has its own Literal
@@ -58,14 +60,14 @@ def kind_of(result: Result | Document) -> str:
     return str(command[1]) if len(command) > 1 else "an unknown kind"
 
 
-def told(result: Result | Document, place: str = "") -> Sheet:
+def told(result: Document, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere). Raises as `of_its_kind`."""
     document = of_its_kind(result)
     sheet: Sheet = room_of(kind_of(document), "words").sheet(document, place)
     return sheet
 
 
-def cases_of(result: Result | Document) -> Suite:
+def cases_of(result: Document) -> Suite:
     """Return `result` as JUnit cases. Raises as `of_its_kind`."""
     document = of_its_kind(result)
     suite: Suite = room_of(kind_of(document), "words").suite(document)

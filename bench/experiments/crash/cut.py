@@ -35,10 +35,10 @@ INSTANCE_TIMEOUT_MS = TTL_MS / 4
 _PROBE_EVERY_S = 0.01
 _NAMES = {False: "trusting", True: "abstaining"}
 
-Result = TypeVar("Result")
+Found = TypeVar("Found")
 
 
-async def finish(work: Callable[..., Result], *arguments: object) -> Result:
+async def finish(work: Callable[..., Found], *arguments: object) -> Found:
     """Run what blocks in a thread; when cancelled, first let it end: nothing must be half started."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.measure.result import Document, Result
+from bench.measure.result import Document
 from bench.measure.run_result import RunResult
 from bench.report.html.figure import Chapter, Figure, Page
 from bench.report.html.run_page import run_page, several_page
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REPORT_NAME = "report.html"
 
 
-def page_of(result: Result | Document, place: str = "") -> Page:
+def page_of(result: Document, place: str = "") -> Page:
     """Return the page of one result, stored at `place`. Raises UsageError if it is not whole."""
     document = of_its_kind(result)
     if isinstance(document, RunResult):
@@ -45,7 +45,7 @@ def page_of(result: Result | Document, place: str = "") -> Page:
     return Page(title, sheet, (*pictures, *tables), shlex.join(document.command))
 
 
-def page_of_several(results: Sequence[Result | Document], names: Sequence[str]) -> Page:
+def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
     """Return the page that shows several runs. Raises UsageError for results of other commands."""
     runs = []
     for result, name in zip(results, names, strict=True):
@@ -56,7 +56,7 @@ def page_of_several(results: Sequence[Result | Document], names: Sequence[str]) 
     return several_page(runs, names)
 
 
-def write_report(result: Result | Document, stored: Path) -> Path:
+def write_report(result: Document, stored: Path) -> Path:
     """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
     return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
 
