@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.contest import experiment
 from bench.experiments.contest import installed as peers_installed
 from bench.experiments.contest.clients.driver import DRIVERS
 from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
@@ -31,11 +32,13 @@ from bench.experiments.contest.result import (
 )
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between
 from bench.experiments.contest.words import sheet, write_readme
+from bench.measure.run_result import RunResult
 from bench.measure.section import typed
 from lockcore import Outcome
 
 ROOT = Path(__file__).parents[4]
-OLD = json.loads((ROOT / "tests" / "histories" / "results" / "peers.json").read_text(encoding="utf-8"))
+RESULTS = ROOT / "tests" / "histories" / "results"
+OLD = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
 NOTHING = TurnFigures(cycles_per_s=0.0, p50_us=None, client_us=None, server_us=None)
 MANY, SINGLE, HOT = TurnLoad(5, 64, own=True), TurnLoad(5, 1, own=True), TurnLoad(5, 64, own=False)
 
@@ -175,6 +178,28 @@ def test_rows_are_compared_inside_a_round_and_what_ours_did_not_show_counts_agai
     cost, _ = bars_of({core: [speed(10.0)], run: [speed(None)]})
     assert cost.median == inf
     assert [bar.name for bar in bars_of({core: [speed(None)], run: [speed(5.0)]})] == [beside.name]
+    (unseen,) = bars_of({run: [replace(speed(5.0), beside_ratio=None)]})
+    assert (unseen.median, unseen.name) == (inf, beside.name)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [("verdict", "exit_code", 1), ("rate", "achieved_per_s", 0.0), ("cost", "server_cpu_us_per_cycle", None)],
+    ids=lambda spoilt: spoilt[1],
+)
+def test_a_run_that_does_not_stand_by_its_figures_is_made_again_and_is_no_row(
+    spoilt: tuple[str, str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, figure, value = spoilt
+    stored = typed(json.loads((RESULTS / "run.json").read_text(encoding="utf-8")), RunResult)
+    good = replace(stored, verdict=replace(stored.verdict, exit_code=0))
+    bad = replace(good, **{part: replace(getattr(good, part), **{figure: value})})
+    said = [bad, good]
+    monkeypatch.setattr(experiment, "_run", lambda *_: said.pop(0) if said else bad)
+    entry = SpeedEntry("lockbench run", locust="fast")
+    assert experiment.figures_of_run(entry, None, 1.0).cycles_per_s == good.rate.achieved_per_s
+    with pytest.raises(EnvironmentNotReadyError, match="lockbench run gave no figures"):
+        experiment.figures_of_run(entry, None, 1.0)
 
 
 class OverError(BaseException):
