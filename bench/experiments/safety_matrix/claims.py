@@ -18,13 +18,12 @@ from redis import Redis
 from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.leases import PREFIX, confirmed, connect, double_grant, left_ms
 from bench.experiments.safety_matrix.result import Finding
-from bench.experiments.safety_matrix.row import ELSEWHERE, PlannedRow, RowSetup, cannot
+from bench.experiments.safety_matrix.row import BROKEN_OFF, ELSEWHERE, PlannedRow, RowSetup, cannot
 from bench.recipes.schedules.stage import Pace
 from bench.topology.child import Child, orders, say
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Lease, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.errors import LockcoreError
 
 TTL_MS, MAX_TTL_MS = 1000, 1200
 WAIT_MS = 5000
@@ -37,9 +36,9 @@ def restart_margin(setup: RowSetup) -> Finding:
     """One of the voters restarts empty: N=3 with a vote to spare and without, N=4 without."""
     trials = 3 if setup.quick else 20
     figures: dict[str, float | None] = {"trials": trials}
-    asked: dict[tuple[int, int], list[bool | None]] = {}
-    for instances, margin in ((3, 1), (3, 0), (4, 0)):
-        with start_fleet(instances, "none") as fleet:
+    asked: dict[tuple[int, int], list[bool | None]] = {(3, 1): [None], (3, 0): [None], (4, 0): [None]}
+    for instances, margin in tuple(asked):
+        with suppress(*BROKEN_OFF), start_fleet(instances, "none") as fleet:
             asked[instances, margin] = [_granted_again(fleet, margin, f"m-{margin}-{n}") for n in range(trials)]
         figures[f"double_grants_n{instances}_margin_{margin}"] = asked[instances, margin].count(True)
     all_asked = not any(None in answers for answers in asked.values())
@@ -51,16 +50,15 @@ def restart_margin(setup: RowSetup) -> Finding:
 def _granted_again(fleet: Fleet, margin: int, resource: str) -> bool | None:
     """Lock so that `margin` votes are to spare, restart one voter, ask as another: a double grant? None: not asked."""
     last, quorum = len(fleet.urls) - 1, len(fleet.urls) // 2 + 1
-    if not margin:
-        fleet.kill(last)
-    with suppress(LockcoreError), connect(fleet.urls) as first:
-        lease = first.acquire(resource, 10_000, 2000)
+    with suppress(*BROKEN_OFF), ExitStack() as clients:
+        if not margin:
+            fleet.kill(last)
+        lease = clients.enter_context(connect(fleet.urls)).acquire(resource, 10_000, 2000)
         cast = sum(left_ms(url, resource) > 0 for url in (fleet.urls if margin else fleet.urls[:last]))
         if not margin:
             fleet.restart(last)
         fleet.restart(0)
-        with connect(fleet.urls) as second:
-            asked = second.try_acquire(resource, 10_000)
+        asked = clients.enter_context(connect(fleet.urls)).try_acquire(resource, 10_000)
         known = cast == quorum + margin and (isinstance(asked, Lease) or not asked.tally.silent)
         return double_grant(lease, asked) if known and monotonic_ns() < lease.valid_until_ns else None
     return None
@@ -94,8 +92,7 @@ def delayed_restart(_setup: RowSetup) -> Finding:
     back_s: list[float] = []
     with Pace() as pace:
         for name, restarted in (("one", (0,)), ("majority", (0, 1)), ("all", (0, 1, 2))):
-            # what the fleets before came to stays seen
-            with suppress(LockcoreError), start_fleet(3, "none") as fleet:
+            with suppress(*BROKEN_OFF), start_fleet(3, "none") as fleet:  # what others came to stays seen
                 trusting, _, back = _after_restart(fleet, restarted, "trust")
                 figures[f"double_grants_trusting_{name}"] = int(trusting)
                 delayed, unavailable_s, again = _after_restart(fleet, restarted, "trust-first")

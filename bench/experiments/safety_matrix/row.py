@@ -24,6 +24,7 @@ from lockcore.errors import LockcoreError
 
 SKIPPED: Final = "skipped"
 ELSEWHERE: Final = "not measured here"
+BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)  # what ends a look says nothing
 TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
 
 
@@ -109,7 +110,7 @@ def look(case: PlannedRow, setup: RowSetup) -> Finding:
     for _ in range(TRIES):
         try:
             finding = case.look(setup)
-        except (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError) as error:
+        except BROKEN_OFF as error:
             finding = Finding("it went wrong", NOT_KNOWN, reason=f"{type(error).__name__}: {error}")
         if finding.verdict != NOT_KNOWN or setup.is_over():
             break
