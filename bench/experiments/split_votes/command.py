@@ -42,7 +42,7 @@ def _retry(text: str) -> RetrySettings | None:
 
 
 @click.command(epilog="Servers are started on loopback and stopped; a full run takes about 4 minutes.")
-@click.option("--instances", metavar="N", type=click.IntRange(1, 15), default=5, help="how many servers  [5]")
+@click.option("--instances", metavar="N", type=click.IntRange(2, 15), default=5, help="how many servers  [5]")
 @click.option(
     "--contenders",
     metavar="K,…",
