@@ -9,12 +9,11 @@ Rules
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock safe?" (2016).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha1
+from typing import Self
 
 from redis.exceptions import RedisError
 
@@ -64,7 +63,7 @@ class FencedLease(Lease):
     fencing_token: int
 
     @classmethod
-    def of(cls, lease: Lease, fencing_token: int) -> FencedLease:
+    def of(cls, lease: Lease, fencing_token: int) -> Self:
         """`lease` with a token ≥ 1."""
         fenced = cls(
             lease.resource,

@@ -7,11 +7,10 @@ Rules
 - Sums are kept in the integers that came in (nanoseconds, or things); `unit` turns them into what is exported.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +44,12 @@ class Buckets:
         self.least = min(self.least, int(values.min()))
         self.greatest = max(self.greatest, int(values.max()))
 
-    def copy(self) -> Buckets:
+    def copy(self) -> Self:
         """The same values, apart from this one."""
         return replace(self, counts=self.counts.copy())
 
     @classmethod
-    def of_histogram(cls, histogram: Histogram) -> Buckets:
+    def of_histogram(cls, histogram: Histogram) -> Self:
         """The same samples as an HDR histogram's, each at the middle of its bucket there (three digits)."""
         buckets = cls()
         filled = np.flatnonzero(histogram.counts)

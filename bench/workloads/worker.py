@@ -6,8 +6,6 @@ millisecond apart, and at the end. Votes still out when a record was written are
 closed.
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import os
@@ -20,6 +18,7 @@ from dataclasses import fields, replace
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 import gevent
 import numpy as np
@@ -98,7 +97,7 @@ class Worker:
         self._end_export: Callable[[], None] | None = None
 
     @classmethod
-    def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Worker:
+    def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Self:
         """Connect the recipe and open the history. `broke` is called with what ends the run while it runs; `seat`:
         which worker of how many. Raises UsageError or EnvironmentNotReadyError; nothing is left open then."""
         workdir = plan.workdir or Path(tempfile.mkdtemp(prefix="lockbench-"))
