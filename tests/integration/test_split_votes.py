@@ -17,7 +17,7 @@ from bench.experiments.split_votes.experiment import Driver
 from bench.experiments.split_votes.judge import calibration_row
 from bench.experiments.split_votes.plan import ORDERS, Block, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
-from bench.experiments.split_votes.trial import Ending, double_grants, ending_of, rounds_of
+from bench.experiments.split_votes.trial import Attempt, Ending, double_grants, ending_of, rounds_of
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome, Vote
 from tests.conftest import Ended
@@ -82,14 +82,17 @@ def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_contenders_start_together_and_at_most_one_wins(contenders: Contenders, fleet: Fleet, order: str) -> None:
-    first = 1 + 1000 * ORDERS.index(order)
-    trials = contenders.run(Block(first, 20, Contest(5, order)))
-    assert list(trials) == list(range(first, first + 20))
-    for attempts in trials.values():
-        assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], "one attempt each"
-        assert sum(attempt.is_won for attempt in attempts) <= 1
-        assert double_grants(attempts) == 0
-    rounds = [round_ for attempts in trials.values() for round_ in rounds_of(attempts) if len(round_) > 1]
+    rounds: list[tuple[Attempt, ...]] = []
+    for first in range(1 + 1000 * ORDERS.index(order), 1 + 1000 * ORDERS.index(order) + 100, 20):
+        trials = contenders.run(Block(first, 20, Contest(5, order)))
+        assert list(trials) == list(range(first, first + 20))
+        for attempts in trials.values():
+            assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], "one attempt each"
+            assert sum(attempt.is_won for attempt in attempts) <= 1
+            assert double_grants(attempts) == 0
+            rounds += [round_ for round_ in rounds_of(attempts) if len(round_) > 1]
+        if len(rounds) >= 10:  # on a busy machine fewer of them have a core at the same time
+            break
     assert len(rounds) >= 10, "released together, they meet"
     endings = Counter(ending_of(round_) for round_ in rounds)
     assert endings[Ending.UNREACHABLE] == 0
