@@ -105,7 +105,7 @@ def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) 
     def spread(low: float, high: float) -> dict[str, float]:
         return {"median": (low + high) / 2, "low": low, "high": high}
 
-    rows = [{"name": "gevent", "bar": 0.8, "ratio": Spread(**spread(*one))} for one in ends]
+    rows = [{"name": "gevent", "bar": 0.8, "busy": False, "ratio": Spread(**spread(*one))} for one in ends]
     bars = [SpeedBar(**spread(*added), name="telemetry", bar=2.0, at_least=False)] if added else []
     result: Any = SimpleNamespace(rows=[SimpleNamespace(**row) for row in rows], bars=bars)
     return judge_speed(result)

@@ -16,8 +16,9 @@ from bench.cli.experiment import experiment_options, measured
 from bench.cli.options import PLACE, FiniteRange
 from bench.cli.showing import Outputs, show
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.experiment import LOADS, PeersPlan, measure, run_peers
+from bench.experiments.contest.experiment import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.judge import judge_speed
+from bench.experiments.contest.speed import measure
 from bench.experiments.contest.words import speed_sheet, write_readme
 from bench.report.sheet import print_sheet
 
@@ -35,11 +36,12 @@ def contest() -> None:
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Rounds of all contestants.")
 @click.option("--seconds", default=2.0, show_default=True, type=FiniteRange(0.1, 600), help="Load per contestant.")
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
+@click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (5 minutes a round, and one of 10.)")
 @click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
-def bench(rounds: int, seconds: float, seed: int, out: Path | None) -> int:
+def bench(rounds: int, seconds: float, seed: int, grow: bool, out: Path | None) -> int:
     """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
     path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
-    result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True))
+    result = measure(rounds, seconds, seed, lambda line: click.echo(line, err=True), grow=grow)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")

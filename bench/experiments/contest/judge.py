@@ -54,20 +54,25 @@ def judge_peers(judged: Sequence[PeerBar], *, interrupted: bool = False) -> Verd
 
 def judge_speed(result: SpeedResult) -> Verdict:
     """Return the verdict of `make bench`."""
-    bars = [(row.name, sides_of(row.ratio, row.bar)) for row in result.rows if row.bar is not None]
-    return _over_bars(bars + [(bar.name, sides_of(bar, bar.bar, at_least=bar.at_least)) for bar in result.bars])
+    rows = [(row.name, sides_of(row.ratio, row.bar, busy=row.busy)) for row in result.rows if row.bar is not None]
+    bars = [(bar.name, sides_of(bar, bar.bar, at_least=bar.at_least, busy=bar.busy)) for bar in result.bars]
+    return _over_bars(rows + bars)
 
 
-def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True) -> set[bool]:
-    """Whether rounds reached `bar`, as their least and most tell: both where they disagree."""
-    return {_reaches(end, bar, at_least=at_least) for end in (rounds.low, rounds.high)}
+def sides_of(rounds: Spread | PeerBar, bar: float, *, at_least: bool = True, busy: bool = False) -> set[bool]:
+    """Whether rounds reached `bar`, as their least and most tell: both where they disagree, none on a `busy` one."""
+    return set() if busy else {_reaches(end, bar, at_least=at_least) for end in (rounds.low, rounds.high)}
 
 
 def _over_bars(sides: Sequence[tuple[str, set[bool]]], *, interrupted: bool = False) -> Verdict:
     """Of bars, each whether its rounds reached it: all of them, none, or some."""
     found = {
         BARS_MISSED: [f"missed in every round: {name}" for name, side in sides if side == {False}],
-        NOT_KNOWN: [f"reached in some rounds only: {name}" for name, side in sides if len(side) > 1],
+        NOT_KNOWN: [
+            f"{'reached in some rounds only' if side else 'something else used the cores in every round'}: {name}"
+            for name, side in sides
+            if len(side) != 1
+        ],
         INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
     }
     return conclude(BARS_REACHED, [Evidence("bars measured", len(sides))], found)

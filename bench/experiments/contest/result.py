@@ -16,6 +16,7 @@ from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go", "rust"]
 EVERY_N = (1, 3, 5)
+BUSY_RATIO = 0.05  # of the cores, spent elsewhere: such a turn is not compared
 
 
 class TurnFigures(Section, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class TurnFigures(Section, frozen=True, kw_only=True):
     client_us: Annotated[float | None, says("CPU of the client per cycle")]
     server_us: Annotated[float | None, says("CPU of all servers per cycle")]
     beside_ratio: Annotated[float | None, says("of a core, what followed and judged a whole run")] = None
+    elsewhere_ratio: Annotated[float | None, says("of the cores, what other processes and the host took")] = None
     jain: Annotated[float | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
     commands_per_lease: Annotated[float | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
@@ -138,6 +140,12 @@ class SpeedRow(TurnRow, frozen=True, kw_only=True):
     bar: Annotated[float | None, says("CPU ratio that is to be reached")]
     ratio: Annotated[Spread, says("CPU per cycle of the replay ÷ of this row")]
     wall_ratio: Annotated[Spread, says("cycles/s ÷ those of the replay")]
+    busy: Annotated[bool, says("the cores were not ours in any round: its ratios are not known")] = False
+
+    @property
+    def cores_used(self) -> float:
+        """How many cores client and servers kept busy."""
+        return self.cpu_us * self.cycles_per_s / 1e6
 
 
 class SpeedBar(Spread, frozen=True, kw_only=True):
@@ -146,6 +154,7 @@ class SpeedBar(Spread, frozen=True, kw_only=True):
     name: Annotated[str, says("what is compared")]
     bar: Annotated[float, says("what it is to be")]
     at_least: Annotated[bool, says("true: at least the bar; false: at most")]
+    busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
 
 
 class SpeedConditions(Section, frozen=True, kw_only=True):

@@ -6,12 +6,13 @@ reason.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from bench.experiments.contest.judge import sides_of
-from bench.experiments.contest.result import PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
+from bench.experiments.contest.result import BUSY_RATIO, PeerBar, PeersResult, SpeedResult, SpeedRow, StopRow, TurnRow
 from bench.measure.statistics import Spread
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import MISSING, count, decimals, milliseconds, percent, share
@@ -185,23 +186,24 @@ def _count(value: float | None, digits: int = 0) -> str:
 
 def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
-    about, word = result.conditions, word_of("bench", verdict)
+    about, word, top = result.conditions, word_of("bench", verdict), result.rows[0].name
     servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
     head = (
         *(f"N={about.instances}, acquire + release", "cycles/s", "client\nµs", "server\nµs", "p50\nµs", "CPU\nratio"),
-        *("range", "bar", "wall\nratio"),
+        *("range", "bar", "wall\nratio", "cores\nused"),
     )
     lines = [
         *(
             Sentence(
-                _side(bar, bar.bar, at_least=bar.at_least),
+                _side(bar, bar.bar, at_least=bar.at_least, busy=bar.busy),
                 f"{bar.name}: {bar.median:.2f} ({bar.low:.2f} … {bar.high:.2f}), "
                 f"wanted {'at least' if bar.at_least else 'at most'} {bar.bar:g}",
             )
             for bar in result.bars
         ),
         Sentence("client", "CPU per cycle, as of the servers; p50 is that of acquire"),
-        Sentence("CPU ratio", "client + server of the replay ÷ those of the row; wall: cycles/s ÷ those of the replay"),
+        Sentence("CPU ratio", f"client + server of {top} ÷ those of the row; wall: cycles/s ÷ those of {top}"),
+        *_machine(result.rows),
         Sentence("result", place),
     ]
     return Sheet(
@@ -210,6 +212,19 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
         (Part("", "", head, tuple(map(_cells, result.rows))),), tuple(lines),
         tables_first=True,
     )  # fmt: skip
+
+
+def _machine(rows: Sequence[SpeedRow]) -> Iterator[Sentence]:
+    """How far the cores were ours."""
+    shares = [turn.elsewhere_ratio for row in rows for turn in row.rounds if turn.elsewhere_ratio is not None]
+    if shares:
+        busy = sum(share >= BUSY_RATIO for share in shares)
+        yield Sentence(
+            "machine",
+            f"something else took {percent(median(shares), 0)} of the cores, {percent(max(shares), 0)} at most; "
+            f"{count(busy)} of {count(len(shares))} turns were disturbed ({percent(BUSY_RATIO, 0)} or more)"
+            + (", and are left out of what is compared" if busy else ""),
+        )
 
 
 def _cells(row: SpeedRow) -> tuple[str, ...]:
@@ -222,11 +237,12 @@ def _cells(row: SpeedRow) -> tuple[str, ...]:
         decimals(row.p50_us, 0),
         f"{ratio.median:.3f}",
         f"{ratio.low:.2f}–{ratio.high:.2f}",
-        "" if bar is None else f"{bar:.2f} {_side(ratio, bar)}",
+        "" if bar is None else f"{bar:.2f} {_side(ratio, bar, busy=row.busy)}",
         f"{row.wall_ratio.median:.2f}",
+        decimals(row.cores_used, 1),
     )
 
 
-def _side(rounds: Spread, bar: float, *, at_least: bool = True) -> str:
-    sides = sides_of(rounds, bar, at_least=at_least)
-    return "not known" if len(sides) > 1 else "reached" if True in sides else "missed"
+def _side(rounds: Spread, bar: float, *, at_least: bool = True, busy: bool = False) -> str:
+    sides = sides_of(rounds, bar, at_least=at_least, busy=busy)
+    return "not known" if len(sides) != 1 else "reached" if True in sides else "missed"

@@ -27,7 +27,8 @@ def _sockets(order: ClientOrder) -> list[socket.socket]:
 def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
     from lockcore import Redlock  # peers' environments have none
-    from lockcore.commands import FIRST_NUMBER, Dialect, claim_stem, set_nx_px
+    from lockcore.claims import claim_stem
+    from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
 
     with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
         encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release

@@ -7,20 +7,23 @@ import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest import experiment
+from bench.experiments.contest import elsewhere
 from bench.experiments.contest import installed as peers_installed
+from bench.experiments.contest import speed as speeds
 from bench.experiments.contest.clients.driver import DRIVERS
 from bench.experiments.contest.clients.loops import Calls, ClientTurn, Lock, call, call_async, run_threads
 from bench.experiments.contest.clients.order import ClientOrder, DriverAnswer, bucket_of
-from bench.experiments.contest.experiment import Cell, SpeedEntry, bars_of, row_of, rows_of
+from bench.experiments.contest.elsewhere import Elsewhere, Spent
+from bench.experiments.contest.experiment import Cell, row_of
 from bench.experiments.contest.installed import PEERS, Contestant, install
-from bench.experiments.contest.judge import bars, judge_peers
+from bench.experiments.contest.judge import bars, judge_peers, judge_speed
 from bench.experiments.contest.result import (
     Missing,
     Peer,
@@ -30,6 +33,7 @@ from bench.experiments.contest.result import (
     TurnFigures,
     TurnRow,
 )
+from bench.experiments.contest.speed import SpeedEntry, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between
 from bench.experiments.contest.words import sheet, write_readme
 from bench.measure.run_result import RunResult
@@ -182,6 +186,37 @@ def test_rows_are_compared_inside_a_round_and_what_ours_did_not_show_counts_agai
     assert (unseen.median, unseen.name) == (inf, beside.name)
 
 
+def test_rounds_in_which_the_cores_were_not_ours_are_left_out_and_without_others_nothing_is_known() -> None:
+    def turn(client_us: float, elsewhere_ratio: float) -> TurnFigures:
+        return replace(NOTHING, cycles_per_s=100.0, client_us=client_us, server_us=1.0, elsewhere_ratio=elsewhere_ratio)
+
+    replay, core = SpeedEntry("replay"), SpeedEntry("lockcore gevent", bar=0.8)
+    tops = [turn(3.0, 0.0), turn(3.0, 0.2), turn(3.0, 0.0)]
+    _, found = rows_of({replay: tops, core: [turn(4.0, 0.01), turn(4.0, 0.0), turn(9.0, 0.06)]})
+    assert (found.ratio.low, found.ratio.high, found.busy) == (0.8, 0.8, False)
+    rows = rows_of({replay: tops[:1], core: [turn(9.0, 0.06)]})
+    (bar, *_) = bars_of({replay: tops[:1], core: [turn(9.0, 0.06)]})
+    assert (rows[1].ratio.low, rows[1].busy, bar.busy) == (0.4, True, True)
+    verdict = judge_speed(SimpleNamespace(rows=rows, bars=[bar]))  # type: ignore[arg-type]
+    assert verdict.exit_code == 4
+    assert "something else used the cores in every round: lockcore gevent" in verdict.reasons
+
+
+def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = iter([Spent(10.0, 5.0, 4.0), Spent(12.0, 8.0, 6.0)])
+    monkeypatch.setattr(elsewhere, "spent", lambda: next(seen))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    with Elsewhere() as machine:
+        pass
+    assert machine.ratio == 0.25
+    monkeypatch.undo()
+    before = elsewhere.spent()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    after = elsewhere.spent()
+    assert after.ours_s - before.ours_s >= 0.29
+    assert after.busy_s - before.busy_s >= 0.25
+
+
 @pytest.mark.parametrize(
     "spoilt",
     [("verdict", "exit_code", 1), ("rate", "achieved_per_s", 0.0), ("cost", "server_cpu_us_per_cycle", None)],
@@ -195,11 +230,11 @@ def test_a_run_that_does_not_stand_by_its_figures_is_made_again_and_is_no_row(
     good = replace(stored, verdict=replace(stored.verdict, exit_code=0))
     bad = replace(good, **{part: replace(getattr(good, part), **{figure: value})})
     said = [bad, good]
-    monkeypatch.setattr(experiment, "_run", lambda *_: said.pop(0) if said else bad)
+    monkeypatch.setattr(speeds, "_run", lambda *_: said.pop(0) if said else bad)
     entry = SpeedEntry("lockbench run", locust="fast")
-    assert experiment.figures_of_run(entry, None, 1.0).cycles_per_s == good.rate.achieved_per_s
+    assert figures_of_run(entry, None, 1.0).cycles_per_s == good.rate.achieved_per_s
     with pytest.raises(EnvironmentNotReadyError, match="lockbench run gave no figures"):
-        experiment.figures_of_run(entry, None, 1.0)
+        figures_of_run(entry, None, 1.0)
 
 
 class OverError(BaseException):

@@ -1,0 +1,296 @@
+"""`make bench`: *lockcore and the command, in turn on the same servers, beside the replay → their rows and bars*.
+
+    acquire + release of a free resource on five in-memory instances; the replay of the bytes is the ceiling
+    --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
+
+Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
+same two cores. What is compared is always of one round; its median over rounds is quoted, with its range. Rates swing
+with whatever else the machine does, CPU per cycle does not. A round in which something else used our cores is left out,
+and where that is every one nothing is known.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
+from operator import sub, truediv
+from typing import Literal
+
+from msgspec.structs import asdict, replace
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.contest.elsewhere import Elsewhere
+from bench.experiments.contest.installed import ours
+from bench.experiments.contest.judge import INSTANCES
+from bench.experiments.contest.result import BUSY_RATIO, SpeedBar, SpeedConditions, SpeedResult, SpeedRow, TurnFigures
+from bench.experiments.contest.turn import TurnLoad, contest, over_rounds, servers_by_kind, two_cores
+from bench.measure.environment import describe_environment
+from bench.measure.run_result import RunResult
+from bench.measure.section import typed
+from bench.measure.statistics import Spread
+from bench.run.experiment import Show
+from bench.topology.fleet import Fleet, start_fleet
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedEntry:
+    """What a row runs: `driver` alone, or with `locust` events a whole `lockbench run` with these `options`, which
+    exports metrics and traces if it has `telemetry`, and starts servers of its own if it is `whole`. `share`: an open
+    loop, of that share of the first row's rate; `once`: in the first round only. `bar`: the CPU ratio to be reached;
+    `merge`, `waiting`: see ClientOrder."""
+
+    name: str
+    driver: str = ""
+    server: Literal["plain", "native"] = "plain"
+    callers: int = 200
+    merge: bool = False
+    waiting: int = 0
+    bar: float | None = None
+    locust: str = ""
+    telemetry: bool = False
+    whole: bool = False
+    options: tuple[str, ...] = ()
+    share: float = 0.0
+    once: bool = False
+
+
+REPLAY, CORE, RAW, ALONE = "replay", "lockcore gevent", "raw sockets, 1 caller", "lockcore gevent, 1 caller"
+RUN, WATCHED, UNWATCHED = "lockbench run", "Locust, with telemetry", "Locust, fast events"
+ENTRIES = (
+    SpeedEntry(REPLAY, "replay"),
+    SpeedEntry(CORE, "lockcore gevent", bar=0.80),
+    SpeedEntry("lockcore asyncio + uvloop", "lockcore uvloop", bar=0.80),
+    SpeedEntry("lockcore asyncio", "lockcore asyncio"),
+    SpeedEntry("lockcore threads, 64", "lockcore threads", callers=64),
+    SpeedEntry(RUN, bar=0.65, locust="fast", whole=True, options=("--resources", "100000")),
+    SpeedEntry(UNWATCHED, bar=0.72, locust="fast"),
+    SpeedEntry(WATCHED, locust="fast", telemetry=True),
+    SpeedEntry("Locust, stock events", bar=0.45, locust="stock"),
+    SpeedEntry("gevent, 10 in line", "lockcore gevent", waiting=10),
+    SpeedEntry("gevent, 5,000 in line", "lockcore gevent", waiting=5_000),
+    SpeedEntry("lockcore gevent, merged", "lockcore gevent", merge=True),
+    SpeedEntry("replay, native release", "replay", "native"),
+    SpeedEntry("lockcore gevent, native", "lockcore gevent", "native", bar=1.0),
+    SpeedEntry("redis-py, one by one", "redis-py by hand", callers=1),
+    SpeedEntry(RAW, "raw", callers=1),
+    SpeedEntry(ALONE, "lockcore gevent", callers=1),
+)
+Beside = Callable[[float, float], float]
+BARS: tuple[tuple[str, str, str, str, Beside, float], ...] = (  # name, two rows, the figure, how they compare, the bar
+    (f"{CORE}: cycles/s ÷ the replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.75),
+    (f"{RUN}: cycles/s ÷ the replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.65),
+    (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
+    (f"{RUN}: beside its load, of a core", RUN, "", "beside_ratio", sub, 0.05),  # by itself
+    ("what telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
+    ("1 caller: acquire p50 ÷ raw sockets'", ALONE, RAW, "p50_us", truediv, 1.0),
+)
+Bars = tuple[tuple[str, str, str, str, Beside, float], ...]
+
+
+def _changed(name: str, *options: str, users: int = 200, share: float = 0.0, once: bool = False) -> SpeedEntry:
+    """`lockbench run` of 200 users on 100,000 resources, with one thing changed."""
+    options = ("--resources", "100000", *options)
+    return SpeedEntry(name, callers=users, locust="fast", whole=True, options=options, share=share, once=once)
+
+
+BASE, CALM, LONG_S = "200 users, 100,000 resources", "64 users", 600
+GROWN = (
+    _changed(BASE),
+    _changed(CALM, users=64),
+    _changed("1,000 users", users=1000),
+    _changed("5,000 users", users=5000),
+    _changed("1,000 resources", "--resources", "1000"),
+    _changed("1,000,000 resources", "--resources", "1000000"),
+    _changed("held for 1 ms", "--hold", "fixed:1ms"),
+    _changed("a rest of 1 ms", "--think", "fixed:1ms"),
+    _changed("Zipf, exponent 0.8", "--skew", "zipf:0.8"),
+    _changed("open loop at 80 % of it", share=0.8),
+    _changed("10 minutes", "--duration", f"{LONG_S}s", once=True),
+    _changed("64 users on 200 resources", "--resources", "200", users=64),
+    _changed("64 users on one resource", "--resources", "1", users=64),
+)
+FLAT, CONTENDED = 1.15, 1.3  # times the CPU per lease of BASE; of CALM, where callers meet
+GROWN_BARS: Bars = tuple(
+    (f"{entry.name}: client CPU ÷ that of {other}", entry.name, other, "client_us", truediv, bar)
+    for other, bar, some in ((BASE, FLAT, GROWN[1:-2]), (CALM, CONTENDED, GROWN[-2:]))
+    for entry in some
+)
+Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per round
+
+
+def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = False) -> SpeedResult:
+    """Run all contestants `rounds` times, `seconds` each. Raises EnvironmentNotReadyError."""
+    servers = servers_by_kind()
+    entries = list(GROWN if grow else [entry for entry in ENTRIES if entry.server in servers])
+    if "plain" not in servers and not grow:  # then the native server's replay is the ceiling of everything there is
+        entries[:1] = [SpeedEntry(REPLAY, "replay", "native")]
+    measured: dict[SpeedEntry, list[TurnFigures]] = {entry: [] for entry in entries}
+    with two_cores() as cores, ExitStack() as stack:
+        fleets = {
+            kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
+        }
+        for number, entry in _order(entries, rounds, seed):
+            show(f"round {number} of {rounds}: {entry.name}")
+            fleet = fleets.get(entry.server) or fleets["native"]
+            measured[entry].append(_turn(entry, fleet, seconds, measured[entries[0]][-1:]))
+    conditions = SpeedConditions(
+        instances=INSTANCES, cores=cores, rounds=rounds, seconds=seconds, seed=seed,
+        servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
+    )  # fmt: skip
+    return SpeedResult(
+        conditions=conditions,
+        environment=describe_environment(),
+        rows=rows_of(measured),
+        bars=tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
+    )
+
+
+def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tuple[int, SpeedEntry]]:
+    """Every round in an order of its own, behind the first entry, by which open loops go."""
+    rng = random.Random(seed)
+    for number in range(1, rounds + 1):
+        yield number, entries[0]
+        for entry in rng.sample(entries[1:], len(entries) - 1):
+            if number == 1 or not entry.once:
+                yield number, entry
+
+
+def rows_of(measured: Measured) -> tuple[SpeedRow, ...]:
+    """One row per entry; ratios to the first are taken inside a round."""
+    rows, top = [], next(iter(measured)).name
+    for entry, rounds in measured.items():
+        pairs, busy = _pairs(measured, top, entry.name)
+        row = SpeedRow(
+            name=entry.name,
+            kind="lockcore",
+            instances=INSTANCES,
+            callers=entry.callers,
+            server=entry.server,
+            bar=entry.bar,
+            ratio=Spread.of(most.cpu_us / one.cpu_us for most, one in pairs),
+            wall_ratio=Spread.of(one.cycles_per_s / most.cycles_per_s for most, one in pairs),
+            busy=busy,
+            **over_rounds(rounds),
+        )
+        rows.append(row)
+    return tuple(rows)
+
+
+def bars_of(measured: Measured, bars: Bars = BARS) -> Iterator[SpeedBar]:
+    """What rows are to each other, taken inside each round; without those that were not run. What we did not measure
+    counts as endless, what they did not is no bar."""
+    for name, one, other, figure, compare, bar in bars:
+        pairs, busy = _pairs(measured, one, other or one)
+        found = []
+        for turn, beside in pairs:
+            us, them = getattr(turn, figure), getattr(beside, figure) if other else 0.0
+            if them or not other:
+                found.append(compare(inf if us is None else us, them))
+        if found:
+            at_least = figure == "cycles_per_s"
+            yield SpeedBar(**asdict(Spread.of(found)), name=name, bar=bar, at_least=at_least, busy=busy)
+
+
+def _pairs(measured: Measured, one: str, other: str) -> tuple[list[tuple[TurnFigures, TurnFigures]], bool]:
+    """Two rows' turns, round by round, without the rounds in which our cores were not ours; all of them, and True,
+    where none is left."""
+    rows = {entry.name: rounds for entry, rounds in measured.items()}
+    pairs = list(zip(rows.get(one, ()), rows.get(other, ()), strict=False))
+    quiet = [pair for pair in pairs if max(turn.elsewhere_ratio or 0.0 for turn in pair) < BUSY_RATIO]
+    return quiet or pairs, not quiet
+
+
+def _turn(entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFigures]) -> TurnFigures:
+    """One turn; `top`: that of the first row in this round, if it has come."""
+    with Elsewhere() as machine:
+        rate = entry.share * top[0].cycles_per_s if top else 0.0
+        figures = figures_of_run(entry, fleet, seconds, rate) if entry.locust else _alone(entry, fleet, seconds)
+    return replace(figures, elsewhere_ratio=machine.ratio)
+
+
+def _alone(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
+    load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge, waiting=entry.waiting)
+    for longer in (1, 2, 4):  # a busy machine may not get one cycle done in so short a time
+        figures = contest(ours(entry.driver), fleet, load, longer * seconds)
+        if figures.cycles_per_s:
+            return figures
+    raise _nothing(entry, ", ".join(figures.errors))
+
+
+def figures_of_run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float = 0.0) -> TurnFigures:
+    """A whole `lockbench run`, as a user would: its own cost figures are the answer, if it stands by them."""
+    for _ in range(3):  # a busy machine may make a run invalid
+        run = _run(entry, fleet, seconds, rate)
+        done, cost, p50_s = run.rate.achieved_per_s, run.cost, run.latency_s.acquire.p50
+        client_us, server_us, beside = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle, cost.beside_cpu_ratio
+        if not run.verdict.exit_code and done and client_us and server_us:
+            client_us += (beside or 0.0) * 1e6 / done if entry.whole else 0.0  # all processes of the command
+            p50_us = None if p50_s is None else p50_s * 1e6
+            return TurnFigures(
+                cycles_per_s=done, p50_us=p50_us, client_us=client_us, server_us=server_us, beside_ratio=beside
+            )
+    raise _nothing(entry, "; ".join(run.verdict.reasons))
+
+
+def _run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float) -> RunResult:
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, collector() as (endpoint, taken):
+        command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
+        command += ["--users", str(entry.callers), "--duration", f"{max(seconds, 3):g}s", "--events", entry.locust]
+        command += ["--warmup", "1s", "--hold", "0"]
+        if entry.whole:
+            command += ["--instances", str(INSTANCES), "--fsync", "none", "--server", str(fleet.server.path)]
+        else:
+            command += [word for url in fleet.urls for word in ("--target", url)]
+            command += ["--resources", str(entry.callers), "--skew", "own"]
+        command += [*entry.options, *(("--rate", f"{rate:.0f}") if rate else ())]
+        if entry.telemetry:
+            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+        done = subprocess.run(
+            command, env=environ, capture_output=True, timeout=120 + 2 * (seconds + LONG_S), check=False
+        )
+    try:
+        run = typed(json.loads(done.stdout), RunResult)
+    except ValueError:
+        raise _nothing(entry, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]) from None
+    if entry.telemetry and not taken:
+        raise EnvironmentNotReadyError(f"{entry.name} exported nothing; install the extra `telemetry`")
+    return run
+
+
+def _nothing(entry: SpeedEntry, said: str) -> EnvironmentNotReadyError:
+    return EnvironmentNotReadyError(f"{entry.name} gave no figures; it said: {said or 'nothing'}")
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[str]]]:
+    """A collector that reads, forgets and thanks: its OTEL_EXPORTER_OTLP_ENDPOINT, and the paths asked for so far."""
+    taken: list[str] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Nothing to say."""
+
+        def do_POST(self) -> None:
+            """Read, forget, thank."""
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            taken.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", taken
+        finally:
+            server.shutdown()
