@@ -4,9 +4,12 @@ Rules: the wrong kind of thing is a TypeError, a value out of range (nan and inf
 argument, what it may be, and what it was. True is not 1.
 """
 
+from typing import Final
+
 from lockcore.model import Lease
 
 A_DAY_MS = 86_400_000
+NO_WAIT: Final[object] = 0  # the default of `wait_ms`, told apart by identity: whatever else is passed is looked at
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:

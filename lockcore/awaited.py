@@ -72,22 +72,36 @@ class Settled:
     waiter: Any
 
 
-def hand_out(ready: list[Settled], wake: Callable[[Any], object]) -> None:
-    """Wake whoever waits for what is settled, in order, also for what is added meanwhile.
+class Waking(Protocol):
+    """The engine as those see it who are woken: `woken` of the `ready` have been."""
 
-    Should that be interrupted, the rest stays ready.
-    """
-    woken = 0
+    ready: list[Settled]
+    woken: int
+
+
+def next_waiter(engine: Waking) -> Any:
+    """Who is to be woken next, in order, also of what was added meanwhile; None: nobody. It is to be woken at once."""
+    ready, woken = engine.ready, engine.woken
+    while woken < len(ready):
+        settled = ready[woken]
+        woken += 1
+        waiter = settled.waiter
+        if waiter is not None:
+            settled.waiter = None
+            engine.woken = woken
+            return waiter
+    engine.woken = woken
+    return None
+
+
+def hand_out(engine: Waking, wake: Callable[[Any], object]) -> None:
+    """Wake whoever waits for what is settled. Should that be interrupted, the rest stays ready."""
     try:
-        while woken < len(ready):
-            settled = ready[woken]
-            woken += 1
-            waiter = settled.waiter
-            if waiter is not None:
-                settled.waiter = None
-                wake(waiter)
+        while (waiter := next_waiter(engine)) is not None:
+            wake(waiter)
     finally:
-        del ready[:woken]
+        del engine.ready[: engine.woken]
+        engine.woken = 0
 
 
 class Ignored:

@@ -47,11 +47,6 @@ _IFEQ = bulk(b"IFEQ")
 Encode = Callable[[bytes], bytes]
 
 
-def claim_stem(key: bytes, token_prefix: bytes) -> bytes:
-    """A claim without the counter of its owner token (and the line's end), which follows per attempt."""
-    return b"$%d\r\n%b\r\n$%d\r\n%b" % (len(key), key, OWNER_TOKEN_BYTES, token_prefix)
-
-
 def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:
     """Head and tail around a claim that make SET key token NX PX ttl_ms."""
     return _SET_HEAD, bulk(b"NX") + bulk(b"PX") + bulk(b"%d" % ttl_ms)

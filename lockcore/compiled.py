@@ -1,8 +1,9 @@
-"""lockcore as machine code: *its pure modules → extension modules beside them*, when a wheel is built (mypyc).
+"""lockcore as machine code: *its pure modules and its hot path → extension modules beside them*, by mypyc.
 
-Rules: the source stays the same and stays installed; where there is no compiler, no mypyc or no Python.h, or with
-LOCKCORE_PURE=1, everything runs from it. All modules are compiled or none. An editable install is never compiled: there
-the source is what runs. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
+Rules: this happens when a wheel is built, and takes along what the benchmark does for every lease. The source stays the
+same and stays installed; where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs
+from it. All modules are compiled or none. An editable install is never compiled: there the source is what runs.
+Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 """
 
 import logging
@@ -11,10 +12,14 @@ from pathlib import Path
 
 from setuptools.command.build_ext import build_ext
 
-MODULES = (
-    "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines", "watched",
-    "turns", "membership", "engine", "attempt",
+MODULES = tuple(
+    f"lockcore.{name}"
+    for name in (
+        "model", "arguments", "quorum", "claims", "awaited", "rounds", "owed", "flight", "pipeline", "deadlines",
+        "watched", "turns", "membership", "engine", "attempt", "shells.shortcut",
+    )
 )  # fmt: skip
+LOAD = ("bench.measure.recorder", "bench.workloads.operation")
 
 
 class CompileCore(build_ext):  # type: ignore[misc]
@@ -36,7 +41,7 @@ class CompileCore(build_ext):  # type: ignore[misc]
     def _compile(self) -> None:
         from mypyc.build import mypycify  # not everybody who builds has it
 
-        paths = [f"lockcore/{module}.py" for module in MODULES]
+        paths = [f"{module.replace('.', '/')}.py" for module in (*MODULES, *LOAD)]
         # The rest of lockcore is judged by `make lint`, where what it imports is installed.
         options = ["--ignore-missing-imports", "--follow-imports=silent", "--no-warn-unused-ignores"]
         modules = mypycify([*options, *paths], target_dir="build/lockcore", group_name="lockcore")

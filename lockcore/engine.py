@@ -31,6 +31,7 @@ from lockcore.turns import Turns
 from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
+EARLY = 12  # commands of a batch: a single server works on them while the rest is made
 LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
 
 
@@ -40,6 +41,7 @@ class Engine:
     def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
         self.settings = settings
         self.instances = len(addresses)
+        self.early = EARLY if self.instances == 1 else 0
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
@@ -47,6 +49,7 @@ class Engine:
         self.members = [Membership() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Settled] = []
+        self.woken = 0
         self.turns, self.deadlines = Turns(self), Deadlines()
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
@@ -104,7 +107,7 @@ class Engine:
         self.batch_rounds.append(round_)
         if terms is not self._batch_terms:
             self._note_terms(terms)
-        if not self.dirty:
+        if not self.dirty or len(self.batch) == self.early:
             self._want()
 
     def submit_release(self, round_: ReleaseRound) -> None:
@@ -125,7 +128,7 @@ class Engine:
                 self.batch_rounds.append(round_)
             if (terms := round_.won.terms) is not self._batch_terms:
                 self._note_terms(terms)
-            if not self.dirty:
+            if not self.dirty or len(self.batch) == self.early:
                 self._want()
             return
         for pipe in targets:
@@ -175,9 +178,8 @@ class Engine:
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def _want(self) -> None:
-        if not self.dirty:
-            self.dirty = True
-            self.want_flush()
+        self.dirty = True
+        self.want_flush()
 
     def _note_terms(self, terms: Terms) -> None:
         first = self.queued <= 1
@@ -205,7 +207,8 @@ class Engine:
             return
         pipe.queue.append(data)
         pipe.expect(awaited)
-        self._want()
+        if not self.dirty:
+            self._want()
 
     def _take_batch(self) -> tuple[bytes, int]:
         if self._to_merge:
@@ -287,7 +290,7 @@ class Engine:
 
     def take_ready(self) -> list[Settled]:
         """What was settled since the last call."""
-        ready, self.ready = self.ready, []
+        ready, self.ready, self.woken = self.ready, [], 0
         return ready
 
     # -- time ---------------------------------------------------------------------------------------------------------

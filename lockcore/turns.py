@@ -12,19 +12,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
-from lockcore.awaited import Settled
+from lockcore.awaited import Settled, Waking
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.deadlines import Timetable
 from lockcore.model import ACQUIRED, Lease, Outcome
 from lockcore.rounds import Round
-
-
-class Waking(Protocol):
-    """The engine as the lines see it: whatever is put into `ready` is woken."""
-
-    ready: list[Settled]
 
 
 class Turn(Settled):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lockcore.compiled import MODULES
+from lockcore.compiled import LOAD, MODULES
 from tests.lockcore.source import needs_compiler
 
 ROOT = Path(__file__).parents[1]
@@ -80,9 +80,10 @@ def test_the_wheel_holds_every_file_that_is_not_python(wheel):
 @needs_compiler
 def test_the_core_in_the_wheel_is_compiled_and_its_source_is_there(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    for module in MODULES:
-        assert f"lockcore/{module}.py" in names
-        assert any(name.startswith(f"lockcore/{module}.") and name.endswith(".so") for name in names), module
+    for module in (*MODULES, *LOAD):
+        path = module.replace(".", "/")
+        assert f"{path}.py" in names
+        assert any(name.startswith(f"{path}.") and name.endswith(".so") for name in names), module
 
 
 def test_the_wheel_holds_the_licence_and_no_tests(wheel):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from threading import get_ident
 from typing import Self, TypeVar
 
-from lockcore.arguments import check_acquire
+from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import Acquisition, first_lease
 from lockcore.awaited import hand_out
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -22,7 +22,7 @@ from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.closing import LOOK_S
-from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, LoopDriver
+from lockcore.shells.driver import TEXT, WHOLE, LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
@@ -193,15 +193,17 @@ class AsyncDriver(LoopDriver):
 
     def wake(self) -> None:
         """See LoopDriver.wake."""
-        hand_out(self.engine.ready, _resolve)
+        hand_out(self.engine, _resolve)
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_turn)
 
     def _want_flush(self) -> None:
-        if self._flush_due:
+        if self.engine.queued == self.engine.early:
+            self.flush()
+        elif self._flush_due:
             return
-        if self.is_quiet or self._loop.is_closed():
+        elif self.is_quiet or self._loop.is_closed():
             self.flush()
         else:
             self._flush_due = True

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from lockcore.arguments import check_acquire
+from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import Acquisition, Steps, lease_of
 from lockcore.clock import monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
@@ -25,7 +25,7 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.call import Call, locked, ring
-from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE
+from lockcore.shells.driver import TEXT, WHOLE
 from lockcore.shells.handshake import discard, shaken
 from lockcore.shells.polled import PolledDriver
 from lockcore.shells.target import InstanceTarget

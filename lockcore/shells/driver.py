@@ -22,7 +22,6 @@ from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
 FEW = 4
-NO_WAIT: object = 0  # the default of `wait_ms`, told apart by identity: whatever else is passed is looked at
 WHOLE: object = int
 TEXT: object = str
 

@@ -1,10 +1,10 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
-Rules: one engine per hub (thread). A caller parks in the hub and is switched to when its round is settled; a greenlet
-that is killed there abandons its round. Who cannot park (the hub itself, another thread, a signal handler or a
-`__del__` in the middle of another operation) is refused before anything is sent. A batch leaves at once when little is
-in flight, else once per turn of the loop. The first attempt takes a short cut past the step generator; every other one
-goes through it.
+Rules: one engine per hub (thread). A caller is switched to when its round is settled; a greenlet that is killed while
+it waits abandons its round. Who cannot wait (the hub itself, another thread, a signal handler or a `__del__` in the
+middle of another operation) is refused before anything is sent. A batch leaves at once when little is in flight, else
+once per turn of the loop. The first attempt and the release take a short cut (shortcut.py) past the step generator;
+everything else goes through it.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -17,16 +17,15 @@ from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
-from lockcore.arguments import check_acquire
-from lockcore.attempt import Acquisition, first_lease
 from lockcore.awaited import hand_out
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError
-from lockcore.model import Denied, Lease, Outcome
+from lockcore.model import Outcome
 from lockcore.settings import Settings
 from lockcore.shells.closing import LOOK_S
-from lockcore.shells.driver import NO_WAIT, TEXT, WHOLE, LoopDriver
+from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, shaken
+from lockcore.shells.shortcut import Shortcut
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
@@ -40,13 +39,13 @@ class GreenletDriver(LoopDriver):
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._hub = get_hub()
-        self._park = partial(RawGreenlet.switch, self._hub)  # gevent's own wrapper costs 0.2 µs more
         self._readers: list[Any] = [None] * len(targets)
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
-        self._waking = self._inside = False
+        self._waking = False
         super().__init__(targets, settings)
-        self._terms_of = self.engine.terms_of
+        self._shortcut = Shortcut(self, self.engine, self._hub)
+        self.try_acquire, self.try_release = self._shortcut.try_acquire, self._shortcut.try_release
 
     @classmethod
     def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
@@ -71,81 +70,13 @@ class GreenletDriver(LoopDriver):
             round_.outcome = Outcome.UNREACHABLE  # what the parent has been granted is not granted twice
         self._wake_later()
 
-    # -- the three operations -----------------------------------------------------------------------------------------
-
-    def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
-        """See Redlock.try_acquire."""
-        engine, me = self.engine, getcurrent()
-        if me.parent is not self._hub or self._inside:
-            self.check_caller()
-        if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
-            check_acquire(resource, ttl_ms, wait_ms)
-        terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
-        if wait_ms and resource in engine.turns:
-            now_ns = monotonic_ns()
-            return self.drive(Acquisition(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
-        round_ = engine.set_round(resource, terms, monotonic_ns())
-        try:
-            try:
-                self._inside = True
-                engine.submit(round_)
-                self._inside = False
-            except BaseException:
-                self.interrupted()
-                raise
-            if round_.outcome is None:
-                round_.waiter = me
-                self._park()
-            else:
-                gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
-            now_ns = monotonic_ns()
-            lease = first_lease(round_, now_ns)
-            if lease is not None:
-                return lease
-            self.check_open()
-            first = Acquisition(engine, resource, terms, wait_ms, round_.started_ns, self.random)
-            return self.drive(first.after(round_, now_ns))
-        except BaseException:
-            round_.abandon()
-            raise
-
-    def try_release(self, lease: Lease) -> Outcome:
-        """See Redlock.try_release."""
-        try:
-            me = getcurrent()
-            if me.parent is not self._hub or self._inside:
-                self.check_caller()
-            engine = self.engine
-            round_ = engine.release_round(lease, monotonic_ns())
-            if self.keepers:
-                self.stop_keeping(lease)
-            if self.closed:
-                self.check_usable()
-            self._inside = True
-            engine.submit_release(round_)
-            self._inside = False
-        except CannotWaitError:
-            raise
-        except Exception:
-            self._inside = False
-            raise
-        except BaseException:
-            self.release_interrupted(lease)
-            raise
-        if round_.outcome is None:
-            try:
-                round_.waiter = me
-                self._park()
-            except BaseException:
-                round_.waiter = None
-                raise
-        return round_.outcome or Outcome.UNREACHABLE
+    # -- callers ----------------------------------------------------------------------------------------------------
 
     def drive(self, steps: Generator[Wanted, int, T]) -> T:
         """Run an operation's steps in this greenlet."""
         self.check_caller()
         try:
-            self._inside = True
+            self._shortcut.inside = True
             wanted = next(steps)
             while True:
                 try:
@@ -163,7 +94,7 @@ class GreenletDriver(LoopDriver):
             steps.close()  # an interrupt may have come between its steps
             raise
         finally:
-            self._inside = False
+            self._shortcut.inside = False
 
     def check_home(self) -> None:
         """See LoopDriver.check_home."""
@@ -176,7 +107,7 @@ class GreenletDriver(LoopDriver):
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError("in gevent's hub (a callback or a signal handler): spawn a greenlet there")
-        if self._inside:
+        if self._shortcut.inside:
             raise CannotWaitError("in the middle of another operation (a signal handler or a __del__)")
 
     def _wait(self, wanted: Wanted) -> None:
@@ -184,15 +115,15 @@ class GreenletDriver(LoopDriver):
             return  # the caller's, as soon as it looks at the clock
         if not isinstance(wanted, int):
             self.submit(wanted)
-        self._inside = False
+        self._shortcut.inside = False
         if isinstance(wanted, int):
             gevent.sleep(max(0, wanted - monotonic_ns()) / NS_PER_S)
         elif wanted.outcome is None:
             wanted.waiter = getcurrent()
-            self._park()
+            self._shortcut.park()
         else:
             gevent.sleep(0)  # as in try_acquire
-        self._inside = True
+        self._shortcut.inside = True
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
         """Run steps in a greenlet of their own, then `done` with their value; returns what stops them."""
@@ -219,7 +150,7 @@ class GreenletDriver(LoopDriver):
         """See LoopDriver.wake."""
         self._waking = True
         try:
-            hand_out(self.engine.ready, RawGreenlet.switch)
+            hand_out(self.engine, RawGreenlet.switch)
         finally:
             self._waking = False
         if self.engine.dirty and not self._flush_due:
@@ -228,7 +159,7 @@ class GreenletDriver(LoopDriver):
     def interrupted(self) -> None:
         """See LoopDriver.interrupted."""
         super().interrupted()
-        self._inside = False
+        self._shortcut.inside = False
 
     def tick(self) -> None:
         """See LoopDriver.tick."""
@@ -238,9 +169,11 @@ class GreenletDriver(LoopDriver):
         super().tick()
 
     def _want_flush(self) -> None:
-        if self._flush_due or self._waking:
+        if self.engine.queued == self.engine.early:
+            self.flush()
+        elif self._flush_due or self._waking:
             return
-        if self.is_quiet:
+        elif self.is_quiet:
             self.flush()
         else:
             self._flush_due = True

@@ -13,7 +13,7 @@ from tests.lockcore.source import COMPILED, needs_compiler
 
 
 def test_all_modules_are_compiled_or_none() -> None:
-    compiled = [not str(import_module(f"lockcore.{name}").__file__).endswith(".py") for name in MODULES]
+    compiled = [not str(import_module(name).__file__).endswith(".py") for name in MODULES]
     assert set(compiled) == {COMPILED}
 
 

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from lockcore.engine import EARLY
 from lockcore.model import Lease
 from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, settings_of, submit, token_of
@@ -26,6 +27,22 @@ def test_a_flush_is_wanted_once_per_batch(fleet: ScriptedFleet) -> None:
     fleet.flush()
     fleet.begin()
     assert fleet.wanted == 2
+
+
+@pytest.mark.parametrize("instances", [1, 2, 5])
+def test_a_single_instance_gets_the_first_commands_of_a_batch_while_the_others_are_made(instances: int) -> None:
+    fleet = ScriptedFleet(instances)
+    wanted_at = []
+    for number in range(1, 2 * EARLY + 2):
+        before = fleet.wanted
+        fleet.begin(f"r{number}")
+        if fleet.wanted > before:
+            wanted_at.append(number)
+        if fleet.engine.queued == fleet.engine.early:
+            fleet.flush()
+    early = [EARLY, EARLY + 1, 2 * EARLY, 2 * EARLY + 1] if instances == 1 else []
+    assert wanted_at == [1, *early]
+    assert len(fleet.writes[0]) == len(early) // 2
 
 
 def test_an_engine_is_idle_when_nothing_is_queued_and_nothing_awaited() -> None:
