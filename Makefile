@@ -59,11 +59,11 @@ endif
 
 # lockcore as a wheel has it, in machine code (lockcore/compiled.py), for whoever looks there first: $(CORE). Where nothing
 # can be compiled it is the source.
-.venv/compiled: .venv/.dev $(wildcard lockcore/*.py lockcore/shells/*.py lockcore/lua/*)
+.venv/compiled: .venv/.dev $(wildcard lockcore/*.py lockcore/shells/*.py lockcore/lua/*) bench/measure/recorder.py bench/workloads/operation.py
 	@echo "compiling lockcore"
 	@rm -rf $@ build
 	@$(PY) -W ignore -c 'from setuptools import setup; setup()' --quiet build --build-lib $@ 2>&1 | grep pure || true
-	@rm -rf $@/bench $@/dashboards build
+	@rm -rf $@/dashboards build
 	@touch $@
 
 CORE := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.venv/compiled
@@ -95,6 +95,7 @@ schemas: .venv/.dev
 	$(PY) -m bench.report.generated
 
 bench: .venv/compiled
+	@cp -ru bench $</
 	$(CORE) $(PY) -m bench.experiments.contest.command bench $(ARGS)
 
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.

@@ -2,27 +2,24 @@
 
 Rules
 - A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
-- `sequence` (slot + 1) is packed last, so a record cut short by a kill is noticed: it alone is missing.
+- `sequence` (slot + 1) is packed last (recorder.py), so a record cut short by a kill is noticed: it alone is missing.
 - Files are made in segments with posix_fallocate: a full disk is an error at a known point, never a SIGBUS on the way.
 - The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full. Readers read,
   they never map: a segment may be shortened by its writer when the run ends.
 """
 
-import mmap
 import os
 import re
-import struct
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.errors import EnvironmentNotReadyError
 from bench.measure.begun import read_lost
 from bench.measure.section import Section, says
 from bench.measure.timeline import Integers
@@ -62,9 +59,6 @@ OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES
 
 Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
 
-_pack_into = struct.Struct(f"<{len(RECORD_FIELDS)}q").pack_into
-_pack_votes_into = struct.Struct("<q").pack_into
-_VOTES_OFFSET = 8 * RECORD_FIELDS.index("votes")
 _SEGMENT_NAME = re.compile(r"history-(\d+)-(\d+)\.(\d+)\.bin")
 
 
@@ -81,136 +75,6 @@ class History:
     missing_segments: int  # files that should stand between others, and do not
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
     counts: Mapping[tuple[int, int], int] = field(default_factory=dict)
-
-
-class Write(Protocol):
-    """The type of `Recorder.write`; call it with positional arguments."""
-
-    def __call__(  # noqa: PLR0917 - one argument per field: a tuple would cost its building
-        self, intended_ns: int, start_ns: int, attempt_ns: int, granted_ns: int, valid_until_ns: int, work_end_ns: int,
-        release_sent_ns: int, release_replied_ns: int, ended_ns: int, resource: int, caller: int, outcome: int,
-        votes: int, attempts: int, owner: int,
-    ) -> int:  # fmt: skip
-        """Append one operation (`RECORD_FIELDS` but the last, each within int64) and return its slot: 0, 1, 2, …
-
-        Raises EnvironmentNotReadyError when the disk has no room for the next segment, struct.error when a value is no
-        int64, ValueError after `close`.
-        """
-
-
-class Recorder:
-    """Appends one worker's operations to its history files. One thread writes; its greenlets need no lock.
-
-    `segment_records`: records per file (≥ 1). Raises EnvironmentNotReadyError when a file cannot be made.
-    """
-
-    __slots__ = ("_base", "_buffer", "_count", "_older", "_older_base", "_prefix", "_segment_records", "write")
-
-    write: Write
-
-    def __init__(self, workdir: str | os.PathLike[str], worker_index: int, segment_records: int = 1 << 17) -> None:
-        self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
-        self._segment_records = segment_records
-        self._older: mmap.mmap | None = None
-        self._older_base = 0
-        self._base = 0
-        self._buffer = self._make_segment(0)
-        self.write, self._count = _writer(self)
-
-    @property
-    def written(self) -> int:
-        """How many operations it has recorded."""
-        return self._count()
-
-    def patch_votes(self, slot: int, votes: int) -> bool:
-        """Replace the votes of a written record, once its round has closed.
-
-        Reaches the present and the previous segment; returns False when the record is older than that.
-        """
-        if slot >= self._base:
-            _pack_votes_into(self._buffer, (slot - self._base) * RECORD_BYTES + _VOTES_OFFSET, votes)
-        elif self._older is not None and slot >= self._older_base:
-            _pack_votes_into(self._older, (slot - self._older_base) * RECORD_BYTES + _VOTES_OFFSET, votes)
-        else:
-            return False
-        return True
-
-    def read(self, slot: int, limit: int) -> Records:
-        """Up to `limit` (≥ 1) records from `slot` (≥ 0) on, as written so far; fewer where a segment ends."""
-        base = slot - slot % self._segment_records
-        stop = min(slot + limit, base + self._segment_records, self._count())
-        if stop <= slot:
-            return np.empty(0, RECORD_DTYPE)
-        first, end = (slot - base) * RECORD_BYTES, (stop - base) * RECORD_BYTES
-        buffer = self._buffer if base == self._base else self._older if base == self._older_base else None
-        if buffer is None:
-            return np.fromfile(self._path(base), dtype=RECORD_DTYPE, count=stop - slot, offset=first)
-        return np.frombuffer(buffer[first:end], dtype=RECORD_DTYPE)
-
-    def close(self) -> None:
-        """Unmap, and shorten the last file to what was written."""
-        if self._older is not None:
-            self._older.close()
-        self._buffer.close()
-        os.truncate(self._path(self._base), (self._count() - self._base) * RECORD_BYTES)
-
-    def _next_segment(self) -> mmap.mmap:
-        base = self._base + self._segment_records
-        buffer = self._make_segment(base)
-        if self._older is not None:
-            self._older.close()
-        self._older, self._older_base = self._buffer, self._base
-        self._buffer, self._base = buffer, base
-        return buffer
-
-    def _path(self, base: int) -> Path:
-        return self._prefix.with_name(f"{self._prefix.name}.{base // self._segment_records}.bin")
-
-    def _make_segment(self, base: int) -> mmap.mmap:
-        path, size = self._path(base), self._segment_records * RECORD_BYTES
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(descriptor, 0, size)
-                return mmap.mmap(descriptor, size)
-            except OSError:
-                path.unlink()
-                raise
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise EnvironmentNotReadyError(
-                f"cannot make room for the history ({size} bytes at {path}): {error.strerror}; "
-                "free disk space or run with a shorter --duration"
-            ) from error
-
-
-def _writer(recorder: Recorder) -> tuple[Write, Callable[[], int]]:
-    """`write` and a count of what it wrote: closures, because their variables cost least on the hot path."""
-    buffer, room = recorder._buffer, recorder._segment_records
-    limit, offset, slot, size, pack_into = room, 0, 0, RECORD_BYTES, _pack_into
-
-    def write(  # noqa: PLR0917 - see Write
-        intended_ns: int, start_ns: int, attempt_ns: int, granted_ns: int, valid_until_ns: int, work_end_ns: int,
-        release_sent_ns: int, release_replied_ns: int, ended_ns: int, resource: int, caller: int, outcome: int,
-        votes: int, attempts: int, owner: int,
-    ) -> int:  # fmt: skip
-        nonlocal buffer, limit, offset, slot
-        if slot == limit:
-            buffer = recorder._next_segment()
-            limit += room
-            offset = 0
-        written = slot
-        sequence = written + 1
-        pack_into(
-            buffer, offset, intended_ns, start_ns, attempt_ns, granted_ns, valid_until_ns, work_end_ns,
-            release_sent_ns, release_replied_ns, ended_ns, resource, caller, outcome, votes, attempts, owner, sequence,
-        )  # fmt: skip
-        offset += size
-        slot = sequence
-        return written
-
-    return write, lambda: slot
 
 
 def ends_ns(records: Records) -> Integers:

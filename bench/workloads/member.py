@@ -30,7 +30,7 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.environment import scheduled_ns
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
-from bench.workloads.operation import CallerSetup, Operate, operation
+from bench.workloads.operation import Caller, CallerSetup
 from bench.workloads.plan import FLEET, Plan, plan_of
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -121,7 +121,7 @@ class LockUser(User):
         try:
             if self._setup is None:
                 self._setup = worker.setup()
-            self._cycle(self._setup, operation(self._setup))
+            self._cycle(self._setup, Caller(self._setup).operate)
         except BenchError as error:
             worker.broke(error)
         except Exception as error:
@@ -142,7 +142,7 @@ class LockUser(User):
         if self._setup is not None and self.worker is not None:
             self.worker.leave(self._setup)
 
-    def _cycle(self, setup: CallerSetup, operate: Operate) -> None:
+    def _cycle(self, setup: CallerSetup, operate: Callable[[int, int, int], None]) -> None:
         now, take, thinks_ns, rest_until = monotonic_ns, setup.take, setup.thinks_ns, setup.rest_until
         for resource in setup.resources:
             if self._state != LOCUST_STATE_RUNNING:

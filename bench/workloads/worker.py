@@ -30,7 +30,7 @@ from locust.env import Environment
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.begun import Begun
 from bench.measure.histogram import Histogram
-from bench.measure.record import Recorder
+from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
 from bench.measure.workers import Phase, WorkerNote, write_note
 from bench.recipes.protocol import Recipe
@@ -74,7 +74,6 @@ class Worker:
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
         self._contention = _contention(scenario, seat)
-        self._names = [f"r{index}" for index in range(scenario.resources)]
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
         self._callers = self._cuts = self._folded = 0
@@ -139,7 +138,6 @@ class Worker:
             ttl_ms=self.plan.scenario.ttl_ms,
             wait_ms=self.plan.scenario.wait_ms,
             caller=caller,
-            names=self._names,
             resources=contention.resources(caller),
             take=self._take if self._arrivals else None,
             holds_ns=contention.holds_ns(caller),

@@ -12,9 +12,9 @@ from random import Random
 import gevent
 
 from bench.measure.begun import Begun
-from bench.measure.record import Recorder
+from bench.measure.recorder import Recorder
 from bench.topology.child import die_with_parent
-from bench.workloads.operation import CallerSetup, PackedVotes, operation
+from bench.workloads.operation import Caller, CallerSetup, PackedVotes
 from lockcore import Lease, Redlock
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -33,15 +33,15 @@ def main(worker: int, operations: int, folder: Path, urls: list[str]) -> None:
     def call(caller: int) -> None:
         holds = repeat(HOLD_NS) if caller % 16 == 0 else None
         begun, place = places.place()
-        operate = operation(
+        operate = Caller(
             CallerSetup(
                 acquire=lock.try_acquire, release=lock.try_release, ttl_ms=TTL_MS, wait_ms=0,
-                caller=worker * CALLERS + caller, names=[f"r{index}" for index in range(RESOURCES)],
+                caller=worker * CALLERS + caller,
                 resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
                 rest_until=nap_until, write=recorder.write, begun=begun, place=place, lost=places.lost, votes=votes,
                 still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
             )
-        )  # fmt: skip
+        ).operate  # fmt: skip
         for _ in range(operations // CALLERS):
             now_ns = monotonic_ns()
             operate(int(rng.random() * RESOURCES), now_ns, now_ns)

@@ -11,12 +11,13 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure import record
-from bench.measure.record import OUTCOME_CODES, RECORD_BYTES, RECORD_DTYPE, RECORD_FIELDS, HistoryTail, Recorder
+from bench.measure.record import OUTCOME_CODES, RECORD_BYTES, RECORD_DTYPE, RECORD_FIELDS, HistoryTail
+from bench.measure.recorder import Recorder
 from lockcore.model import Outcome
 
 WRITER = """
 import sys
-from bench.measure.record import Recorder
+from bench.measure.recorder import Recorder
 recorder = Recorder(sys.argv[1], 0, segment_records=1000)
 number = 0
 while True:

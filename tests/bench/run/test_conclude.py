@@ -8,7 +8,8 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.facts import Window
-from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.measure.record import OUTCOME_CODES
+from bench.measure.recorder import Recorder
 from bench.measure.run_result import InfoDelta, InstanceReport
 from bench.run.conclude import _instance_warnings, _judge
 from bench.run.servers import Servers

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.measure.record import OUTCOME_CODES
+from bench.measure.recorder import Recorder
 from bench.run import follow as module
 from bench.run.follow import Follower
 from bench.topology.faults.injection import FaultOrder

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.record import OUTCOME_CODES, Recorder
+from bench.measure.record import OUTCOME_CODES
+from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport, SafetyReport
 from bench.measure.workers import WorkerNote
 from bench.telemetry import otlp

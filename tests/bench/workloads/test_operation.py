@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS
-from bench.workloads.operation import CallerSetup, PackedVotes, operation
+from bench.workloads.operation import Caller, CallerSetup, PackedVotes
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.model import Closed
@@ -42,12 +42,12 @@ class Scene:
 
     def run(self, intended_ns: int | None = None) -> None:
         start_ns = monotonic_ns()
-        operation(self._setup())(2, start_ns if intended_ns is None else intended_ns, start_ns)
+        Caller(self._setup()).operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
 
     def _setup(self) -> CallerSetup:
         return CallerSetup(
             acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, caller=41,
-            names=["r0", "r1", "r2"], resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
+            resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
             nap_until=self.nap, rest_until=self.nap, write=self._write, begun=self.begun, place=1,
             lost=lambda *row: self.lost.append(row), votes=PackedVotes(), still_open=STILL_OPEN,
             pending=self.pending.append,
