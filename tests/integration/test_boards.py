@@ -39,9 +39,9 @@ TARGETS = [
 # Two processes on an even number of instances split their votes; a killed instance comes back and abstains.
 SPLIT = {
     "instances": "4", "users": "16", "processes": "2", "resources": "2", "wait": "3s", "ttl": "2s", "max_ttl": "4s",
-    "duration": "9s", "warmup": "1s", "fsync": "everysec",
+    "duration": "11s", "warmup": "1s", "fsync": "everysec",
 }  # fmt: skip
-SPLIT_FAULTS = '[[faults]]\nat = "4s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
+SPLIT_FAULTS = '[[faults]]\nat = "3s"\nfor = "1s"\nkind = "kill"\ntarget = ["instance:0"]\n'
 OPEN = {
     "instances": "3", "users": "8", "rate": "100", "resources": "50", "hold": "fixed:1ms", "duration": "2s",
     "warmup": "1s", "fsync": "always",
