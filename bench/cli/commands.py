@@ -15,29 +15,40 @@ import click
 from bench.cli.first_steps import VARIABLE
 from bench.errors import BenchError, secrets
 
-PLACES = {
-    "capacity": "bench.experiments.capacity.command",
-    "compare": "bench.experiments.compare.command",
-    "completion": "bench.cli.first_steps",
-    "crash": "bench.experiments.crash.command",
-    "doctor": "bench.cli.first_steps",
-    "fleet": "bench.cli.run",
-    "fsync": "bench.experiments.fsync.command",
-    "gate": "bench.experiments.compare.command",
-    "init": "bench.cli.first_steps",
-    "observe": "bench.experiments.observe.command",
-    "planner": "bench.experiments.fsync.command",
-    "recipes": "bench.cli.first_steps",
-    "report": "bench.cli.showing",
-    "run": "bench.cli.run",
-    "safety": "bench.experiments.safety_matrix.command",
-    "split-votes": "bench.experiments.split_votes.command",
+JOBS: Mapping[str, Mapping[str, str]] = {
+    "Load a lock": {
+        "run": "bench.cli.run",
+        "observe": "bench.experiments.observe.command",
+        "recipes": "bench.cli.first_steps",
+        "init": "bench.cli.first_steps",
+    },
+    "Plan capacity": {"capacity": "bench.experiments.capacity.command"},
+    "Choose an fsync policy": {
+        "fsync": "bench.experiments.fsync.command",
+        "crash": "bench.experiments.crash.command",
+        "planner": "bench.experiments.fsync.command",
+    },
+    "Compare, and gate in CI": {
+        "compare": "bench.experiments.compare.command",
+        "gate": "bench.experiments.compare.command",
+    },
+    "Judge safety": {
+        "safety": "bench.experiments.safety_matrix.command",
+        "split-votes": "bench.experiments.split_votes.command",
+    },
+    "Around it": {
+        "report": "bench.cli.showing",
+        "doctor": "bench.cli.first_steps",
+        "fleet": "bench.cli.run",
+        "completion": "bench.cli.first_steps",
+    },
 }
+PLACES = {name: place for job in JOBS.values() for name, place in job.items()}
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
         "lockbench run",
         "lockbench run hot-key --duration 10s",
-        "lockbench run --target redis://10.0.0.1 --target redis://10.0.0.2 --target redis://10.0.0.3",
+        "lockbench run --target redis://a --target redis://b --target redis://c",
         "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
     ),
     "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet"),
@@ -63,7 +74,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "report": (
         "lockbench report results/20261121-014300-run-7f3a90c1",
         "lockbench report results/before results/after --html side-by-side.html",
-        "lockbench report results/20261121-014300-run-7f3a90c1 --markdown - | gh pr comment 7 --body-file -",
+        "lockbench report results/the-run --markdown - | gh pr comment 7 -F -",
     ),
 }
 
@@ -72,8 +83,18 @@ class LazyGroup(click.Group):
     """A click group whose commands stand in the modules of `PLACES`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command's name, sorted."""
-        return sorted(PLACES)
+        """Every command's name, job by job."""
+        return list(PLACES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list per job."""
+        for job, names in JOBS.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            with formatter.section(job):
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(200)) for name, command in commands if command],
+                    col_max=len(max(PLACES, key=len)),
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, its examples at the end of its help; None if there is none."""
@@ -92,7 +113,8 @@ def lockbench() -> None:
     """Take locks on N independent Redis instances under load, and judge what happened.
 
     \b
-    Exit codes: 0 pass · 1 gate or threshold failed · 2 usage or scenario error · 3 environment not ready
+    Exit codes: 0 pass · 1 gate or threshold failed
+                2 usage or scenario error · 3 environment not ready
                 4 inconclusive or invalid · 5 safety violated · 130 interrupted
     """
 

@@ -20,6 +20,38 @@ Values = Mapping[str, Any]
 PLACE = click.Path(path_type=Path)
 
 
+GROUPS: Mapping[str, frozenset[str]] = {
+    "Load": frozenset((
+        "users", "processes", "rate", "arrivals", "duration", "warmup", "resources", "skew", "hold", "think", "events",
+        "seed", "faults", "pause",
+    )),
+    "Lock": frozenset((
+        "recipe", "recipes", "ttl", "wait", "instance_timeout", "retry_policy", "retry_window", "retry_attempts",
+        "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "fencing",
+    )),
+    "Servers": frozenset((
+        "instances", "targets", "target", "fsync", "server", "allow_missing", "allow_skipped", "allow_config",
+    )),
+    "Output": frozenset(("out", "markdown", "junit", "as_json", "quiet", "html", "help")),
+}  # fmt: skip
+
+
+class Grouped(click.Command):
+    """A command whose help shows its own options first, and those that all have in common by what they are about."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list per group."""
+        found: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)) is not None:
+                name = option.name or ""
+                found[next((group for group, names in GROUPS.items() if name in names), "Options")].append(record)
+        for group, records in found.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
 class FiniteRange(click.FloatRange):
     """click.FloatRange without nan, which no comparison refuses, and without infinity."""
 

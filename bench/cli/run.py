@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out
-from bench.cli.options import PLACE, Values, run_options, scenario_of, scenario_options, server_option
+from bench.cli.options import PLACE, Grouped, Values, run_options, scenario_of, scenario_options, server_option
 from bench.errors import EXIT_INTERRUPTED
 from bench.scenario import Scenario
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 
 
-@click.command(epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key.")
+@click.command(
+    cls=Grouped, epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key."
+)
 @click.argument("scenario", required=False, type=PLACE)
 @scenario_options()
 @run_options("run")
@@ -57,7 +59,7 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     return carry_out(command, scenario, values, measure)
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.option("--instances", metavar="N", type=click.IntRange(1, 64), default=5, help="how many servers  [5]")
 @click.option(
     "--fsync",

@@ -9,9 +9,10 @@ attributes), which Jenkins, GitLab and GitHub's reporters read.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -103,13 +104,17 @@ def made(result: Document) -> tuple[str, str]:
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences."""
-    console.print(Text.assemble((f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold")))
+    """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences, and the verdict again."""
+    verdict = Text.assemble((f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold"))
+    console.print(verdict)
     console.print(Text(sheet.conditions, style="dim"))
     tables = [line for part in sheet.parts for line in _part(part, console.width)]
     facts = [Text(), _facts(sheet)]
     for line in (*tables, *facts) if sheet.tables_first else (*facts, *tables):
         console.print(line)
+    if tables and not sheet.tables_first:
+        console.print()
+    console.print(verdict if verdict.cell_len <= console.width else Text(sheet.verdict, style=f"bold {sheet.style}"))
 
 
 def sheet_markdown(sheet: Sheet) -> str:
@@ -145,20 +150,38 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
     if part.name:
         yield Text.assemble("\n", (part.name, "bold"), (f"   {part.about}" if part.about else "", "dim"))
     if part.below is None:
-        yield _table(part, width)
+        yield from _tables(part, width)
     else:
         yield from _two_lines(part, part.below)
 
 
-def _table(part: Part, width: int) -> Table:
+def _tables(part: Part, width: int) -> Iterator[RenderableType]:
+    """The table; where it is too wide, in pieces, each behind the first column: no figure is cut."""
     gap = 2 if width >= ROOMY and part.aside is None else 1
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]
+    widths = [
+        max(cell_len(line) for row in (part.head, *part.rows) for line in row[column].splitlines() or [""]) + gap
+        for column in range(len(part.head))
+    ]
+    pieces, taken = [[shown[0]]], widths[shown[0]]
+    for column in shown[1:]:
+        if taken + widths[column] - gap > width and len(pieces[-1]) > 1:
+            pieces.append([shown[0]])
+            taken = widths[shown[0]]
+        pieces[-1].append(column)
+        taken += widths[column]
+    for number, piece in enumerate(pieces):
+        if number:
+            yield Text()
+        yield _table(part, piece, gap)
+
+
+def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     for column in shown:
+        justify: Literal["left", "right"] = "left" if column in part.left else "right"
         style = "dim" if column == part.aside else ""
-        table.add_column(
-            part.head[column], justify="left" if column in part.left else "right", no_wrap=True, style=style
-        )
+        table.add_column(part.head[column], justify=justify, no_wrap=column != shown[0], style=style)
     for number, row in enumerate(part.rows):
         cells = (Text(row[column], style=part.styles.get(row[column], "")) for column in shown)
         table.add_row(*cells, style="bold" if number == part.strong else "")

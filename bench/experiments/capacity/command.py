@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import FiniteRange, Read, given_options, scenario_options
+from bench.cli.options import FiniteRange, Grouped, Read, given_options, scenario_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
@@ -43,7 +43,8 @@ def _budget_s(text: str) -> float:
 
 
 @click.command(
-    epilog="A point takes about 6 minutes (12 at most), with --quick 2 (4); servers are started and stopped."
+    cls=Grouped,
+    epilog="A point takes about 6 minutes (12 at most), with --quick 2 (4); servers are started and stopped.",
 )
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Command, Read, given_options, scenario_options
+from bench.cli.options import Command, Grouped, Read, given_options, scenario_options
 from bench.errors import UsageError
 from bench.gates.threshold import Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
@@ -68,7 +68,8 @@ def _options(command: Command, kind: Kind) -> Command:
 
 
 @click.command(
-    epilog="A, B: result folders (or folders of several runs), or scenario files; the first is compared with."
+    cls=Grouped,
+    epilog="A, B: result folders (or folders of several runs), or scenario files; the first is compared with.",
 )
 @click.argument("things", metavar="[A B …]", nargs=-1)
 @click.option("--recipe", "recipes", metavar="NAME", multiple=True, help="run this recipe now (repeatable)")
@@ -76,7 +77,6 @@ def _options(command: Command, kind: Kind) -> Command:
 def compare(things: tuple[str, ...], **values: Any) -> int:
     """Which is faster, by how much, and is it certain?
 
-    \b
     Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, the effect that so many
     pairs can show, and one word: different (better, worse), same (within the tolerance) or inconclusive.
     """
@@ -97,7 +97,8 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
 
 
 @click.command(
-    epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages)."
+    cls=Grouped,
+    epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages).",
 )
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--baseline", metavar="X", default="", help="what it must not be worse than")
@@ -110,10 +111,10 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
 def gate(scenario: Path | None, **values: Any) -> int:
     """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
-    \b
     Two scenarios, revisions or installed versions are run in turn, in random order, on the same servers.
     PASS: the interval of the change ends within the tolerance. FAIL: it is worse for certain, and by more than
     the tolerance. Besides, commands, bytes, round trips and connections per acquire must not grow at all.
+
     SCENARIO.toml: the load for revisions and installed versions.
     """
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named

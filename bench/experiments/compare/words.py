@@ -16,8 +16,8 @@ from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-HEAD = ("change", "interval", "noise", "shows", "verdict")
-VERDICT_COLUMN = 7
+HEAD = ("change", "interval", "noise", "shows")
+VERDICT_COLUMN = 1
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
 
@@ -68,10 +68,10 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
         entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in entries if entry.pairs)
         empty = (entry for entry in entries if not entry.pairs and entry.role == "judged")
-        rows += tuple((metric_text(entry.metric), *[MISSING] * 6, word_of(entry)) for entry in empty)
+        rows += tuple((metric_text(entry.metric), word_of(entry), *[MISSING] * 6) for entry in empty)
         if entries:
             names = [_short(one.label) for one in (result.sides[0], side)]
-            head = ("", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
+            head = ("", "verdict", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
             about = f"against {result.sides[0].label}"
             yield Part(side.label, about, head, rows, frozenset({0, VERDICT_COLUMN}))
 
@@ -84,13 +84,13 @@ def _short(label: str) -> str:
 def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
     return (
         metric_text(entry.metric),
+        word_of(entry),
         figure_text(entry.first, entry.unit),
         figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
         interval_text(entry).replace(" % …", " …"),
         _share(noise.pair_noise_ratio),
         _share(noise.detectable_ratio),
-        word_of(entry),
     )
 
 

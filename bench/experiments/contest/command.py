@@ -23,7 +23,6 @@ from bench.experiments.contest.words import speed_sheet, write_readme
 from bench.report.sheet import print_sheet
 
 _PLAN = ("cache", "rounds", "seconds", "hot_seconds", "seed")  # options of make peers, as PeersPlan has them
-COLUMNS = 100  # what the table of `make bench` needs: a narrower screen, or none, wraps it rather than losing figures
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -48,9 +47,7 @@ def bench(rounds: int, seconds: float, seed: int, grow: bool, out: Path | None) 
     except OSError as error:
         raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); choose another --out") from None
     verdict = judge_speed(result)
-    console = Console(highlight=False)
-    console.width = max(console.width, COLUMNS)
-    print_sheet(speed_sheet(result, verdict, str(path)), console)
+    print_sheet(speed_sheet(result, verdict, str(path)), Console(highlight=False))
     return verdict.exit_code or 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
+from bench.cli.options import Grouped
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ _KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
 _USUAL = {"rate": LOCKS_PER_S, "seed": SEED, "quick": False} | dict.fromkeys(("instances", "policies", "kinds", "cuts"))
 
 
-@click.command(epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores.")
+@click.command(
+    cls=Grouped, epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two cores."
+)
 @click.option(
     "--instances", metavar="N,…", type=Several(click.IntRange(1, 9)), help="fleets of so many servers  [1,3,5]"
 )
@@ -57,8 +60,10 @@ def crash(**values: Any) -> int:
     """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets a lock twice.
 
     \b
-    kinds      clean SHUTDOWN, kill -9, kill -9 while fsync is slow, power cut, power cut with a torn tail
-    restart    at once (trusted, or abstaining by the client), or delayed past the longest TTL
+    kinds      clean SHUTDOWN, kill -9, kill -9 while fsync is slow, power cut,
+               power cut with a torn tail
+    restart    at once (trusted, or abstaining by the client), or delayed past
+               the longest TTL
 
     Exit code 5: what must be safe lost a lock or granted it twice; 4: an expected loss did not show.
     """

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
-from bench.cli.options import PLACE, FiniteRange, Read, file_options
+from bench.cli.options import PLACE, FiniteRange, Grouped, Read, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario.quantity import parse_duration, parse_target
 
@@ -45,7 +45,8 @@ def _delay(text: str) -> float:
 
 
 @click.command(
-    epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, the full matrix hours."
+    cls=Grouped,
+    epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, the full matrix hours.",
 )
 @click.option(
     "--policy", "policies", metavar="P,…", type=Several(click.Choice(_POLICIES)), help=f"{', '.join(_POLICIES)}  [all]"
@@ -152,7 +153,7 @@ def crash_of(wanted: Path | None) -> CrashResult | None:
     return newest_result(Path("results"), "crash", CrashResult)
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.option("--fsync", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
 @click.option("--html", metavar="FILE", type=PLACE, help="write the page with its pictures, too")

@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import click
 
-from bench.cli.options import PLACE, run_options, scenario_of, scenario_options
+from bench.cli.options import PLACE, Grouped, run_options, scenario_of, scenario_options
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
 from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
@@ -52,7 +52,7 @@ _ENDPOINTS = (
 )
 
 
-@click.command(epilog="Needs Prometheus (Debian: apt-get install prometheus).")
+@click.command(cls=Grouped, epilog="Needs Prometheus (Debian: apt-get install prometheus).")
 @click.argument("scenario", required=False, type=PLACE)
 @scenario_options()
 @click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")

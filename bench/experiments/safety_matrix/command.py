@@ -5,9 +5,12 @@ from typing import Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
+from bench.cli.options import Grouped
 
 
-@click.command(epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick 2 to 3.")
+@click.command(
+    cls=Grouped, epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick 2 to 3."
+)
 @click.option("--recipe", "recipes", metavar="R", multiple=True, help="only the rows of this recipe (repeatable)")
 @click.option(
     "--claim", "claims", metavar="C", multiple=True, help="only this claim (repeatable); a wrong name lists them"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import Several, carry_out, experiment_options
+from bench.cli.options import Grouped
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _retry(text: str) -> RetrySettings | None:
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
 
 
-@click.command(epilog="Servers are started on loopback and stopped; a full run takes about 4 minutes.")
+@click.command(cls=Grouped, epilog="Servers are started on loopback and stopped; a full run takes about 4 minutes.")
 @click.option("--instances", metavar="N", type=click.IntRange(2, 15), default=5, help="how many servers  [5]")
 @click.option(
     "--contenders",

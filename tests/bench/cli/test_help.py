@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.cli.commands import EXAMPLES, lockbench
+from bench.cli.commands import EXAMPLES, JOBS, lockbench
 
 ROOT = Path(__file__).parents[3]
 TOP = click.Context(lockbench, info_name="lockbench")
@@ -28,6 +28,28 @@ def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
     assert text.startswith("Usage: lockbench")
     assert text.count("Examples:") == 1
     assert f"  lockbench {name}" in text or f"(lockbench {name}" in text
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_fits_eighty_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *name.split(), "--help"], capture_output=True, text=True, check=True
+    )
+    assert not [line for line in done.stdout.splitlines() if len(line) > 80]
+
+
+def test_commands_stand_by_their_job_and_options_by_what_they_are_about() -> None:
+    listed = lockbench.get_help(TOP)
+    places = [listed.index(f"{job}:") for job in JOBS]
+    assert places == sorted(places)
+    assert listed.count("...") == 1  # ARGS...
+    text = help_of("gate")
+    before, _, lock = text.partition("\nLock:")
+    assert "--users" in before.partition("\nLoad:")[2]
+    assert "--ttl" in lock.partition("\nServers:")[0]
+    assert "--tolerance" in before.partition("\nLoad:")[0]
+    assert "--junit" in lock.partition("\nOutput:")[2]
 
 
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])

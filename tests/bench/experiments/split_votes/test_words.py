@@ -44,7 +44,7 @@ def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) 
     text = text_of(result, 100)
     assert text.startswith("NOT AS EXPECTED")
     assert "because     calibration, K=3: the split-vote rate is 0.500" in text
-    assert text.count("NOT AS EXPECTED") == 2, "the row, too"
+    assert text.count("NOT AS EXPECTED") == 3, "first, last, and the row"
 
 
 def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
