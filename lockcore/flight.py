@@ -96,7 +96,7 @@ class Flight:
             self.done[pipe.index] = 0
         self.open = len(engine.voters)
         self.carried = 0
-        self.apart: list[int] = []
+        self.apart: dict[int, None] = {}
         for round_ in rounds:
             round_.flight = self
 
@@ -110,12 +110,13 @@ class Flight:
             plain = plain.replace(refusal, success)
         if not self.expected.startswith(plain, seen):
             return []
-        found, before = [], self.expected.count(b"\n", 0, seen)
+        found, first = [], self.expected.count(b"\n", 0, seen)
         for refusal, _ in _REFUSALS:
-            at = part.find(refusal)
+            index, counted, at = first, 0, part.find(refusal)
             while at >= 0:
-                found.append(before + part.count(b"\n", 0, at))
-                at = part.find(refusal, at + 1)
+                index += part.count(b"\n", counted, at)
+                found.append(index)
+                counted, at = at, part.find(refusal, at + 1)
         return found if len(found) * FEWEST_PER_REFUSAL <= len(self.rounds) else []
 
     def count(self, pipe: InstancePipe, replies: int, refused: Sequence[int] = ()) -> None:
@@ -141,14 +142,16 @@ class Flight:
             if not self.open:
                 self._close()
         if self.apart:
+            said_no = set(refused)
             for index in self.apart:
                 if before <= index < after:
                     single: Any = rounds[index]  # never a merged header
-                    single.reply(single.failure_reply if index in refused else single.success_reply, pipe)
+                    single.reply(single.failure_reply if index in said_no else single.success_reply, pipe)
 
     def _set_apart(self, index: int) -> None:
-        self.apart.append(index)
-        self.watched = [(at, watched) for at, watched in self.watched if at != index]
+        self.apart[index] = None
+        if self.watched:
+            self.watched = [(at, watched) for at, watched in self.watched if at != index]
         self._hand_back(self.rounds[index : index + 1], index)
 
     def _hand_back(self, rounds: Sequence[InFlight], index: int) -> None:
@@ -180,7 +183,13 @@ class Flight:
     def _together(self, start: int, end: int) -> Sequence[InFlight]:
         if not self.apart:
             return self.rounds[start:end]
-        return [self.rounds[index] for index in range(start, end) if index not in self.apart]
+        found, at = list[InFlight](), start
+        for index in sorted(self.apart):
+            if start <= index < end:
+                found += self.rounds[at:index]
+                at = index + 1
+        found += self.rounds[at:end]
+        return found
 
     def counts_of(self, round_: InFlight) -> tuple[int, int]:
         """(successes, undecided) of one of the rounds that are not apart, now."""

@@ -106,7 +106,7 @@ GROWN = (
     _changed(BASE),
     _changed(CALM, users=64),
     _changed("1,000 users", users=1000),
-    _changed("5,000 users", users=5000),
+    _changed("5,000 users", "--instance-timeout", "2500ms", users=5000),  # each waits for all the others
     _changed("1,000 resources", "--resources", "1000"),
     _changed("1,000,000 resources", "--resources", "1000000"),
     _changed("held for 1 ms", "--hold", "fixed:1ms"),
