@@ -100,6 +100,7 @@ bench: .venv/compiled
 
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
 peers: .venv/compiled
+	@cp -ru bench $</
 	$(CORE) $(PY) -m bench.experiments.contest.command peers --readme bench/experiments/contest/README.md $(ARGS)
 
 clean:
