@@ -1,29 +1,26 @@
-"""Waiting by futures: *the loop's readers wake the waiting task through one future per wait*.
+"""Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
-Rules: one engine per event loop (asyncio's own or uvloop). A caller awaits a future that is settled with its round; a
-task that is cancelled there abandons its round. Woken tasks run in the loop's next turn, so the flush of what they
-queue is put right behind them; apart from that a batch leaves at once when little is in flight, else at the end of the
-turn. The first attempt takes a short cut past the step generator; every other one goes through it. In another loop, or
-in none, an operation is refused before anything is sent.
+Rules: one engine per event loop (asyncio's own or uvloop). A task awaits what is settled with its round (parked.py);
+one that is cancelled there abandons its round. A batch leaves at once when little is in flight, else once per turn of
+the loop. The first attempt and the release take a short cut past the step generator; everything else goes through it.
+In another loop, or in none, an operation is refused before anything is sent.
 """
 
 import asyncio
 import os
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
-from threading import get_ident
 from typing import Self, TypeVar
 
-from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import Acquisition, first_lease
-from lockcore.awaited import hand_out
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.closing import LOOK_S
-from lockcore.shells.driver import TEXT, WHOLE, LoopDriver
+from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
+from lockcore.shells.parked import Parked, TaskShortcut
 from lockcore.shells.target import InstanceTarget
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
@@ -36,15 +33,10 @@ class AsyncDriver(LoopDriver):
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
-        self._is_running, self._thread = (
-            self._loop.is_running,
-            get_ident(),
-        )  # asking for the running loop is a system call
-        self._new_future: Callable[[], asyncio.Future[None]] = self._loop.create_future
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(targets, settings)
-        self._terms_of = self.engine.terms_of
+        self._shortcut = TaskShortcut(self, self.engine, self._loop)
 
     @classmethod
     async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
@@ -64,34 +56,29 @@ class AsyncDriver(LoopDriver):
 
     async def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
         """See AsyncRedlock.try_acquire."""
-        if get_ident() != self._thread or not self._is_running():
-            self.check_home()
-        if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
-            check_acquire(resource, ttl_ms, wait_ms)
-        engine = self.engine
-        terms = self._terms_of.get(ttl_ms) or engine.terms(ttl_ms)
-        if wait_ms and resource in engine.turns:
+        short, engine = self._shortcut, self.engine
+        round_ = short.set_round(resource, ttl_ms, wait_ms)
+        if round_ is None:
             now_ns = monotonic_ns()
-            return await self.drive(Acquisition(engine, resource, terms, wait_ms, now_ns, self.random).steps(now_ns))
-        round_ = engine.set_round(resource, terms, monotonic_ns())
+            line = Acquisition(engine, resource, engine.terms(ttl_ms), wait_ms, now_ns, self.random)
+            return await self.drive(line.steps(now_ns))
         try:
             try:
-                engine.submit(round_)
+                parked = short.submit(round_)
             except BaseException:
                 self.interrupted()
                 raise
-            if round_.outcome is None:
-                round_.waiter = future = self._new_future()
-                await future
+            if parked is not None:
+                await parked
             else:
                 self.check_open()
                 await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
-            now_ns = monotonic_ns()
+            now_ns = short.now()
             lease = first_lease(round_, now_ns)
             if lease is not None:
                 return lease
             self.check_open()
-            first = Acquisition(engine, resource, terms, wait_ms, round_.started_ns, self.random)
+            first = Acquisition(engine, resource, round_.terms, wait_ms, round_.started_ns, self.random)
             return await self.drive(first.after(round_, now_ns))
         except BaseException:
             round_.abandon()
@@ -100,27 +87,18 @@ class AsyncDriver(LoopDriver):
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
         try:
-            if get_ident() != self._thread or not self._is_running():
-                self.check_home()
-            engine = self.engine
-            round_ = engine.release_round(lease, monotonic_ns())
-            if self.keepers:
-                self.stop_keeping(lease)
-            if self.closed:
-                self.check_usable()
-            engine.submit_release(round_)
+            round_ = self._shortcut.release(lease)
         except Exception:
             raise
         except BaseException:
             self.release_interrupted(lease)
             raise
-        if round_.outcome is None:
-            try:
-                round_.waiter = future = self._new_future()
-                await future
-            except BaseException:
-                round_.waiter = None
-                raise
+        try:
+            if round_.outcome is None:
+                await round_.waiter
+        except BaseException:
+            round_.waiter = None
+            raise
         return round_.outcome or Outcome.UNREACHABLE
 
     async def drive(self, steps: Generator[Wanted, int, T]) -> T:
@@ -156,8 +134,8 @@ class AsyncDriver(LoopDriver):
             return
         self.submit(wanted)
         if wanted.outcome is None:
-            wanted.waiter = future = self._new_future()
-            await future
+            wanted.waiter = parked = Parked(self._loop)
+            await parked
         else:
             await asyncio.sleep(0)  # as in try_acquire
 
@@ -191,27 +169,14 @@ class AsyncDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """See LoopDriver.wake."""
-        hand_out(self.engine, _resolve)
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush_turn)
+    def _waker(self) -> Callable[[Parked], None]:
+        return Parked.settle if asyncio.current_task(self._loop) is None else Parked.later
 
-    def _want_flush(self) -> None:
-        if self.engine.queued == self.engine.early:
-            self.flush()
-        elif self._flush_due:
-            return
-        elif self.is_quiet or self._loop.is_closed():
-            self.flush()
+    def _soon(self, callback: Callable[[], None]) -> None:
+        if self._loop.is_closed():  # tasks are being destroyed: what they give back is sent
+            callback()
         else:
-            self._flush_due = True
-            self._loop.call_soon(self._flush_turn)
-
-    def _flush_turn(self) -> None:
-        self._flush_due = False
-        self.flush()
+            self._loop.call_soon(callback)
 
     def _wake_later(self) -> None:
         if not self._loop.is_closed():  # else tasks are being destroyed: nobody is left to wake
@@ -266,11 +231,6 @@ class AsyncDriver(LoopDriver):
                 self.connected(index, job.result())
 
         self._shake(self.targets[index]).add_done_callback(shook)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():  # else it is cancelled, and its task does not know yet
-        future.set_result(None)
 
 
 def _whole_ms_s(delay_ns: int) -> float:

@@ -25,7 +25,6 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.call import Call, locked, ring
-from lockcore.shells.driver import TEXT, WHOLE
 from lockcore.shells.handshake import discard, shaken
 from lockcore.shells.polled import PolledDriver
 from lockcore.shells.target import InstanceTarget
@@ -69,7 +68,7 @@ class ThreadDriver(PolledDriver):
         if self.engine.retired or threading.get_ident() == self._io:
             self.check_caller()
             self.check_open()
-        if wait_ms is not NO_WAIT or ttl_ms.__class__ is not WHOLE or resource.__class__ is not TEXT:
+        if wait_ms is not NO_WAIT or type(ttl_ms) is not int or type(resource) is not str:
             check_acquire(resource, ttl_ms, wait_ms)
         started_ns = monotonic_ns()
         if wait_ms and resource in self.engine.turns:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from lockcore.arguments import check_lease
+from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, monotonic_ns
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
 from lockcore.keeper import KeepAlive, keeper_steps
@@ -22,8 +23,6 @@ from lockcore.turns import Turn, Wanted
 
 T = TypeVar("T")
 FEW = 4
-WHOLE: object = int
-TEXT: object = str
 
 
 class LoopDriver(Connections):
@@ -35,15 +34,19 @@ class LoopDriver(Connections):
         self.calls: set[Any] = set()
         self.keepers: dict[bytes, KeepAlive] = {}
         self._tick_at = FAR_FUTURE_NS
-        self._flush_due = False
+        self._flush_due = self._waking = False
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
     def _tick_later(self, delay_ns: int) -> None:
         raise NotImplementedError
 
-    def wake(self) -> None:
-        """Wake whoever waits for a settled round. Called by the loop itself, never by one of its callers."""
+    def _soon(self, callback: Callable[[], None]) -> None:
+        """Have the loop call it in its next turn."""
+        raise NotImplementedError
+
+    def _waker(self) -> Callable[[Any], object]:
+        """What wakes one who waits."""
         raise NotImplementedError
 
     def background(self, steps: Generator[Wanted, int, T], done: Callable[[T], None]) -> Callable[[], object]:
@@ -82,6 +85,36 @@ class LoopDriver(Connections):
         wire = self.wires[index]
         if wire is not None:
             wire.writable()
+
+    def wake(self) -> None:
+        """Wake whoever waits for a settled round; what they ask for leaves together. Called by the loop itself."""
+        self._waking = True
+        try:
+            hand_out(self.engine, self._waker())
+        finally:
+            self._waking = False
+            if self.engine.ready:  # interrupted
+                self._wake_later()
+        if self.engine.dirty and not self._flush_due:
+            self._want_flush()
+
+    def _wake_later(self) -> None:
+        self._soon(self.wake)
+
+    def _want_flush(self) -> None:
+        if self.engine.queued == self.engine.early:
+            self.flush()
+        elif self._flush_due or self._waking:
+            return
+        elif self.is_quiet:
+            self.flush()
+        else:
+            self._flush_due = True
+            self._soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        self.flush()
 
     def flush(self) -> None:
         """Send what is batched and see to the next tick."""

@@ -17,7 +17,6 @@ from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
-from lockcore.awaited import hand_out
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError
 from lockcore.model import Outcome
@@ -42,7 +41,6 @@ class GreenletDriver(LoopDriver):
         self._readers: list[Any] = [None] * len(targets)
         self._writers: list[Any] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
-        self._waking = False
         super().__init__(targets, settings)
         self._shortcut = Shortcut(self, self.engine, self._hub)
         self.try_acquire, self.try_release = self._shortcut.try_acquire, self._shortcut.try_release
@@ -146,15 +144,12 @@ class GreenletDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """See LoopDriver.wake."""
-        self._waking = True
-        try:
-            hand_out(self.engine, RawGreenlet.switch)
-        finally:
-            self._waking = False
-        if self.engine.dirty and not self._flush_due:
-            self._want_flush()
+    def _waker(self) -> Callable[[Any], object]:
+        wake: Callable[[Any], object] = RawGreenlet.switch
+        return wake
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        self._hub.loop.run_callback(callback)
 
     def interrupted(self) -> None:
         """See LoopDriver.interrupted."""
@@ -167,24 +162,6 @@ class GreenletDriver(LoopDriver):
             if reader is not None and not reader.active:  # gevent stops a watcher whose callback was interrupted
                 reader.start(partial(self.readable, index))
         super().tick()
-
-    def _want_flush(self) -> None:
-        if self.engine.queued == self.engine.early:
-            self.flush()
-        elif self._flush_due or self._waking:
-            return
-        elif self.is_quiet:
-            self.flush()
-        else:
-            self._flush_due = True
-            self._hub.loop.run_callback(self._flush_turn)
-
-    def _flush_turn(self) -> None:
-        self._flush_due = False
-        self.flush()
-
-    def _wake_later(self) -> None:
-        self._hub.loop.run_callback(self.wake)
 
     def _tick_later(self, delay_ns: int) -> None:
         self._timer.stop()

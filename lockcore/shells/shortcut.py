@@ -60,7 +60,7 @@ class Shortcut:
         self._driver, self._engine, self._hub = driver, engine, hub
         self._terms_of, self._keepers = engine.terms_of, driver.keepers
         self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
-        self._now: Callable[[], int] = monotonic_ns
+        self.now: Callable[[], int] = monotonic_ns
         self._switch: Callable[[Any], object] = greenlet.switch  # gevent's own wrapper costs 0.2 µs more
 
     def park(self) -> None:
@@ -78,7 +78,7 @@ class Shortcut:
         terms = self._terms_of.get(whole_ms) or engine.terms(whole_ms)
         if wait_ms and name in engine.turns:
             return self._drive(name, terms, wait_ms)
-        round_ = engine.set_round(name, terms, self._now())
+        round_ = engine.set_round(name, terms, self.now())
         try:
             try:
                 self.inside = True
@@ -92,7 +92,7 @@ class Shortcut:
                 self._switch(next_waiter(engine) or self._hub)
             else:
                 gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
-            now_ns = self._now()
+            now_ns = self.now()
             lease = first_lease(round_, now_ns)
             if lease is not None:
                 return lease
@@ -103,7 +103,7 @@ class Shortcut:
 
     def _drive(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
         """Others wait for it here: from its place in their line."""
-        now_ns, driver = self._now(), self._driver
+        now_ns, driver = self.now(), self._driver
         acquisition = Acquisition(self._engine, resource, terms, cast("float", wait_ms), now_ns, driver.random)
         return cast("Lease | Denied", driver.drive(acquisition.steps(now_ns)))
 
@@ -121,7 +121,7 @@ class Shortcut:
             me = self._current()
             if me.parent is not self._hub or self.inside:
                 self._driver.check_caller()
-            round_ = engine.release_round(lease, self._now())
+            round_ = engine.release_round(lease, self.now())
             if self._keepers:
                 self._driver.stop_keeping(lease)
             if engine.retired:

@@ -91,7 +91,7 @@ def test_a_grant_that_reaches_its_caller_after_its_end_is_too_late_and_given_bac
         return readings[-1] + (TTL_MS * 1_000_000 if len(readings) > 1 else 0)
 
     if (shortcut := getattr(lock._driver, "_shortcut", None)) is not None:
-        monkeypatch.setattr(shortcut, "_now", held_up)
+        monkeypatch.setattr(shortcut, "now", held_up)
     else:
         monkeypatch.setattr(f"{type(lock._driver).__module__}.monotonic_ns", held_up)
     denied = lock.try_acquire("stock", TTL_MS)

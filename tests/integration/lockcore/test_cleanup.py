@@ -168,10 +168,14 @@ def test_a_task_cancelled_as_its_grant_comes_gives_it_back_and_is_woken_no_more(
     job: Any = shell.start(lock.raw.try_acquire, "stock", TTL_MS)
     shell.until(lambda: is_sent(lock), "the SETs")
     instances.resume()
-    if settled_first:
+
+    async def cancel() -> None:  # while this task is being stepped, the other one is not
+        if settled_first:
+            settle_without_the_loop(lock)
+        job.task.cancel()
         settle_without_the_loop(lock)
-    job.task.cancel()  # its future is cancelled at once, its task hears of it in the loop's next turn
-    settle_without_the_loop(lock)
+
+    shell.loop.run_until_complete(cancel())
     with pytest.raises(asyncio.CancelledError):
         job.result()
     expect_clean(shell, instances)
