@@ -1,6 +1,6 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
-Rules: one engine per event loop (asyncio's own or uvloop). A task awaits what is settled with its round (parked.py);
+Rules: one engine per event loop (asyncio's own or uvloop). A task awaits what is settled with its round (tasks.py);
 one that is cancelled there abandons its round. A batch leaves at once when little is in flight, else once per turn of
 the loop. The first attempt and the release take a short cut past the step generator; everything else goes through it.
 In another loop, or in none, an operation is refused before anything is sent.
@@ -12,7 +12,7 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from typing import Self, TypeVar
 
-from lockcore.attempt import Acquisition, first_lease
+from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
@@ -20,8 +20,8 @@ from lockcore.settings import Settings
 from lockcore.shells.closing import LOOK_S
 from lockcore.shells.driver import LoopDriver
 from lockcore.shells.handshake import Shaken, discard, shaken
-from lockcore.shells.parked import Parked, TaskShortcut
 from lockcore.shells.target import InstanceTarget
+from lockcore.shells.tasks import TaskShortcut, later, step
 from lockcore.shells.wire import Wire
 from lockcore.turns import Offer, Wanted
 
@@ -64,22 +64,21 @@ class AsyncDriver(LoopDriver):
             return await self.drive(line.steps(now_ns))
         try:
             try:
-                parked = short.submit(round_)
+                future = short.submit(round_)
             except BaseException:
                 self.interrupted()
                 raise
-            if parked is not None:
-                await parked
+            if future is not None:
+                await future
             else:
                 self.check_open()
                 await asyncio.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
-            now_ns = short.now()
-            lease = first_lease(round_, now_ns)
+            lease = short.lease(round_)
             if lease is not None:
                 return lease
             self.check_open()
             first = Acquisition(engine, resource, round_.terms, wait_ms, round_.started_ns, self.random)
-            return await self.drive(first.after(round_, now_ns))
+            return await self.drive(first.after(round_, short.now()))
         except BaseException:
             round_.abandon()
             raise
@@ -134,8 +133,8 @@ class AsyncDriver(LoopDriver):
             return
         self.submit(wanted)
         if wanted.outcome is None:
-            wanted.waiter = parked = Parked(self._loop)
-            await parked
+            wanted.waiter = future = self._loop.create_future()
+            await future
         else:
             await asyncio.sleep(0)  # as in try_acquire
 
@@ -169,8 +168,8 @@ class AsyncDriver(LoopDriver):
 
     # -- hooks of LoopDriver -------------------------------------------------------------------------------------------
 
-    def _waker(self) -> Callable[[Parked], None]:
-        return Parked.settle if asyncio.current_task(self._loop) is None else Parked.later
+    def _waker(self) -> Callable[[asyncio.Future[None]], None]:
+        return step if asyncio.current_task(self._loop) is None else later
 
     def _soon(self, callback: Callable[[], None]) -> None:
         if self._loop.is_closed():  # tasks are being destroyed: what they give back is sent

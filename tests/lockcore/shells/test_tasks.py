@@ -5,26 +5,26 @@ from contextvars import ContextVar
 
 import pytest
 
-from lockcore.shells.parked import Parked
+from lockcore.shells.tasks import later, step
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 
 
-async def wait(parked: Parked, seen: list[str]) -> None:
+async def wait(future: asyncio.Future[None], seen: list[str]) -> None:
     NAME.set("the task")
-    await parked
+    await future
     seen.append(NAME.get())
 
 
 def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
     loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
-    parked = Parked(loop)
-    task = loop.create_task(wait(parked, seen))
+    future = loop.create_future()
+    task = loop.create_task(wait(future, seen))
 
     def readable() -> None:  # as a socket's callback
         loop.call_soon(seen.append, "next turn")
-        parked.settle()
-        parked.settle()  # once is enough
+        step(future)
+        step(future)  # once is enough
 
     loop.call_later(0.001, readable)
     loop.run_until_complete(task)
@@ -36,10 +36,10 @@ def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
 def test_inside_another_tasks_step_the_loop_steps_it() -> None:
     async def main() -> list[str]:
         seen: list[str] = []
-        parked = Parked(asyncio.get_running_loop())
-        task = asyncio.create_task(wait(parked, seen))
+        future = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(wait(future, seen))
         await asyncio.sleep(0)
-        parked.later()
+        later(future)
         seen.append("this task")
         await task
         return seen
@@ -49,30 +49,30 @@ def test_inside_another_tasks_step_the_loop_steps_it() -> None:
 
 def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -> None:
     async def main() -> None:
-        parked = Parked(asyncio.get_running_loop())
-        task = asyncio.create_task(wait(parked, []))
+        future = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(wait(future, []))
         await asyncio.sleep(0)
         task.cancel("enough")
-        parked.settle()  # too late: nobody is stepped twice
+        step(future)  # too late: nobody is stepped twice
         with pytest.raises(asyncio.CancelledError, match="enough"):
             await task
-        settled = Parked(asyncio.get_running_loop())
+        settled = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(wait(settled, []))
         await asyncio.sleep(0)
-        settled.later()
+        later(settled)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(Parked(asyncio.get_running_loop()), []), 0.01)
+            await asyncio.wait_for(wait(asyncio.get_running_loop().create_future(), []), 0.01)
 
     asyncio.run(main())
 
 
 def test_what_is_settled_already_is_not_waited_for() -> None:
     async def main() -> None:
-        parked = Parked(asyncio.get_running_loop())
-        parked.settle()
-        await parked
+        future = asyncio.get_running_loop().create_future()
+        step(future)
+        await future
 
     asyncio.run(main())
