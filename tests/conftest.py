@@ -68,11 +68,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker("alone")
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Leave the worst exit code of both passes to `.ci/run`: it looks twice at failures, never at what broke off."""
-    cache = getattr(session.config, "cache", None)  # none under -p no:cacheprovider
-    if cache is not None and not hasattr(session.config, "workerinput"):
-        now = 0 if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED else int(exitstatus)
-        cache.set("suite/exit", max(now, cache.get("suite/exit", 0)))

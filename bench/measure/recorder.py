@@ -8,7 +8,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -21,21 +21,6 @@ _CODE = "@{}n" if struct.pack("@n", 1) == struct.pack("<q", 1) else "<{}q"
 _pack_into = struct.Struct(_CODE.format(len(RECORD_FIELDS))).pack_into
 _pack_votes_into = struct.Struct("<q").pack_into
 _VOTES_OFFSET: Final = 8 * RECORD_FIELDS.index("votes")
-
-
-class Write(Protocol):
-    """The type of `Recorder.write`; call it with positional arguments."""
-
-    def __call__(  # noqa: PLR0917 - one argument per field: a tuple would cost its building
-        self, intended_ns: int, start_ns: int, attempt_ns: int, granted_ns: int, valid_until_ns: int, work_end_ns: int,
-        release_sent_ns: int, release_replied_ns: int, ended_ns: int, resource: int, caller: int, outcome: int,
-        votes: int, attempts: int, owner: int,
-    ) -> int:  # fmt: skip
-        """Append one operation (`RECORD_FIELDS` but the last, each within int64) and return its slot: 0, 1, 2, …
-
-        Raises EnvironmentNotReadyError when the disk has no room for the next segment, struct.error when a value is no
-        int64, ValueError after `close`.
-        """
 
 
 class Recorder:
@@ -54,12 +39,16 @@ class Recorder:
         self._limit = segment_records
         self._buffer = self._make_segment(0)
 
-    def write(  # noqa: PLR0917 - see Write; as they come, they are packed
+    def write(  # noqa: PLR0917 - one argument per field, by position: a tuple would cost its building
         self, intended_ns: object, start_ns: object, attempt_ns: object, granted_ns: object, valid_until_ns: object,
         work_end_ns: object, release_sent_ns: object, release_replied_ns: object, ended_ns: object, resource: object,
         caller: object, outcome: object, votes: object, attempts: object, owner: object,
     ) -> int:  # fmt: skip
-        """See Write."""
+        """Append one operation (`RECORD_FIELDS` but the last, each within int64) and return its slot: 0, 1, 2, …
+
+        Raises EnvironmentNotReadyError when the disk has no room for the next segment, struct.error when a value is no
+        int64, ValueError after `close`.
+        """
         slot = self.written
         if slot == self._limit:
             self._next_segment()

@@ -121,7 +121,7 @@ class LockUser(User):
         try:
             if self._setup is None:
                 self._setup = worker.setup()
-            self._cycle(self._setup, Caller(self._setup).operate)
+            Caller(self._setup).run(self, LOCUST_STATE_RUNNING)
         except BenchError as error:
             worker.broke(error)
         except Exception as error:
@@ -141,21 +141,6 @@ class LockUser(User):
         """Nobody uses this caller's number any more."""
         if self._setup is not None and self.worker is not None:
             self.worker.leave(self._setup)
-
-    def _cycle(self, setup: CallerSetup, operate: Callable[[int, int, int], None]) -> None:
-        now, take, thinks_ns, rest_until = monotonic_ns, setup.take, setup.thinks_ns, setup.rest_until
-        for resource in setup.resources:
-            if self._state != LOCUST_STATE_RUNNING:
-                return
-            if take is None:
-                start_ns = now()
-                operate(resource, start_ns, start_ns)
-            elif intended_ns := take():
-                operate(resource, intended_ns, now())
-            else:
-                return
-            if thinks_ns is not None:
-                rest_until(now() + next(thinks_ns))
 
 
 class Member:

@@ -11,12 +11,11 @@ Rules
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 import gevent
 
 from bench.measure.record import OUTCOME_CODES
-from bench.measure.recorder import Write
 from bench.recipes.protocol import Acquire, Release
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
@@ -40,12 +39,18 @@ class Places(Protocol):
         """The operation in progress there was begun at `start_ns`; 0: there is none."""
 
 
+class LocustUser(Protocol):
+    """A user as Locust keeps it."""
+
+    _state: str | None
+
+
 class CallerSetup(NamedTuple):
     """See `Worker.setup`. Times are ns but `ttl_ms` and `wait_ms`.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
     `begun[place]`: when the operation in progress was begun. `lost` takes attempts that a record has no room for.
-    `still_open`: the votes of a round that is not closed, all of them undecided.
+    `write`: see `Recorder.write`. `still_open`: the votes of a round that is not closed, all of them undecided.
     """
 
     acquire: Acquire
@@ -59,7 +64,7 @@ class CallerSetup(NamedTuple):
     thinks_ns: Iterator[int] | None
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
-    write: Write
+    write: Callable[..., int]
     begun: Places
     place: int
     lost: Callable[[int, Sequence[int]], None]
@@ -77,22 +82,47 @@ ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 
 
 class Caller:
-    """The operations of the caller whose setup this is, one after the other."""
+    """The operations of the caller whose setup this is, one after the other.
+
+    What goes into a record as it came is an `object`: machine code would unpack each number, and pack it again.
+    """
 
     def __init__(self, setup: CallerSetup) -> None:
         self._setup = setup
         self._acquire, self._release, self._holds_ns = setup.acquire, setup.release, setup.holds_ns
-        self._ttl_ms, self._wait_ms, self._caller = setup.ttl_ms, setup.wait_ms, setup.caller
-        self._write, self._votes, self._still_open = setup.write, setup.votes, setup.still_open
+        self._ttl_ms, self._wait_ms = setup.ttl_ms, setup.wait_ms
+        self._caller: object = setup.caller
+        self._write, self._votes = setup.write, setup.votes
+        self._open: object = setup.still_open
         self._begun, self._place, self._tell = setup.begun, setup.place, setup.tell
-        self._now: Callable[[], int] = monotonic_ns  # machine code looks a module's names up each time
-        self._tally, self._packed = Tally(), setup.votes[Tally()]  # the last one seen: nearly always the next, too
+        self._now: Callable[[], object] = monotonic_ns  # machine code looks a module's names up each time
+        self._tally = Tally()  # the last one seen: nearly always the next, too
+        self._packed: object = setup.votes[self._tally]
+        self._usual: object = ACQUIRED_RELEASED
 
-    def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
+    def run(self, user: LocustUser, running: str) -> None:
+        """Operations until the state of `user` is another than `running`, or the schedule ends."""
+        setup, now = self._setup, self._now
+        take, thinks_ns, rest_until = setup.take, setup.thinks_ns, setup.rest_until
+        for resource in setup.resources:
+            if user._state != running:
+                return
+            if take is None:
+                start_ns = now()
+                self.operate(resource, start_ns, start_ns)
+            elif intended_ns := take():
+                self.operate(resource, intended_ns, now())
+            else:
+                return
+            if thinks_ns is not None:
+                rest_until(monotonic_ns() + next(thinks_ns))
+
+    def operate(self, resource: object, intended_ns: object, start_ns: object) -> None:
         """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
         lease: Lease | Denied | None = None
-        ended_ns = sent_ns = 0
-        self._begun[self._place] = start_ns
+        ended_ns: object = 0
+        sent_ns: object = 0
+        self._begun[self._place] = cast("int", start_ns)
         try:
             lease = self._acquire(f"r{resource}", self._ttl_ms, self._wait_ms)
             if not isinstance(lease, Lease):
@@ -100,18 +130,18 @@ class Caller:
             ended_ns = sent_ns = lease.granted_ns
             if self._holds_ns is not None:
                 sent_ns = 0
-                self._setup.nap_until(ended_ns + next(self._holds_ns))
+                self._setup.nap_until(lease.granted_ns + next(self._holds_ns))
                 sent_ns = self._now()
             outcome = self._release(lease)
             replied_ns = self._now()
         except BaseException:
-            self._broken_off(lease, resource, intended_ns, start_ns, ended_ns, sent_ns)
+            self._broken_off(lease, resource, intended_ns, start_ns, sent_ns)
             raise
         if self._tell is not None:
-            self._tell(ended_ns - intended_ns, None)
-        code = ACQUIRED_RELEASED if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
+            self._tell(lease.granted_ns - cast("int", intended_ns), None)
+        code = self._usual if outcome is RELEASED else ACQUIRED | OUTCOME_CODES[outcome.value] << 8
         won = lease.round  # asked itself: `is_open` and `tally` of the lease would ask it, too
-        packed = self._still_open
+        packed = self._open
         if not won.undecided:
             tally = won.tally
             if tally is not self._tally:
@@ -123,18 +153,18 @@ class Caller:
             hash(lease.owner_token),
         )  # fmt: skip
         self._begun[self._place] = 0
-        if packed == self._still_open or lease.lost_ns:
-            self._note_more(slot, lease, resource, packed)
+        if packed is self._open or lease.lost_ns:
+            self._note_more(slot, lease, cast("int", resource), packed)
         return None
 
-    def _note_more(self, slot: int, lease: Lease, resource: int, packed: int) -> None:
+    def _note_more(self, slot: int, lease: Lease, resource: int, packed: object) -> None:
         """What a record has no room for: attempts that lost, votes still out."""
         if lease.lost_ns:
             self._setup.lost(resource, lease.lost_ns)
-        if packed == self._still_open:
+        if packed is self._open:
             self._setup.pending((slot, lease))
 
-    def _denied(self, denied: Denied, resource: int, intended_ns: int, start_ns: int) -> None:
+    def _denied(self, denied: Denied, resource: object, intended_ns: object, start_ns: object) -> None:
         """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
         the acquire: one that fails at once has taken none, and its caller would come back so fast that nobody else
         runs."""
@@ -143,17 +173,22 @@ class Caller:
         self._setup.keep(monotonic_ns() - ended_ns)
         outcome, lost_ns = denied.outcome.value, denied.lost_ns
         if self._tell is not None:
-            self._tell(ended_ns - intended_ns, outcome)
+            self._tell(ended_ns - cast("int", intended_ns), outcome)
         if len(lost_ns) > 1:
-            self._setup.lost(resource, lost_ns[:-1])
+            self._setup.lost(cast("int", resource), lost_ns[:-1])
         self._write(
             intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, self._caller,
             OUTCOME_CODES[outcome], self._votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
         )  # fmt: skip
         self._begun[self._place] = 0
 
-    def _broken_off(  # noqa: PLR0917 - called in one place, positions as in `operate`
-        self, lease: Lease | Denied | None, resource: int, intended_ns: int, start_ns: int, ended_ns: int, sent_ns: int
+    def _broken_off(
+        self,
+        lease: Lease | Denied | None,
+        resource: object,
+        intended_ns: object,
+        start_ns: object,
+        sent_ns: object,
     ) -> None:
         """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
         if not isinstance(lease, Lease):
@@ -169,10 +204,10 @@ class Caller:
                 code |= OUTCOME_CODES[outcome.value] << 8
         finally:
             if self._tell is not None:
-                self._tell(ended_ns - intended_ns, None)
+                self._tell(lease.granted_ns - cast("int", intended_ns), None)
             self._write(
                 intended_ns, start_ns, lease.started_ns, lease.granted_ns, lease.valid_until_ns, sent_ns, sent_ns,
-                replied_ns, ended_ns, resource, self._caller, code, self._votes[lease.tally],
+                replied_ns, lease.granted_ns, resource, self._caller, code, self._votes[lease.tally],
                 lease.attempts | lease.split_votes << 32, hash(lease.owner_token),
             )  # fmt: skip
             self._begun[self._place] = 0

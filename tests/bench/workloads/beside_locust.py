@@ -4,9 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from dataclasses import asdict, replace
-from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -176,25 +174,6 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
         Worker._probe(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
     assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]  # every tick is counted once
-
-
-def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
-    user = LockUser(SimpleNamespace(events=Events()))  # type: ignore[arg-type]
-    user._state, operations, rests = LOCUST_STATE_RUNNING, [], []
-
-    def rest_until(due_ns: int) -> None:
-        time.sleep(0.02)  # far beyond the think time of 1 ns
-        rests.append(due_ns)
-
-    def operate(resource: int, intended_ns: int, start_ns: int) -> None:
-        operations.append((resource, intended_ns, start_ns))
-        if len(operations) == 3:
-            user._state = "stopped"
-
-    setup = SimpleNamespace(take=None, thinks_ns=repeat(1), rest_until=rest_until, resources=repeat(4))
-    user._cycle(setup, operate)  # type: ignore[arg-type]
-    assert [(resource, start - intended) for resource, intended, start in operations] == [(4, 0)] * 3
-    assert all(start >= due for due, (_, _, start) in zip(rests, operations[1:], strict=False))
 
 
 def test_a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_time() -> None:

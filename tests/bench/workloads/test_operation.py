@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,9 +43,9 @@ class Scene:
 
     def run(self, intended_ns: int | None = None) -> None:
         start_ns = monotonic_ns()
-        Caller(self._setup()).operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
+        Caller(self.setup()).operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
 
-    def _setup(self) -> CallerSetup:
+    def setup(self) -> CallerSetup:
         return CallerSetup(
             acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, caller=41,
             resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
@@ -115,6 +116,20 @@ def test_a_hold_lasts_from_the_grant_and_is_recorded_as_it_was() -> None:
     (record,) = scene.records
     assert waits == [record["ended_ns"] + 2_000_000]
     assert record["ended_ns"] < record["work_end_ns"] == record["release_sent_ns"] <= record["release_replied_ns"]
+
+
+def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
+    user, rests = SimpleNamespace(_state="running"), []
+
+    def rest_until(due_ns: int) -> None:
+        time.sleep(0.02)  # far beyond the think time of 1 ns
+        rests.append(due_ns)
+        user._state = "stopped" if len(rests) == 3 else user._state
+
+    scene = Scene(lease)
+    Caller(scene.setup()._replace(thinks_ns=repeat(1), rest_until=rest_until)).run(user, "running")
+    assert [row["start_ns"] - row["intended_ns"] for row in scene.records] == [0] * 3
+    assert all(row["start_ns"] >= due for due, row in zip(rests, scene.records[1:], strict=False))
 
 
 def test_votes_still_out_are_handed_on() -> None:

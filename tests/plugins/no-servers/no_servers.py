@@ -1,0 +1,64 @@
+"""lockcore on servers that cost nothing, as a recipe: *what the load processes alone can do*.
+
+The connections of the lock are answered in this process, in the hub's next turn, as servers that always grant would.
+For the question whether several load processes scale, on machines with too few cores for the servers, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from gevent import get_hub
+
+from bench.recipes.protocol import RecipeSettings
+from bench.recipes.redlock import RedlockRecipe
+from lockcore.clock import monotonic_ns
+
+GRANTED, RELEASED = b"+OK\r\n", b":1\r\n"
+SET = 54  # the 6 of *6, which begins SET key owner NX PX ttl
+
+
+def replies(commands: bytes) -> bytes:
+    """The replies to whole commands whose arguments hold no asterisk."""
+    return b"".join([GRANTED if part[0] == SET else RELEASED for part in commands.split(b"*")[1:]])
+
+
+class NoServers(RedlockRecipe):
+    """RedlockRecipe, connected to real servers and never asking them again."""
+
+    acquire: Any = None  # found by whoever looks whether this is a recipe; each one made has its own
+    release: Any = None
+    take_reply_times_ns: Any = None
+    close: Any = None
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """See `Recipe.connect`."""
+        recipe = super().connect(targets, replace(settings, merge_releases=False))
+        driver: Any = recipe._lock._driver
+        last: list[bytes] = [b"", b""]  # a batch, the same for every instance, and its replies
+
+        def answered(index: int) -> Any:
+            waiting: list[bytes] = []
+
+            def answer() -> None:
+                data, waiting[:] = b"".join(waiting), []
+                driver.engine.received(index, data, monotonic_ns())
+                if driver.engine.ready:
+                    driver.wake()
+
+            def transmit(data: bytes) -> int:
+                if data is not last[0]:
+                    last[:] = [data, replies(data)]
+                if not waiting:
+                    get_hub().loop.run_callback(answer)
+                waiting.append(last[1])
+                return 0
+
+            return transmit
+
+        for index, pipe in enumerate(driver.engine.pipes):
+            pipe.transmit = answered(index)
+        return recipe
