@@ -62,12 +62,6 @@ class LoopDriver(Connections):
 
     def readable(self, index: int) -> None:
         """A socket has bytes: count the votes in them, wake who is settled."""
-        self.read(index)
-        if self.engine.ready:
-            self.wake()
-
-    def read(self, index: int) -> None:
-        """Count the votes in what a socket has; nobody is woken."""
         wire = self.wires[index]
         if wire is None:
             return
@@ -83,6 +77,8 @@ class LoopDriver(Connections):
             raise
         if engine.voters is not voters:
             self.arm(monotonic_ns())  # for the end of an abstention, even if nobody asks for anything
+        if engine.ready:
+            self.wake()
 
     def writable(self, index: int) -> None:
         """A socket takes bytes again."""

@@ -2,10 +2,7 @@
 
 Rules: the first attempt and the release of a caller that can wait are done here; whatever else comes of them is the
 driver's (greenlet.py). A caller parks by switching to the next one whose round is settled, to the hub when there is
-none: two switches fewer a cycle. Who is alone at a single instance looks for its reply first, for LOOK_NS at most:
-through the hub, asleep in between, a near server takes twice as long. Never twice without a turn of the hub between,
-and for a while not after a look in vain.
-`inside`: somebody is in the middle of the engine, which nobody may enter then.
+none: two switches fewer a cycle. `inside`: somebody is in the middle of the engine, which nobody may enter then.
 """
 
 from collections.abc import Callable, Generator
@@ -26,9 +23,6 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import SetRound
 from lockcore.turns import Wanted
 
-LOOK_NS = 60_000  # a reply over loopback takes about 25 µs
-PASSED_OVER = 512  # acquires after a look in vain: a ten-thousandth of a slow server's round trips
-
 
 class Driving(Protocol):
     """The driver as its hot path sees it."""
@@ -44,12 +38,6 @@ class Driving(Protocol):
 
     def check_usable(self) -> None:
         """Raises once it is closed."""
-
-    def flush(self) -> None:
-        """Send what is batched."""
-
-    def read(self, index: int) -> None:
-        """Count the votes in what a socket has."""
 
     def drive(self, steps: Generator[Wanted, int, Any]) -> Any:
         """Run an operation's steps in this greenlet."""
@@ -68,8 +56,7 @@ class Shortcut:
     """Acquire and release for the callers of one driver."""
 
     def __init__(self, driver: Driving, engine: Engine, hub: Any) -> None:
-        self.inside = self._looked = False  # since the last turn of the hub
-        self._passed_over = 0
+        self.inside = False
         self._driver, self._engine, self._hub = driver, engine, hub
         self._terms_of, self._keepers = engine.terms_of, driver.keepers
         self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
@@ -78,7 +65,6 @@ class Shortcut:
 
     def park(self) -> None:
         """Let others run until somebody switches back here."""
-        self._looked = False
         self._switch(next_waiter(self._engine) or self._hub)
 
     def try_acquire(self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT) -> Lease | Denied:
@@ -92,22 +78,19 @@ class Shortcut:
         terms = self._terms_of.get(whole_ms) or engine.terms(whole_ms)
         if wait_ms and name in engine.turns:
             return self._drive(name, terms, wait_ms)
-        round_, looked = engine.set_round(name, terms, self.now()), False
+        round_ = engine.set_round(name, terms, self.now())
         try:
             try:
                 self.inside = True
                 engine.submit(round_)
-                if engine.early and not self._looked and engine.queued <= 1 and engine.woken >= len(engine.ready):
-                    looked = self._look(round_)
                 self.inside = False
             except BaseException:
                 self._driver.interrupted()
                 raise
             if round_.outcome is None:
                 round_.waiter = me
-                self._looked = False
                 self._switch(next_waiter(engine) or self._hub)
-            elif not looked:
+            else:
                 gevent.sleep(0)  # settled without waiting: who tries again at once must not starve the loop
             now_ns = self.now()
             lease = first_lease(round_, now_ns)
@@ -117,27 +100,6 @@ class Shortcut:
         except BaseException:
             round_.abandon()
             raise
-
-    def _look(self, round_: SetRound) -> bool:
-        """Nobody else is about to run: wait for the reply here, unless that was in vain a while ago. True: it came."""
-        if self._passed_over:
-            self._passed_over -= 1
-            return False
-        engine = self._engine
-        if engine.dirty:
-            self._driver.flush()
-        if not engine.voters or engine.voters[0].awaited != 1:
-            return False
-        self._looked = True
-        until_ns = self.now() + LOOK_NS
-        while not _is_settled(round_):
-            if self.now() >= until_ns:
-                self._passed_over = PASSED_OVER
-                return False
-            self._driver.read(0)
-        if not engine.woken and engine.ready and engine.ready[-1] is round_:
-            engine.ready.pop()  # nobody waits for it, and nobody may come to wake
-        return True
 
     def _drive(self, resource: str, terms: Terms, wait_ms: object) -> Lease | Denied:
         """Others wait for it here: from its place in their line."""
@@ -178,13 +140,8 @@ class Shortcut:
         if round_.outcome is None:
             try:
                 round_.waiter = me
-                self._looked = False
                 self._switch(next_waiter(engine) or self._hub)
             except BaseException:
                 round_.waiter = None
                 raise
         return round_.outcome or Outcome.UNREACHABLE
-
-
-def _is_settled(round_: SetRound) -> bool:
-    return round_.outcome is not None
