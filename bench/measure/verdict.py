@@ -127,11 +127,11 @@ NOT_AS_EXPECTED = Word(
     "NOT AS EXPECTED", Kind.UNKNOWN, "inconclusive", 4, "an effect that must show did not, though it could have",
     "the experiment does not show what it should",
 )  # fmt: skip
-CONFIRMED = Word(
-    "CONFIRMED", Kind.GOOD, "pass", 0, "every probe at that rate held the SLO, at least as many as were asked for",
-    "that rate holds, the next one tried does not",
+FOUND = Word(
+    "FOUND", Kind.GOOD, "pass", 0, "at least 8 probes, two or more near each end; the interval is ±15 % or less",
+    "95 % sure: the capacity lies in the interval",
 )  # fmt: skip
-NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "every rate tried missed the SLO, down to 0.5/s", "no rate holds")
+NOT_KEPT = Word("NOT KEPT", Kind.BAD, "fail", 1, "every probe missed, two of them at 1/s or less", "no rate holds")
 BARS_REACHED = Word("BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached in every round", "at least as good")
 BARS_MISSED = Word("BARS MISSED", Kind.BAD, "fail", 1, "a bar missed in every round", "worse than it is to be")
 
@@ -140,7 +140,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of 
     "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "compare": (COMPARED, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
-    "capacity": (CONFIRMED, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
+    "capacity": (FOUND, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
     "safety": _EXPERIMENT,
     "split-votes": _EXPERIMENT,
     "crash": _EXPERIMENT,

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bench.experiments.capacity.judge import bracket_of, judge_capacity, outrun
-from bench.experiments.capacity.result import Seen
+from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint, judge_capacity, point_of
+from bench.experiments.capacity.probe import read_slo
+from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import judge_peers, judge_speed
 from bench.experiments.contest.result import SpeedBar
@@ -30,9 +31,10 @@ from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of
 from bench.report.generated import words_table
 from bench.run.conclude import judge_run
+from bench.scenario import load
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
-from tests.doubles.capacity_points import point
+from tests.doubles.capacity_points import ACQUIRE, probe
 from tests.doubles.compared import compared_run, judged
 from tests.doubles.fsync_visits import rows_of, visit
 
@@ -73,11 +75,12 @@ def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str
     return judge_split_votes([attributes(calibration)], [attributes(contention)], [], interrupted=False)
 
 
-def capacity(looks: list[tuple[float, Seen]], closed: tuple[tuple[int, float, bool], ...] = ()) -> Verdict:
-    bracket, doubts = bracket_of(looks)
-    doubts += outrun(bracket, closed)
-    status = "inconclusive" if doubts else "pass"
-    return judge_capacity([point(bracket.low, status=status, reasons=doubts, capacity={"held": bracket.held})])
+def capacity(*looks: tuple[float, Seen], closed: float = 1_100.0) -> Verdict:
+    probes = [typed({**probe(rate), "seen": seen.value}, Probe) for rate, seen in looks]
+    loop = typed({"users": 16, "achieved_per_s": closed, "acquire_s": ACQUIRE, "generator_cpu_ratio": 0.5}, ClosedLoop)
+    asked = SweepPoint(load(None, {"rate": "1"}), {})
+    plan = CapacityPlan((asked,), read_slo(["acquire.p99 < 10ms"]), None, fixed_users=False, seed=1, budget_s=60)
+    return judge_capacity([point_of(asked, Findings(probes, [loop]), plan)])
 
 
 def comparison(kind: Any, words: tuple[str, ...], *statuses: str) -> Verdict:
@@ -111,14 +114,15 @@ def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) 
     return judge_speed(result)
 
 
-CLEAN = [(1000.0, Seen.HELD)] * 4 + [(1020.0, Seen.MISSED)]
+HELD = tuple((rate, Seen.HELD) for rate in (700.0, 800.0, 850.0, 900.0, 920.0, 940.0, 960.0))
+CLEAN = (*HELD, *((rate, Seen.MISSED) for rate in (1_000.0, 1_020.0, 1_050.0, 1_100.0, 1_200.0)))
 GREEN: dict[str, Callable[[], Verdict]] = {
     "run": run,
     "safety": lambda: safety_rows(AS_EXPECTED),
     "crash": lambda: crash(AS_EXPECTED),
     "split-votes": lambda: split_votes(200),
     "fsync": lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250)),
-    "capacity": lambda: capacity(CLEAN),
+    "capacity": lambda: capacity(*CLEAN),
     "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
     "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
     "peers": lambda: peers((1.1, 1.3)),
@@ -152,9 +156,12 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
     ),
     "capacity": (
         lambda: judge_capacity([]),
-        lambda: capacity([*CLEAN, (1000.0, Seen.MISSED)]),
-        lambda: capacity(CLEAN, ((16, 17_536.0, True),)),
-        lambda: capacity([(1000.0, Seen.HELD), (1020.0, Seen.MISSED)]),
+        capacity,
+        lambda: capacity(*CLEAN, closed=17_536.0),
+        lambda: capacity(*HELD[-1:], *CLEAN[-2:]),
+        lambda: capacity(*HELD),
+        lambda: capacity(*HELD, *((rate, Seen.SATURATED) for rate, seen in CLEAN if seen is Seen.MISSED)),
+        lambda: capacity(*CLEAN, *((rate, Seen.MISSED) for rate, _ in HELD)),
     ),
     "compare": (
         lambda: comparison("compare", ()),

@@ -1,4 +1,4 @@
-"""`lockbench capacity`: *options → the largest rate within an SLO, and what limits it*.
+"""`lockbench capacity`: *options → the rate up to which an SLO is kept, and what limits it*.
 
 Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
 or with --json the result and nothing else.
@@ -25,9 +25,9 @@ from bench.scenario.quantity import nearest, parse_duration
 if TYPE_CHECKING:
     from bench.experiments.capacity.judge import CapacityPlan
 
-FULL = {"duration": "10s", "warmup": "2s"}
-QUICK = {"duration": "3s", "warmup": "1s"}
-FULL_BUDGET, QUICK_BUDGET = "12m", "4m"
+FULL = {"duration": "8s", "warmup": "2s"}
+QUICK = {"duration": "2s", "warmup": "500ms"}
+FULL_BUDGET, QUICK_BUDGET = "6m", "2m"
 SEARCHED = {
     "rate": "capacity searches the rate",
     "faults": "capacity is measured without faults",
@@ -44,20 +44,22 @@ def _budget_s(text: str) -> float:
 
 @click.command(
     cls=Grouped,
-    epilog="A point takes about 6 minutes (12 at most), with --quick 2 (4); servers are started and stopped.",
+    epilog="A point takes 6 minutes at most, with --quick 2; servers are started and stopped.",
 )
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
-@click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="say the headroom at R/s")
+@click.option(
+    "--target-rate",
+    metavar="R",
+    type=FiniteRange(min=0, min_open=True),
+    help="to plan for: latency, headroom",
+)
 @click.option(
     "--sweep",
     "sweeps",
     metavar="KEY=A,B",
     multiple=True,
     help="a table over these values of a scenario key (repeatable)",
-)
-@click.option(
-    "--callers/--no-callers", default=None, help="sweep the callers and fit a scaling law  [unless there is --sweep]"
 )
 @click.option(
     "--budget",
@@ -69,10 +71,11 @@ def _budget_s(text: str) -> float:
 @scenario_options()
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
-    """The largest rate of acquires that keeps an SLO, with what limits it next.
+    """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it next.
 
-    Open loop: doubling until the SLO is missed, bisecting to within 5 %, confirming three times. Exit code 4: the load
-    generator was the limit (the capacity is "at least"), or nothing could be confirmed; 1: no rate keeps the SLO.
+    Open-loop probes where a model of all of them is least sure, until the interval is within ±10 % or time is up. Exit
+    code 4: the load generator gave out first (the capacity is "at least"), or the interval is wider than ±15 %; 1: no
+    rate keeps the SLO.
     """
     from bench.experiments.capacity.experiment import run_capacity
 
@@ -96,13 +99,11 @@ def plan_of(path: Path | None, values: dict[str, Any]) -> CapacityPlan:
     swept = [_sweep(text) for text in values["sweeps"]]
     choices = [dict(choice) for choice in product(*swept)]
     points = tuple(SweepPoint(_load(path, {**given, **choice}), choice) for choice in choices)
-    callers = values["callers"] if values["callers"] is not None else not swept
     return CapacityPlan(
         points,
         slo,
         values["target_rate"],
         fixed_users="users" in written or any("users" in point.variables for point in points),
-        callers=callers,
         seed=points[0].scenario.seed,
         budget_s=values["budget"] or _budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET),
     )

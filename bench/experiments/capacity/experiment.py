@@ -1,51 +1,48 @@
-"""How much a fleet can take: *scenario, SLO → probes on one fleet → bracket, knee, next limit, scaling law*.
+"""How much a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval, limit, headroom*.
 
-    pilot      closed loop: where to begin
-    search     open-loop probes, one after the other, drained in between (judge.py)
-    callers    closed loop with 1, 2, 4, … callers, and the Universal Scalability Law through them (usl.py)
+    start      closed loop with 4, 16, … callers, each short: about what the fleet bears
+    target     open-loop probes at the rate that is planned for, if one is named
+    search     open-loop probes where the model is least sure (model.py), drained in between
 
-Rules: one fleet serves all probes of a point; each probe is a whole run, judged and stored below probes/. A safety
-violation ends everything. Ctrl-C keeps the probes that were finished; so does the end of a point's time, and while
-there is just enough of it left to confirm, that is done. A run that would not be over within the budget is not begun:
-it takes what is asked of it, and what the slowest so far took beyond that (starting, draining, judging: seconds on a
-busy machine). Nothing is computed here but what is asked of judge.py.
+Rules: one fleet serves all probes of a point; each probe is a whole run, with arrivals of its own, judged and stored
+below probes/. A safety violation ends everything. Ctrl-C keeps the probes that were finished; so does the end of a
+point's time. A run that would not be over within the budget is not begun: it takes what is asked of it, and what
+those before it took beyond that (starting, draining, judging: seconds on a busy machine); one that is not over when it
+ends is cut. Nothing is computed here but what is asked of judge.py.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from statistics import mean
+
+import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
-from bench.experiments.capacity.judge import (
-    CONFIRMATIONS,
-    WITHIN,
-    CapacityPlan,
-    Findings,
-    Search,
-    judge_capacity,
-    law_of,
-    point_of,
-)  # fmt: skip
+from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, next_probe, point_of
+from bench.experiments.capacity.model import Interval
 from bench.experiments.capacity.probe import callers_for, judge_probe
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
-from bench.experiments.capacity.usl import Law
+from bench.experiments.capacity.words import rate_text
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.run.follow import Progress
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
 from bench.scenario import Scenario
 from bench.scenario.quantity import duration_text
 from bench.topology.probe import info_snapshot
 
-PILOT_USERS = 16
-PILOT_SHARE = 4  # the search begins at this part of what the pilot reached
-CALLERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-ENOUGH_CALLERS = 128  # more only while no law can be fitted and the generator is not the limit
+START_CALLERS = (4, 16, 64, 256)
+SHORT = 0.5  # of a probe's time: a closed loop's
+GROWS = 1.15  # more callers are tried while they make so many times more
+TARGET_PROBES = 3
 DRAIN_S = 10.0
-FIRST_OVERHEAD_S = 1.5
-CALLERS_SHARE = 0.3  # of the budget: eight runs, where a search takes 12 to 25
-STRETCH = 5  # a probe may last so many times longer to get samples enough
+FIRST_OVERHEAD_S = 2.0
+RESERVE = 0.1  # of the budget: for the end of a run that is cut, and the pages
+STRETCH = 3  # a probe may last so many times longer to get samples enough
 
 
 def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[CapacityResult]:
@@ -70,34 +67,34 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """Another run would not be over within the budget."""
+    """Another run would not be over within the budget, or was not."""
 
 
 class Budget:
-    """`wanted_s`: from now on; `callers`: whether a part is for them."""
+    """`wanted_s`: from now on."""
 
-    def __init__(self, wanted_s: float, *, callers: bool, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, wanted_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._wanted_s, self._now_s = wanted_s, now_s
         self._overhead_s = FIRST_OVERHEAD_S
-        self._over_s = now_s() + wanted_s
-        self._until_s = self._over_s - (CALLERS_SHARE * wanted_s if callers else 0.0)
+        self._over_s = now_s() + (1 - RESERVE) * wanted_s
 
-    def give_callers(self) -> None:
-        """From now on all of the budget may be spent."""
-        self._until_s = self._over_s
+    @property
+    def left_s(self) -> float:
+        """Seconds until a run that still lasts is cut."""
+        return max(self._over_s - self._now_s(), 0.0)
 
-    def fits(self, scenario: Scenario, runs: int = 1) -> bool:
-        """Whether so many runs like this one will be over in time."""
-        return self._now_s() + runs * (_asked_s(scenario) + self._overhead_s) <= self._until_s
+    def lasts_s(self, scenario: Scenario) -> float:
+        """How long a run will last, by those before it."""
+        return _asked_s(scenario) + self._overhead_s
 
     def require(self, scenario: Scenario) -> None:
         """Raise OutOfTime unless this run will be over in time."""
-        if not self.fits(scenario):
+        if self.lasts_s(scenario) > self.left_s:
             raise OutOfTime
 
     def took(self, scenario: Scenario, seconds: float) -> None:
         """This run took so long."""
-        self._overhead_s = max(self._overhead_s, seconds - _asked_s(scenario))
+        self._overhead_s = (self._overhead_s + seconds - _asked_s(scenario)) / 2
 
     def spent(self, what: str) -> str:
         """The sentence that says what the budget left undone."""
@@ -106,6 +103,44 @@ class Budget:
 
 def _asked_s(scenario: Scenario) -> float:
     return (scenario.warmup_ms + scenario.duration_ms) / 1000
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Each second of a run: how busy this machine is while it is measured (0…1), and whether time is up."""
+
+    experiment: Experiment
+    budget: Budget
+    cut: int = 0
+    busy: list[float] = field(default_factory=list)
+
+    def __call__(self, progress: Progress) -> None:
+        """One look; once time is up it wishes the run's end, as Ctrl-C does."""
+        if progress.phase == "measuring":
+            self.busy.append(psutil.cpu_percent() / 100)  # since the look before
+        if not self.budget.left_s and not self.cut:
+            self.cut = 1
+            self.experiment.count += 1
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Raise OutOfTime when it cut the run that is made here, unless somebody else wished its end, too."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not self.cut:
+                raise
+        finally:
+            self.experiment.count -= self.cut
+        if self.experiment.is_over:
+            raise KeyboardInterrupt
+        if self.cut:
+            raise OutOfTime
+
+    @property
+    def used(self) -> float | None:
+        """The share of the machine's CPU time that was used, by whomever."""
+        return mean(self.busy[1:]) if len(self.busy) > 1 else None
 
 
 class _Seeker:
@@ -141,69 +176,73 @@ class _Seeker:
 
     def _seek(self, scenario: Scenario, findings: Findings) -> None:
         plan = self._plan
-        budget = self._budget = Budget(plan.budget_s, callers=plan.callers)
+        budget = self._budget = Budget(plan.budget_s)
         with open_servers(scenario, server=self._order.server, allow_missing=False) as servers:
             self._experiment.raising = False
             findings.fleet = servers.section()
             try:
-                first = self._pilot(scenario, servers, findings)
-                if not findings.violated:
-                    self._search(Search(first), scenario, servers, findings)
+                self._start(scenario, servers, findings)
+                self._search(scenario, servers, findings)
             except OutOfTime:
                 findings.unmeasured.append(budget.spent(f"the search ended after {len(findings.probes)} probes"))
-            budget.give_callers()
-            if plan.callers and not findings.violated:
-                self._sweep_callers(scenario, servers, findings)
 
-    def _pilot(self, scenario: Scenario, servers: Servers, findings: Findings) -> float:
-        self._show(f"{self._prefix}pilot: {PILOT_USERS} callers, closed loop")
-        reached = self._closed(PILOT_USERS, scenario, servers, findings).achieved_per_s or 0.0
-        return _round_number(max(reached / PILOT_SHARE, 1.0))
-
-    def _search(self, search: Search, scenario: Scenario, servers: Servers, findings: Findings) -> None:
-        while (rate := search.next_rate()) is not None:
-            likely = self._open_loop(scenario, rate)
-            if search.low is not None and not search.hurried and not self._budget.fits(likely, CONFIRMATIONS + 1):
-                search.hurried = True
-                continue
-            self._show(f"{self._prefix}{search.step.value}: probe {search.probes + 1} at {rate:,.0f}/s")
-            result = self._run(likely, servers, findings)
-            probe = judge_probe(rate, search.step, result, self._plan.slo)
-            findings.probes.append(probe)
-            search.take(rate, probe.seen)
-            if findings.violated:
+    def _start(self, scenario: Scenario, servers: Servers, findings: Findings) -> None:
+        """Closed loops of more and more callers, until more of them make no more."""
+        best = 0.0
+        for users in self._allowed(START_CALLERS, scenario):
+            self._show(f"{self._prefix}start: {users} callers in closed loop")
+            made = self._closed(users, scenario, servers, findings).achieved_per_s or 0.0
+            if findings.violated or made < GROWS * best:
                 return
-        low, high = search.low, search.high
-        if search.hurried and low and (not high or high / low > WITHIN * 1.001):
-            findings.unmeasured.append(self._budget.spent(f"what lies above {low:,.0f}/s was not looked at closer"))
+            best = made
+
+    def _allowed(self, callers: Sequence[int], scenario: Scenario) -> list[int]:
+        """Those of these numbers of callers that the scenario allows."""
+        most = scenario.users if self._plan.fixed_users else callers[-1]
+        most = min(most, scenario.resources) if scenario.skew.kind == "own" else most
+        return sorted({max(min(users, most), scenario.processes) for users in callers})
+
+    def _search(self, scenario: Scenario, servers: Servers, findings: Findings) -> None:
+        if target := self._plan.target_rate_per_s:
+            for number in range(TARGET_PROBES):
+                if not findings.violated:
+                    self._show(f"{self._prefix}target: probe {number + 1} of {TARGET_PROBES} at {rate_text(target)}/s")
+                    self._probe("target", self._open_loop(scenario, target), servers, findings)
+        found, rate = next_probe(findings, self._plan.slo)
+        while rate and not findings.violated:
+            wanted = self._open_loop(scenario, rate)
+            self._show(self._progress(wanted, findings, found))
+            self._probe("search", wanted, servers, findings)
+            found, rate = next_probe(findings, self._plan.slo)
+
+    def _probe(self, step: str, wanted: Scenario, servers: Servers, findings: Findings) -> None:
+        watch, rate = _Watch(self._experiment, self._budget), wanted.rate_per_s or 0.0
+        result = self._run(wanted, servers, findings, watch)
+        findings.probes.append(judge_probe(rate, step, result, self._plan.slo, watch.used))
+
+    def _progress(self, wanted: Scenario, findings: Findings, found: Interval) -> str:
+        """The line that is seen while a probe is made."""
+        left_s, lasts_s = self._budget.left_s, self._budget.lasts_s(wanted)
+        more = max(min(int(left_s / lasts_s), found.probes_left), 1)
+        minutes, seconds = divmod(int(min(left_s, more * lasts_s)), 60)
+        count = f"probe {len(findings.probes) + 1} of about {len(findings.probes) + more}"
+        so_far = f"{rate_text(found.low)}–{rate_text(found.high)}/s"
+        return (
+            f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {minutes}:{seconds:02} left"
+        )
 
     def _open_loop(self, scenario: Scenario, rate: float) -> Scenario:
         samples_ms = self._plan.slo.least_operations / rate * 1000
         duration_ms = max(scenario.duration_ms, min(samples_ms, STRETCH * scenario.duration_ms))
         users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, self._plan.slo)
-        return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms)
-
-    def _sweep_callers(self, scenario: Scenario, servers: Servers, findings: Findings) -> None:
-        done = {loop.users for loop in findings.callers}
-        for users in CALLERS:
-            if users in done or (scenario.skew.kind == "own" and users > scenario.resources):
-                continue
-            if users > ENOUGH_CALLERS and (
-                findings.callers[-1].is_bound or isinstance(law_of(findings, self._plan.seed), Law)
-            ):
-                break
-            self._show(f"{self._prefix}callers: {users}, closed loop")
-            try:
-                self._closed(users, scenario, servers, findings)
-            except OutOfTime:
-                findings.unmeasured.append(self._budget.spent(f"{users} callers and more were not tried"))
-                return
-            if findings.violated:
-                return
+        seed = scenario.seed + self._runs  # else chance would be the same in every probe of a rate
+        return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _closed(self, users: int, scenario: Scenario, servers: Servers, findings: Findings) -> ClosedLoop:
-        users = max(users, scenario.processes)
-        result = self._run(replace(scenario, rate_per_s=None, users=users), servers, findings)
+        wanted = replace(
+            scenario, users=users, duration_ms=SHORT * scenario.duration_ms, warmup_ms=SHORT * scenario.warmup_ms
+        )
+        result = self._run(wanted, servers, findings, _Watch(self._experiment, self._budget))
         loop = ClosedLoop(
             users=users,
             achieved_per_s=result.rate.achieved_per_s,
@@ -213,7 +252,7 @@ class _Seeker:
         findings.callers.append(loop)
         return loop
 
-    def _run(self, scenario: Scenario, servers: Servers, findings: Findings) -> RunResult:
+    def _run(self, scenario: Scenario, servers: Servers, findings: Findings, watch: _Watch) -> RunResult:
         """One run on the standing servers, stored; drained servers before it."""
         if self._experiment.is_over:
             raise KeyboardInterrupt
@@ -222,7 +261,8 @@ class _Seeker:
         _drain(servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
         order = Order(scenario, run_id, self._order.command, None, self._order.server)
-        finished = run_on(servers, order, self._experiment, lambda _progress: None)
+        with watch.watching():
+            finished = run_on(servers, order, self._experiment, watch)
         if finished.result.interrupted:
             raise KeyboardInterrupt
         self._runs += 1
@@ -255,9 +295,3 @@ def _drain(urls: Sequence[str]) -> None:
         if not any(value.get("aof_pending_bio_fsync") for value in values):
             return
         time.sleep(0.05)  # nobody tells when a background fsync ends
-
-
-def _round_number(rate: float) -> float:
-    """The largest of 1, 2, 5 times a power of ten that is not above `rate` (≥ 1)."""
-    power = 10.0 ** (len(str(int(rate))) - 1)
-    return max(step * power for step in (1, 2, 5) if step * power <= rate)

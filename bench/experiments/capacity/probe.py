@@ -3,14 +3,17 @@
 Rules
 - Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. For an
   upper limit on a percentile of acquire, an operation that got no lease is a miss, however quickly it was refused.
-- A miss is the generator's when it used 0.9 of a core or its timer was late by more than a tenth of the p99 shown:
-  SATURATED, nothing is known of the servers at that rate. What held, held whatever the generator did.
+- A miss is the generator's when it used 0.9 of a core, or when without the operations that its timer began so late
+  that not even a median acquire would have been in time it were none: SATURATED, nothing is known of the servers at
+  that rate. What held, held whatever the generator did.
 - Attainment: the share of all operations that got their lease within the limit, with its 95 % Wilson interval.
-- The next limit is the resource that was used most, from 0.7 of it on (the generator: 0.9 of a core).
+- The next limit is the resource that was used most, with the rate that takes all of it where use grows with the rate;
+  from 0.7 on it is near. Where the generator gave out first, the servers' limit was not reached.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,26 +26,27 @@ from bench.experiments.capacity.result import (
     ProbedInstance,
     ProbeGenerator,
     Seen,
-    Step,
     Use,
     is_busy,
 )
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
-from bench.measure.generator import BUSY_CORE, LATENESS_SHARE
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
+from bench.measure.latency import PERCENTILES
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.statistics import wilson
 from bench.report.figures import percent
 from bench.scenario import Scenario
 
 LEAST_USERS, MOST_USERS = 64, 2048
-CLEARLY_COMPLETED = 0.9  # of the offered rate; less is no bad moment of the machine
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}  # what may be later
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")  # figures that load makes worse
 SERVER, GENERATOR, MACHINE = "server CPU of one instance", "the generator's CPU", "this machine's cores"
-HOT_KEY, CALLERS, FSYNC = "one hot key", "callers", "fsync"
+HOT_KEY, CALLERS, FSYNC, NETWORK = "the hot key r0", "callers", "fsync", "the network"
 NEAR = 0.7
+OTHERS = 0.25  # of this machine's CPU time: what others take from there on is worth a word
+GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
+HERE = ("127.", "localhost", "[::1]", "/")  # no network between
 FSYNC_REPLY = 1.5  # a reply waits half an fsync that is under way, on average, and one of its own
 
 
@@ -61,6 +65,11 @@ class Slo:
     def acquire_limit(self) -> Threshold | None:
         """The first upper limit on a percentile of acquire, which attainment is about."""
         return next((threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None)
+
+    @property
+    def figure(self) -> str:
+        """The percentile of acquire that it limits; p99 without one."""
+        return self.acquire_limit.metric.path[-1] if self.acquire_limit else "p99"
 
     @property
     def least_operations(self) -> int:
@@ -89,13 +98,14 @@ def read_slo(texts: Sequence[str]) -> Slo:
     return Slo(thresholds)
 
 
-def judge_probe(rate: float, step: Step, result: RunResult, slo: Slo) -> Probe:
-    """Judge the run `result`, which was offered `rate` (operations/s). `step`: why that rate was tried."""
+def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None) -> Probe:
+    """Judge the run `result`, which was offered `rate` (operations/s). `step`: why that rate was tried; `busy`: the
+    share of this machine's CPU time that was used meanwhile, by whomever."""
     limits = tuple(_judged(threshold, result) for threshold in slo.thresholds)
     return Probe(
         rate_per_s=rate,
         step=step,
-        seen=_seen(limits, result),
+        seen=_seen(limits, result, slo),
         achieved_per_s=result.rate.achieved_per_s,
         completed_per_s=result.rate.completed_per_s,
         sustained=result.rate.sustained,
@@ -105,9 +115,13 @@ def judge_probe(rate: float, step: Step, result: RunResult, slo: Slo) -> Probe:
         attainment=attainment(slo, result),
         slo=limits,
         generator=ProbeGenerator(
-            **{name: getattr(result.generator, name) for name in ProbeGenerator.__struct_fields__}
+            cpu_ratio=result.generator.cpu_ratio,
+            scheduler_lag_p99_s=result.generator.scheduler_lag_p99_s,
+            verdict=result.generator.verdict,
+            reason=result.generator.reason,
+            late_s=_late_s(slo.figure, result),
         ),
-        uses=uses_of(result),
+        uses=uses_of(result, slo, busy),
         instances=tuple(_instance(instance, result) for instance in result.instances),
     )
 
@@ -132,13 +146,17 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
     return max(min(users, most), scenario.processes)
 
 
-def is_saturated(result: RunResult) -> bool:
-    """Whether the load generator, not the servers, may be why this run was slow."""
-    generator, p99 = result.generator, result.latency_s.acquire.p99
+def is_saturated(result: RunResult, slo: Slo) -> bool:
+    """Whether the load generator, not the servers, may be why this run missed."""
+    generator, threshold = result.generator, slo.acquire_limit
     if is_busy(generator.cpu_ratio):
         return True
-    late = generator.timer_lateness_p99_s
-    return generator.verdict != "VALID" and late is not None and p99 is not None and late > LATENESS_SHARE * p99
+    late, usual = _histogram("timer_lateness", result), result.latency_s.acquire_service.p50
+    if generator.verdict == "VALID" or not late.count or threshold is None or usual is None:
+        return False
+    within, due = _within(threshold, result)
+    beyond = late.count - _up_to(late, threshold.limit - usual)
+    return due - within - beyond <= MISS_SHARES[slo.figure] * due and result.rate.sustained is not False
 
 
 def _judged(threshold: Threshold, result: RunResult) -> KeptLimit:
@@ -150,14 +168,10 @@ def _judged(threshold: Threshold, result: RunResult) -> KeptLimit:
     return KeptLimit(expression=entry.expression, value=entry.value, limit=entry.limit, kept=kept, reason=entry.reason)
 
 
-def _seen(limits: Sequence[KeptLimit], result: RunResult) -> Seen:
-    rate = result.rate
-    if all(one.kept for one in limits) and rate.sustained is not False:
+def _seen(limits: Sequence[KeptLimit], result: RunResult, slo: Slo) -> Seen:
+    if all(one.kept for one in limits) and result.rate.sustained is not False:
         return Seen.HELD
-    if is_saturated(result):
-        return Seen.SATURATED
-    behind = (rate.completed_per_s or 0.0) < CLEARLY_COMPLETED * (rate.offered_per_s or 0.0)
-    return Seen.CLEARLY_MISSED if behind else Seen.MISSED
+    return Seen.SATURATED if is_saturated(result, slo) else Seen.MISSED
 
 
 def _is_acquire_limit(threshold: Threshold) -> bool:
@@ -167,10 +181,23 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
     """Operations of the window that got their lease within the limit, and all of them."""
-    histogram = Histogram.decode(result.histograms["acquire"])
-    limit_ns = min(round(threshold.limit * 1e9), HIGHEST_NS)
-    bucket = int(bucket_indices(np.array([limit_ns], np.int64))[0])
-    return int(histogram.counts[:bucket].sum()), result.outcomes.total
+    return _up_to(_histogram("acquire", result), threshold.limit), result.outcomes.total
+
+
+def _histogram(name: str, result: RunResult) -> Histogram:
+    text = result.histograms.get(name)
+    return Histogram.decode(text) if text else Histogram()
+
+
+def _up_to(histogram: Histogram, limit_s: float) -> int:
+    """How many samples are below the limit, to three digits."""
+    limit_ns = min(max(round(limit_s * 1e9), 0), HIGHEST_NS)
+    return int(histogram.counts[: int(bucket_indices(np.array([limit_ns], np.int64))[0])].sum())
+
+
+def _late_s(figure: str, result: RunResult) -> float | None:
+    late_ns = _histogram("timer_lateness", result).percentile(PERCENTILES[figure])
+    return None if late_ns is None else late_ns / 1e9
 
 
 def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
@@ -188,21 +215,22 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
     )
 
 
-def uses_of(result: RunResult) -> tuple[Use, ...]:
-    """How far one run used each resource, as far as that is known."""
-    found = (_server, _generator, _machine, _hot_key, _callers, _fsync)
+def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use, ...]:
+    """How far one run used each resource, as far as that is known. `busy`: as for `judge_probe`."""
+    found = (_server, _generator, partial(_machine, busy=busy), _hot_key, _callers, _fsync, partial(_network, slo=slo))
     return tuple(use for find in found if (use := find(result)))
 
 
-def next_limit(uses: Sequence[Use]) -> NextLimit:
-    """The next limit among them."""
-    known = sorted((use for use in uses if use.ratio is not None), key=lambda use: -(use.ratio or 0))
-    near = [use for use in known if (use.ratio or 0) >= (BUSY_CORE if use.name == GENERATOR else NEAR)]
-    if near:
-        return NextLimit(near[0].name, near[0].text)
+def next_limit(uses: Sequence[Use], gave_out: str = "") -> NextLimit:
+    """The next limit among them. `gave_out`: how the generator did before any, "" = it did not."""
+    if gave_out:
+        return NextLimit(GENERATOR, GAVE_OUT.format(gave_out), tuple(uses))
+    known = [use for use in uses if use.ratio is not None]
     if not known:
-        return NextLimit(None, "not known: neither servers nor generator told what they used")
-    return NextLimit(None, f"none found: nothing was near its limit, nearest {known[0].name} ({known[0].text})")
+        return NextLimit(None, "not known: neither servers nor generator told what they used", tuple(uses))
+    first = max(known, key=lambda use: use.ratio or 0.0)
+    near = "" if (first.ratio or 0.0) >= NEAR else "; nothing was nearer its limit"
+    return NextLimit(first.name, first.text + near, tuple(uses), first.full_per_s)
 
 
 def server_use(instance: InstanceReport, result: RunResult) -> float | None:
@@ -222,29 +250,46 @@ def hot_share(scenario: Scenario) -> float:
     return 1.0 / (min(resources, scenario.users) if skew.kind == "own" else resources)
 
 
+def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
+    """A use that grows with the rate, hence with the rate that would take all of it."""
+    rate = result.rate.achieved_per_s
+    return Use(name, ratio, text, rate / ratio if rate and ratio > 0 else None)
+
+
 def _server(result: RunResult) -> Use | None:
     seen = [(server_use(instance, result), instance.index) for instance in result.instances]
     use, index = max(((use, index) for use, index in seen if use is not None), default=(None, 0))
-    return None if use is None else Use(SERVER, use, f"#{index}: {percent(use, 0)} of a core")
+    return None if use is None else _grows(SERVER, use, f"#{index}: {percent(use, 0)} of a core", result)
 
 
 def _generator(result: RunResult) -> Use | None:
     use = result.generator.cpu_ratio
-    return None if use is None else Use(GENERATOR, use, f"{percent(use, 0)} of a core")
+    return None if use is None else _grows(GENERATOR, use, f"{percent(use, 0)} of a core", result)
 
 
-def _machine(result: RunResult) -> Use | None:
+def _machine(result: RunResult, busy: float | None) -> Use | None:
     cores, cost, rate = result.environment.usable_cores, result.cost, result.rate.achieved_per_s
     client, servers = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle
     if not result.fleet.started or not cores or client is None or servers is None or rate is None:
         return None  # the servers run elsewhere, or did not tell
-    use = (client + servers) * rate / 1e6 / cores
-    return Use(MACHINE, use, f"{percent(use, 0)} of the {cores} that generator and servers share")
+    own = (client + servers) * rate / 1e6 / cores
+    if busy is not None and busy - own > OTHERS:
+        return Use(MACHINE, busy, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with generator and servers")
+    return _grows(MACHINE, own, f"{percent(own, 0)} of the {cores} that generator and servers share", result)
+
+
+def _network(result: RunResult, slo: Slo) -> Use | None:
+    far = [one.reply_s for one in result.instances if one.reply_s and not one.address.startswith(HERE)]
+    replies = [reply.p50 for reply in far if reply.p50]
+    if not replies or slo.acquire_limit is None:
+        return None
+    reply_s, limit_s = float(np.median(replies)), slo.acquire_limit.limit
+    text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the {limit_s * 1e3:g} ms"
+    return Use(NETWORK, reply_s / limit_s, text)
 
 
 def _hot_key(result: RunResult) -> Use | None:
-    scenario, rate = result.scenario, result.rate.achieved_per_s
-    latency = result.latency_s
+    scenario, rate, latency = result.scenario, result.rate.achieved_per_s, result.latency_s
     hold_s = max(mean_of(scenario.hold) / 1000, latency.hold.mean or 0.0)
     turn_s = latency.handoff.p50 or latency.acquire_service.p50
     if turn_s is None or rate is None:
@@ -252,9 +297,8 @@ def _hot_key(result: RunResult) -> Use | None:
     share, ceiling = hot_share(scenario), 1 / (hold_s + turn_s)
     use = share * rate / ceiling
     times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
-    return Use(
-        HOT_KEY, use, f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
-    )
+    text = f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
+    return _grows(HOT_KEY, use, text, result)
 
 
 def _callers(result: RunResult) -> Use | None:

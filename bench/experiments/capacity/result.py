@@ -3,11 +3,11 @@
 Rules: those of `bench.measure.section`; a rate is one of operations. The whole result of every run lies below probes/.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Literal
 
-from bench.experiments.capacity.usl import Law
 from bench.measure.generator import BUSY_CORE, GeneratorWord
 from bench.measure.latency import Latency
 from bench.measure.result import Document
@@ -22,16 +22,8 @@ class Seen(Enum):
 
     HELD = "held"
     MISSED = "missed"
-    CLEARLY_MISSED = "missed by far"
+    CLEARLY_MISSED = "missed by far"  # only in results of before 2026-11-23
     SATURATED = "saturated"  # the generator
-
-
-class Step(Enum):
-    """Why a rate is tried."""
-
-    DOUBLING = "doubling"
-    BISECTING = "bisecting"
-    CONFIRMING = "confirming"
 
 
 class Attainment(Section, frozen=True, kw_only=True):
@@ -51,14 +43,16 @@ class Use(Section, frozen=True):
     name: Annotated[str, says("the resource")]
     ratio: Annotated[float | None, says("1 = all of it; null: not known")]
     text: Annotated[str, says("what that means")]
+    full_per_s: Annotated[float | None, says("the rate that takes all of it; null: not known")] = None
 
 
 class NextLimit(Section, frozen=True):
     """The resource that is used up first."""
 
-    name: Annotated[str | None, says("the resource; null: none was near its limit")]
+    name: Annotated[str | None, says("the resource; null: nobody told what was used")]
     text: Annotated[str, says("what was seen")]
-    uses: Annotated[tuple[Use, ...], says("every resource at the largest rate that held")] = ()
+    uses: Annotated[tuple[Use, ...], says("every resource at the rate nearest to the capacity")] = ()
+    full_per_s: Annotated[float | None, says("the rate that takes all of it; null: not known")] = None
 
 
 class ProbedInstance(Section, frozen=True, kw_only=True):
@@ -92,13 +86,14 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
     scheduler_lag_p99_s: Annotated[float | None, says("how late its own loop ran")]
     verdict: Annotated[GeneratorWord, says("whether the load was what it claims")]
     reason: Annotated[str | None, says("why it was not")]
+    late_s: Annotated[float | None, says("how late its timer woke, at the percentile that the SLO limits")] = None
 
 
 class Probe(Section, frozen=True, kw_only=True):
     """One open-loop run of the search."""
 
     rate_per_s: Annotated[Amount, says("offered")]
-    step: Annotated[Step, says("why that rate was tried")]
+    step: Annotated[str, says("why that rate was tried: target, or search")]
     seen: Annotated[Seen, says("saturated: the generator may be why it missed")]
     achieved_per_s: Annotated[float | None, says("leases granted")]
     completed_per_s: Annotated[float | None, says("acquires that returned")]
@@ -119,14 +114,18 @@ class Probe(Section, frozen=True, kw_only=True):
 
 
 class Capacity(Section, frozen=True, kw_only=True):
-    """Between the largest rate that held and the smallest that did not, as far as no probe contradicts them."""
+    """Between which rates the capacity lies, by all probes together."""
 
-    low: Annotated[float | None, says("held; null: no rate did")]
-    high: Annotated[float | None, says("did not hold; null: not known")]
-    confirmed: Annotated[Count, says("how often low held again")]
-    at_least: Annotated[bool, says("what bounds it above is the generator, or nothing: the capacity is at least low")]
-    held: Annotated[Count | None, says("probes at low that held; null in results of before 2026-11-22")] = None
-    probed: Annotated[Count | None, says("all probes at low; null as `held`")] = None
+    low: Annotated[float | None, says("lower end; null: too few probes held for one")]
+    high: Annotated[float | None, says("upper end; null: too few probes missed for one")]
+    at_least: Annotated[bool, says("nothing but the generator, or nothing at all, bounds it above")]
+    likely: Annotated[float | None, says("its middle; null: not both ends are known")] = None
+    sure: Annotated[Share | None, says("of it; null before 2026-11-23: then low held, high did not")] = None
+
+    @property
+    def width(self) -> float:
+        """Half the interval's width, 0.1 = ±10 %; infinite where an end is not known."""
+        return float((self.high / self.low) ** 0.5) - 1 if self.low and self.high else math.inf
 
 
 class Knee(Section, frozen=True, kw_only=True):
@@ -136,12 +135,27 @@ class Knee(Section, frozen=True, kw_only=True):
     acquire_s: Annotated[Latency, says("at that rate")]
 
 
+class Estimate(Section, frozen=True):
+    """A figure and its 95 % interval."""
+
+    value: Annotated[float, says("its geometric mean")]
+    low: Annotated[float, says("lower end")]
+    high: Annotated[float, says("upper end")]
+
+
 class Headroom(Section, frozen=True, kw_only=True):
     """What is left beyond a target."""
 
     target_rate_per_s: Annotated[Amount, says("asked for")]
-    ratio: Annotated[float | None, says("capacity.low ÷ target − 1; null: no rate holds")]
+    ratio: Annotated[float | None, says("capacity.likely (without it: capacity.low) ÷ target − 1; null: no rate holds")]
     kept: Annotated[bool, says("whether capacity.low reaches the target")]
+    sure: Annotated[Share | None, says("how sure it is that the capacity does; null: not both its ends are known")] = (
+        None
+    )
+    low: Annotated[float | None, says("capacity.low ÷ target − 1")] = None
+    high: Annotated[float | None, says("capacity.high ÷ target − 1")] = None
+    figure: Annotated[str, says("the percentile of acquire that is meant")] = "p99"
+    acquire_s: Annotated[Estimate | None, says("of the probes at the target; null: too few have one")] = None
 
 
 class ClosedLoop(Section, frozen=True, kw_only=True):
@@ -166,16 +180,15 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     fleet: Annotated[FleetFacts | None, says("as in a run's result; null: no server was there")]
     status: Annotated[Status, says("the point's own verdict")]
     reasons: Annotated[tuple[str, ...], says("sentences that explain it")]
-    capacity: Annotated[Capacity, says("low held, high did not")]
-    attainment: Annotated[Attainment | None, says("at capacity.low")]
+    capacity: Annotated[Capacity, says("between which rates it lies")]
+    attainment: Annotated[Attainment | None, says("of the probe that held nearest to the capacity")]
     knee: Annotated[Knee | None, says("null: nothing held")]
     headroom: Annotated[Headroom | None, says("null: no target was named")]
-    next_limit: Annotated[NextLimit, says("at capacity.low")]
-    instances: Annotated[tuple[ProbedInstance, ...], says("at capacity.low")]
+    next_limit: Annotated[NextLimit, says("at the rate nearest to the capacity")]
+    instances: Annotated[tuple[ProbedInstance, ...], says("of the probe that held nearest to the capacity")]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
-    law: Annotated[Law | None, says("how throughput grows with callers")]
-    no_law: Annotated[str | None, says("why no law was fitted")]
+    agreement: Annotated[str | None, says("whether open and closed loop agree, or why not")] = None
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):
@@ -193,6 +206,15 @@ RESULT = CapacityResult
 def point_name(variables: Mapping[str, str]) -> str:
     """Return what a sweep calls a point: `instances=3 fsync=always`."""
     return " ".join(f"{name}={value}" for name, value in variables.items())
+
+
+def nearest(probes: Sequence[Probe], rate: float | None) -> Probe | None:
+    """Return the probe nearest to `rate`, of two the faster; without a rate the fastest."""
+
+    def far(probe: Probe) -> tuple[float, float]:
+        return abs(math.log(probe.rate_per_s / rate)) if rate else 0.0, -probe.rate_per_s
+
+    return min(probes, key=far, default=None)
 
 
 def is_busy(cpu_ratio: float | None) -> bool:

@@ -3,30 +3,29 @@
 Rules: the answer first, in words; nothing is computed here, a number is only scaled to its unit. Fits 100 columns.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-
-import numpy as np
 
 from bench.experiments.capacity.result import (
     Attainment,
     CapacityPoint,
     CapacityResult,
     ClosedLoop,
-    Headroom,
+    NextLimit,
     Probe,
     ProbedInstance,
     Seen,
+    nearest,
     point_name,
 )
-from bench.experiments.capacity.usl import Estimate, throughput
-from bench.report.figures import MISSING, count, decimals, latency, milliseconds, percent
+from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
 from bench.report.html.figure import Column, Data, Figure, Legend
-from bench.report.html.plot import X_RANGE, Y_RANGE, Area, Axes, Band, Line, Mark, Spot, plot
+from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Band, Line, Mark, Spot, plot
 from bench.report.html.scale import duration_tick, linear, logarithmic, number_tick
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
-_PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "within", "callers", "gener-\nator", "")
+_PROBES = ("step", "offered\n/s", "done\n/s", "p50\nms", "p99\nms", "late\nms", "within", "callers", "gener-\nator", "")
 _INSTANCES = ("instance", "CPU of\na core", "CPU µs\n/command", "reply p50\nms", "p99\nms", "waited\nfor fsync")
 _CALLERS = ("callers", "leases\n/s", "p50\nms", "p99\nms", "gener-\nator")
 _STYLES = {Seen.HELD: "good", Seen.MISSED: "bad", Seen.CLEARLY_MISSED: "bad"}
@@ -57,30 +56,46 @@ def suite(result: CapacityResult) -> Suite:
 
 def answer(point: CapacityPoint, result: CapacityResult) -> str:
     """The planning question answered in one sentence."""
-    scenario, limit = point.scenario, point.next_limit
+    scenario = point.scenario
     load = [f"N={scenario.instances}"]
     load += ["own targets"] if scenario.targets else [f"fsync {scenario.fsync}"]
+    users = nearest(point.probes, _edge(point))
+    load += [counted(users.users, "user")] if users else []
     skew = skew_text(scenario.skew)
     load.append(f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}")
     hold = delay_text(scenario.hold).removeprefix("fixed:")
     load.append("no hold" if hold == "0" else f"{hold} hold")
     found = f"{_bracket(point)} at {' and '.join(result.slo)}"
-    return f"{', '.join(load)}: {found}; next limit: {limit.name or 'none found'}"
+    return f"{', '.join(load)}: {found}; next limit: {_limit(point.next_limit)}"
+
+
+def _limit(limit: NextLimit) -> str:
+    """The next limit with its figure."""
+    if limit.text.startswith("not "):  # reached, or known
+        return limit.text
+    full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
+    return f"{limit.name}{full} ({limit.text})" if limit.name else limit.text
+
+
+def _edge(point: CapacityPoint) -> float | None:
+    capacity = point.capacity
+    return capacity.likely or capacity.low or capacity.high
 
 
 def _bracket(point: CapacityPoint) -> str:
     capacity = point.capacity
+    sure = f", {percent(capacity.sure, 0)} sure," if capacity.sure else ""
     if not point.probes:
         return "no probe was finished"
     if capacity.low is None:
-        return "no rate"
+        return f"at most {rate_text(capacity.high)} leases/s{sure}" if capacity.high else "no rate is known to hold"
     if capacity.at_least or capacity.high is None:
-        return f"≥ {rate_text(capacity.low)} leases/s"
-    return f"{rate_text(capacity.low)}–{rate_text(capacity.high)} leases/s"
+        return f"≥ {rate_text(capacity.low)} leases/s{sure}"
+    return f"{rate_text(capacity.low)}–{rate_text(capacity.high)} leases/s{sure}"
 
 
 def rate_text(rate: float | None) -> str:
-    """Three significant digits: a bracket is 5 % wide."""
+    """Three significant digits: an interval is ten times as wide."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
@@ -98,12 +113,12 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
-    capacity, attained, knee = point.capacity, point.attainment, point.knee
-    held = capacity.confirmed + 1 if capacity.held is None else capacity.held
-    probed = held if capacity.probed is None else capacity.probed  # a result from before all probes counted
-    missed = "nothing above was tried" if capacity.high is None else f"{rate_text(capacity.high)}/s did not hold"
-    found = f"{rate_text(capacity.low)}/s held in {held} of {probed} probes" if capacity.low else "no rate held"
-    yield "bracket", f"{found}; {missed}"
+    attained, knee, limit = point.attainment, point.knee, point.next_limit
+    yield "interval", f"{_bracket(point).rstrip(',')}: {_tally(point.probes)}"
+    if own := _own_share(point):
+        yield "own share", own
+    if point.agreement:
+        yield "closed loop", point.agreement
     if attained:
         within = f"{count(attained.operations)} acquires within {latency(attained.limit_s)}"
         yield "attained", f"{_attained(attained)} of {within}"
@@ -112,12 +127,29 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
         times = f"p50 {latency(acquire.p50)}, p99 {latency(acquire.p99)}"
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
     if point.headroom:
-        yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)
-    limit = point.next_limit
-    yield "next limit", f"{limit.name}: {limit.text}" if limit.name else limit.text
+        yield "target", _headroom(point)
+    yield "next limit", _limit(limit)
     others = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
     yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
-    yield "scaling", _law(point)
+
+
+def _tally(probes: Sequence[Probe]) -> str:
+    """How many probes showed what."""
+    seen = Counter(probe.seen for probe in probes)
+    missed = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED]
+    spoilt = f", {seen[Seen.SATURATED]} spoilt by the generator" if seen[Seen.SATURATED] else ""
+    return f"{counted(len(probes), 'probe')}, {seen[Seen.HELD]} held, {missed} missed{spoilt}"
+
+
+def _own_share(point: CapacityPoint) -> str:
+    """What the load process itself adds to the latency that the SLO limits."""
+    near = nearest(point.probes, _edge(point))
+    figure = point.headroom.figure if point.headroom else "p99"
+    whole, late = (getattr(near.acquire_s, figure), near.generator.late_s) if near else (None, None)
+    if near is None or whole is None or late is None:
+        return ""
+    times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
+    return f"{times}, {latency(min(late, whole))} are this machine waking late ({figure} of its timer)"
 
 
 def _attained(attained: Attainment) -> str:
@@ -127,49 +159,49 @@ def _attained(attained: Attainment) -> str:
     return f"{percent(attained.rate, 2)} (95 % sure: {low} to {high})"
 
 
-def _headroom(headroom: Headroom, *, at_least: bool) -> str:
-    target, ratio = f"{count(headroom.target_rate_per_s)}/s", headroom.ratio
-    if ratio is None:
-        return f"none at {target}: no rate holds"
-    least, doubt = ("at least ", "not known to be") if at_least else ("", "not")
-    return f"{least}{ratio * 100:+.0f} % at {target}" + ("" if headroom.kept else f": the SLO is {doubt} kept there")
+def _headroom(point: CapacityPoint) -> str:
+    """The planner's sentence."""
+    headroom = point.headroom
+    assert headroom is not None  # else there is no target
+    times, ratio = headroom.acquire_s, headroom.ratio
+    said = f"{headroom.figure} not known (too few samples)"
+    if times:
+        ends = f"{milliseconds(times.low)}–{milliseconds(times.high)}"
+        said = f"{headroom.figure} {latency(times.value)} ({ends})"
+    left = "no rate is known to hold"
+    if ratio is not None:
+        least = "at least " if headroom.high is None else ""
+        ends = f" ({_whole(headroom.low)} to {_whole(headroom.high)})" if headroom.high is not None else ""
+        left = f"{least}{_whole(ratio)} headroom{ends}"
+    doubt = f"; {percent(headroom.sure, 0)} sure that the SLO is kept" if headroom.sure is not None else ""
+    limit = point.next_limit.name or "not known"
+    return f"at your target of {count(headroom.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {limit}"
 
 
-def _law(point: CapacityPoint) -> str:
-    law = point.law
-    if law is None:
-        return f"no law fitted: {point.no_law}" if point.no_law else "not measured (--callers)"
-    peak, rate = law.peak_callers, law.peak_rate
-    return (
-        f"peak of {rate_text(rate.value)} leases/s ({rate_text(rate.low)}–{rate_text(rate.high)}) at "
-        f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f}); contention {_small(law.contention)}, "
-        f"coherency {_small(law.coherency)}; misses the points by {percent(law.misfit)}"
-    )
-
-
-def _small(estimate: Estimate) -> str:
-    return f"{estimate.value:.2g} ({estimate.low:.2g}–{estimate.high:.2g})"
+def _whole(ratio: float | None) -> str:
+    return MISSING if ratio is None else f"{ratio * 100:.0f} %"
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
     yield Part(
-        "probes", "open loop, from the intended start", _PROBES, tuple(map(_probe, point.probes)), frozenset({0, 8})
+        "probes", "open loop, from the intended start", _PROBES, tuple(map(_probe, point.probes)), frozenset({0, 9})
     )
     if point.instances:
         rows = tuple(map(_instance, point.instances))
-        yield Part("instances", "at the largest rate that held", _INSTANCES, rows)
-    if len(point.callers) > 1:  # one alone was the pilot
+        yield Part("instances", "of the probe that held nearest to the capacity", _INSTANCES, rows)
+    if point.callers:
         yield Part("callers", "closed loop", _CALLERS, tuple(map(_caller, point.callers)), frozenset())
 
 
 def _probe(probe: Probe) -> tuple[str, ...]:
     attained, acquire = probe.attainment, probe.acquire_s
     return (
-        probe.step.value,
+        probe.step,
         count(round(probe.rate_per_s)),
         count(round(probe.completed_per_s or 0)),
         milliseconds(acquire.p50),
         milliseconds(acquire.p99),
+        milliseconds(probe.generator.late_s),
         percent(attained.rate, 2) if attained else MISSING,
         count(probe.users),
         percent(probe.generator.cpu_ratio, 0),
@@ -208,14 +240,14 @@ def _sweep(points: Sequence[CapacityPoint]) -> Part:
 
 
 def _sweep_row(point: CapacityPoint) -> tuple[str, ...]:
-    attained, knee, capacity = point.attainment, point.knee, point.capacity
-    held = [probe for probe in point.probes if probe.rate_per_s == capacity.low and probe.seen is Seen.HELD]
+    attained, knee = point.attainment, point.knee
+    held = nearest([probe for probe in point.probes if probe.seen is Seen.HELD], _edge(point))
     return (
-        _bracket(point).removesuffix(" leases/s"),
-        milliseconds(held[-1].acquire_s.p99) if held else MISSING,
+        _bracket(point).partition(" leases/s")[0],
+        milliseconds(held.acquire_s.p99) if held else MISSING,
         percent(attained.rate, 2) if attained else MISSING,
         rate_text(knee.rate_per_s) if knee else MISSING,
-        point.next_limit.name or "none found",
+        point.next_limit.name or "not known",
     )
 
 
@@ -223,7 +255,7 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
     for point in result.points:
         yield point_name(point.variables), answer(point, result)
         if point.headroom:
-            yield "headroom", _headroom(point.headroom, at_least=point.capacity.at_least)
+            yield "target", _headroom(point)
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
@@ -273,29 +305,17 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
 
 
 def _callers_picture(point: CapacityPoint, number: int) -> Figure | None:
-    loops, law = point.callers, point.law
+    loops = point.callers
     if len(loops) < 2:
         return None
     users, rates = [loop.users for loop in loops], [loop.achieved_per_s or 0.0 for loop in loops]
-    x, most = logarithmic(users, *X_RANGE), max(rates)
+    x, y = logarithmic(users, *X_RANGE), linear([max(rates)], *Y_RANGE)
     marks: list[Mark] = [Spot(n, rate, "c1") for n, rate in zip(users, rates, strict=True)]
-    keys = [Legend("c1", "measured", area=True)]
-    found = f"{count(most)} leases/s at most, with {users[rates.index(most)]} callers"
-    title = f"{found}; {point.no_law or 'no law was fitted'}"
-    if law:
-        grid = np.geomspace(min(users), max(users), 60)
-        curve = throughput(grid, law.rate_of_one.value, law.contention.value, law.coherency.value).tolist()
-        low = throughput(grid, law.rate_of_one.low, law.contention.high, law.coherency.high).tolist()
-        high = throughput(grid, law.rate_of_one.high, law.contention.low, law.coherency.low).tolist()
-        marks = [Area([*grid.tolist(), grid[-1]], low, high, "band"), Line(grid.tolist(), curve, "c4"), *marks]
-        keys += [Legend("c4", "scalability law"), Legend("band", "the corners of its 95 % intervals", area=True)]
-        most, peak = max(most, *high), law.peak_callers
-        around = f"{peak.value:.0f} callers ({peak.low:.0f}–{peak.high:.0f})"
-        title = f"Throughput peaks at {around}, {count(law.peak_rate.value)}/s"
+    title = f"{count(max(rates))} leases/s at most in closed loop, with {users[rates.index(max(rates))]} callers"
     about = "Leases per second by callers, closed loop; where more callers bring less, they wait for each other"
-    y = linear([most], *Y_RANGE)
     axes = Axes(x, y, "callers (log scale)", "leases per second", number_tick, number_tick)
     names = (("callers", "count"), ("leases_per_s", "per_s"), ("p50_s", "s"), ("p99_s", "s"))
     rows = [[loop.users, loop.achieved_per_s, loop.acquire_s.p50, loop.acquire_s.p99] for loop in loops]
     data = Data(tuple(Column(*name) for name in names), rows, [x(n) for n in users])
-    return Figure(f"callers-{number}", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))
+    keys = (Legend("c1", "measured", area=True),)
+    return Figure(f"callers-{number}", title, about, plot(axes, marks, name=title, about=about), data, keys)

@@ -26,7 +26,9 @@ DROPPED = {  # figures that nobody reads any more
     *(f".{where}[].fsync_in_flight.{name}" for where in ("rows", "groups") for name in (
         "share", "lost_total", "lost_window_max_s",
     )),
-    ".points[].capacity.wanted_confirmations", ".conditions.open_seconds", ".skipped", ".counts", ".findings[].figures",
+    *(f".points[].capacity.{name}" for name in ("wanted_confirmations", "confirmed", "held", "probed")),
+    ".points[].law", ".points[].no_law",
+    ".conditions.open_seconds", ".skipped", ".counts", ".findings[].figures",
     ".rows[].acknowledged", ".groups[].acknowledged", ".rows[].back_s",
     ".rows[].expected_double_grants",
     *(f".rows[].generator.{name}" for name in ("cpu_ratio", "littles_law_ratio", "lateness_p99_s")),

@@ -1,5 +1,6 @@
 """A capacity ends within its budget however slow the machine is, and says what it did not measure."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,19 +21,25 @@ SLOWER = 4.0  # than what a run is asked to last
 
 
 class SlowMachine:
-    """Runs that take SLOWER times what they should, on a clock of their own; every rate up to `most` holds."""
+    """Runs that take SLOWER times what they should, on a clock of their own, and end a second after they are asked to;
+    every rate up to `most` holds."""
 
     def __init__(self, most: float) -> None:
         self.now_s, self.most = 0.0, most
 
-    def run_on(self, _servers: Any, order: Any, *_rest: Any) -> Any:
+    def run_on(self, _servers: Any, order: Any, interrupts: Any, show: Any) -> Any:
         scenario = order.scenario
-        self.now_s += SLOWER * (scenario.warmup_ms + scenario.duration_ms) / 1000
+        for _ in range(int(SLOWER * (scenario.warmup_ms + scenario.duration_ms) / 1000)):
+            self.now_s += 1.0
+            show(SimpleNamespace(phase="measuring"))
+            if interrupts.count:
+                self.now_s += 1.0
+                break
         held = scenario.rate_per_s is None or scenario.rate_per_s <= self.most
         result = run_of(fast=10_000) if held else run_of(fast=5_000, slow=5_000)
         result["scenario"] |= {"users": scenario.users}
-        result |= {"interrupted": False, "verdict": {"status": "pass", "reasons": []}}
-        result["rate"] |= {"achieved_per_s": 2_000.0}
+        result |= {"interrupted": interrupts.count > 0, "verdict": {"status": "pass", "reasons": []}}
+        result["rate"] |= {"achieved_per_s": 5_000.0}
         return SimpleNamespace(result=whole(result))
 
 
@@ -42,34 +49,59 @@ def no_servers(*_arguments: Any, **_options: Any) -> Iterator[Any]:
 
 
 def measured(machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> CapacityResult:
-    values = {"slo": ["acquire.p99 < 10ms"], "quick": True, "sweeps": (), "callers": None, "target_rate": None}
+    show = options.pop("show", lambda _text: None)
+    values = {"slo": ["acquire.p99 < 10ms"], "quick": True, "sweeps": (), "target_rate": None}
     plan = plan_of(None, {**values, "budget": None, **options})
     for name, double in (("run_on", machine.run_on), ("open_servers", no_servers), ("_drain", lambda _urls: None)):
         monkeypatch.setattr(experiment, name, double)
-    monkeypatch.setattr(
-        experiment, "Budget", lambda wanted_s, callers: Budget(wanted_s, callers=callers, now_s=lambda: machine.now_s)
-    )
+    monkeypatch.setattr(experiment, "Budget", lambda wanted_s: Budget(wanted_s, now_s=lambda: machine.now_s))
     monkeypatch.setattr(experiment.time, "monotonic", lambda: machine.now_s)
-    return run_capacity(ExperimentOrder(plan, "test", [], folder), lambda _text: None).result
+    return run_capacity(ExperimentOrder(plan, "test", [], folder), show).result
 
 
 @pytest.mark.parametrize("budget", [1.0, 30.0, 60.0, 120.0, 240.0])
+@pytest.mark.parametrize("target", [None, 3_000.0])
 def test_a_slow_machine_ends_in_time_and_says_what_was_not_measured(
-    budget: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    budget: float, target: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SlowMachine(most=5_000)
-    result = measured(machine, tmp_path, monkeypatch, budget=budget)
-    assert machine.now_s <= budget + SLOWER * 4  # one run that was not known
+    result = measured(machine, tmp_path, monkeypatch, budget=budget, target_rate=target)
+    assert machine.now_s <= max(budget, 3.0)
     told = [*result.warnings, *result.verdict.reasons]
-    assert any("--budget" in sentence for sentence in told)
-    assert len(told) == len(set(told))
-    if result.verdict.word == "CONFIRMED":
-        assert result.points[0].capacity.held == result.points[0].capacity.probed >= 4
+    if result.verdict.word == "FOUND":
+        assert (result.points[0].capacity.low or 0) <= 5_000 <= (result.points[0].capacity.high or 0)
     else:
         assert any("--budget" in reason for reason in result.verdict.reasons)
+    assert len(told) == len(set(told))
+
+
+def test_a_run_that_is_not_over_with_the_budget_is_cut_and_no_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SlowMachine(most=5_000)
+    monkeypatch.setattr(Budget, "require", lambda *_: None)  # it was to be over in time, and is not
+    result = measured(machine, tmp_path, monkeypatch, budget=60.0)
+    assert not result.interrupted
+    assert machine.now_s <= 60.0
+    assert "--budget" in "".join((*result.warnings, *result.verdict.reasons))
 
 
 def test_with_time_enough_the_search_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget=3600.0)
-    assert result.verdict.word == "CONFIRMED"
+    result = measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget=3600.0, target_rate=3_000.0)
+    assert result.verdict.word == "FOUND"
     assert not any("--budget" in warning for warning in result.warnings)
+    steps = [probe.step for probe in result.points[0].probes]
+    assert steps[:3] == ["target"] * 3
+    assert set(steps[3:]) == {"search"}
+    headroom = result.points[0].headroom
+    assert headroom is not None
+    assert headroom.acquire_s is not None
+    assert (headroom.low or 0) < 2 / 3 < (headroom.high or 0)
+
+
+def test_what_is_shown_meanwhile_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget=3600.0, show=shown.append)
+    pattern = r"probe 9 of about \d+ at [\d,]+/s, so far [\d,]+–[\d,]+/s, \d+:\d\d left"
+    assert any(re.fullmatch(pattern, line) for line in shown)
+    assert max(map(len, shown)) <= 80

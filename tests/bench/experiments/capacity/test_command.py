@@ -17,14 +17,18 @@ def values(**given: Any) -> dict[str, Any]:
     """What click hands over when these options are given."""
     plain: dict[str, Any] = {key.name.replace(".", "_"): () if key.kind.many else None for key in KEYS}
     own = {"slo": SLO, "sweeps": (), "quick": False}
-    return {**plain, **dict.fromkeys(("target_rate", "callers", "budget")), **own, **given}
+    return {**plain, **dict.fromkeys(("target_rate", "budget")), **own, **given}
 
 
 def test_a_sweep_is_every_combination() -> None:
     plan = plan_of(None, values(sweeps=("instances=1,3", "fsync=none,always")))
     swept = [(point.scenario.instances, point.scenario.fsync) for point in plan.points]
     assert swept == [(1, "none"), (1, "always"), (3, "none"), (3, "always")]
-    assert not plan.callers
+
+
+@pytest.mark.parametrize(("quick", "minutes"), [(True, 2), (False, 6)])
+def test_a_point_has_two_minutes_or_six(quick: bool, minutes: int) -> None:
+    assert plan_of(None, values(quick=quick)).budget_s == 60 * minutes
 
 
 def test_callers_given_are_a_cap() -> None:
@@ -36,7 +40,7 @@ def test_quick_only_shortens_what_was_not_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('duration = "7s"\n', encoding="utf-8")
     scenario = plan_of(file, values(quick=True)).points[0].scenario
-    assert (scenario.duration_ms, scenario.warmup_ms) == (7_000, 1_000)
+    assert (scenario.duration_ms, scenario.warmup_ms) == (7_000, 500)
 
 
 def test_arrivals_may_be_chosen_without_a_rate() -> None:

@@ -1,185 +1,133 @@
-"""What a capacity rests on: a search that ends where the truth is, and no word that its probes or loops contradict."""
+"""What a capacity rests on: an interval with evidence on both sides, and no word that probes or loops contradict."""
 
-import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bench.experiments.capacity.judge import (
-    CONFIRMATIONS,
-    MOST_PROBES,
-    Look,
-    Search,
-    bracket_of,
+    CapacityPlan,
+    Findings,
+    SweepPoint,
     judge_capacity,
+    mean_latency,
     outrun,
+    point_of,
 )
-from bench.experiments.capacity.result import Capacity, CapacityPoint, Seen, Step
+from bench.experiments.capacity.probe import GENERATOR, read_slo
+from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Probe, Seen
+from bench.measure.section import typed
+from bench.scenario import load
+from tests.doubles.capacity_points import ACQUIRE, probe
 from tests.doubles.capacity_points import point as capacity_point
 
-HELD, MISSED, FAR, SPOILT = Seen.HELD, Seen.MISSED, Seen.CLEARLY_MISSED, Seen.SATURATED
-See = Callable[[float], Seen]
+HELD, MISSED, SPOILT = Seen.HELD, Seen.MISSED, Seen.SATURATED
+Look = tuple[float, Seen]
+SLO = read_slo(["acquire.p99 < 10ms"])
+PROBE = typed(probe(1.0), Probe)
 
 
-def found(see: See, first: float = 500.0) -> tuple[Search, list[Look]]:
-    """A search that is over, and what its probes showed."""
-    search, looks = Search(first), list[Look]()
-    while (rate := search.next_rate()) is not None:
-        looks.append((rate, see(rate)))
-        search.take(*looks[-1])
-    return search, looks
+def capacity(low: float | None, high: float | None) -> Capacity:
+    return Capacity(low=low, high=high, at_least=low is not None and high is None)
 
 
-def server(capacity: float) -> See:
-    """Fixed service times: what is offered beyond them is not completed."""
-    return lambda rate: HELD if rate <= capacity else FAR if rate > capacity * 1.1 else MISSED
+def loop(rate: float, p99: float = 0.003, users: int = 16) -> ClosedLoop:
+    figures = {"users": users, "achieved_per_s": rate, "generator_cpu_ratio": 0.5}
+    return typed({**figures, "acquire_s": {**ACQUIRE, "p99": p99}}, ClosedLoop)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_a_known_capacity_is_found_within_five_per_cent(seed: int) -> None:
-    rng = random.Random(seed)
-    capacity, first = rng.uniform(3, 200_000), rng.uniform(1, 5_000)
-    search, looks = found(server(capacity), first)
-    bracket, doubts = bracket_of(looks)
-    assert (bracket.low, bracket.high, doubts) == (search.low, search.high, [])
-    assert bracket.low is not None
-    assert bracket.high is not None
-    assert capacity * 0.95 <= bracket.low <= capacity < bracket.high <= capacity * 1.05
-    assert (bracket.confirmed, bracket.at_least) == (CONFIRMATIONS, False)
-    assert looks[-CONFIRMATIONS:] == [(bracket.low, HELD)] * CONFIRMATIONS
-    assert search.probes == len(looks) <= MOST_PROBES
+def found(*looks: Look, target: float | None = None, closed: ClosedLoop | None = None) -> CapacityPoint:
+    """What a point comes to whose probes showed this."""
+    probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
+    asked = SweepPoint(load(None, {"rate": "1"}), {})
+    plan = CapacityPlan((asked,), SLO, target, fixed_users=False, seed=1, budget_s=60)
+    return point_of(asked, Findings(probes, [closed or loop(1_100.0)]), plan)
 
 
-def simulated(capacity: float, rng: random.Random) -> See:
-    """One server with a queue: fixed service, fixed arrivals, and 3 probes in 100 hit by a pause of the machine."""
-
-    def look(rate: float) -> Seen:
-        operations, service_s = int(rate * 2.0) + 1, 1 / capacity
-        free_s = 0.05 if rng.random() < 0.03 else 0.0
-        late = 0
-        for number in range(operations):
-            due_s = number / rate
-            free_s = max(due_s, free_s) + service_s
-            late += free_s - due_s > 0.02
-        done = sum(1 for _ in range(operations)) if free_s <= operations / rate + 0.2 else operations - late
-        if late <= 0.01 * operations and free_s <= 1.01 * operations / rate + service_s:
-            return HELD
-        return FAR if done < 0.9 * operations else MISSED
-
-    return look
+BELOW = tuple((rate, HELD) for rate in (700.0, 800.0, 850.0, 900.0, 930.0, 950.0))
+ABOVE = tuple((rate, MISSED) for rate in (1_050.0, 1_080.0, 1_100.0, 1_200.0))
+GIVEN_OUT = tuple((rate, SPOILT) for rate, _ in ABOVE)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_simulated_server_that_is_sometimes_disturbed_is_found_within_five_per_cent(seed: int) -> None:
-    rng = random.Random(seed)
-    capacity = rng.uniform(100, 4_000)
-    assert found(simulated(capacity, rng), first=50.0)[0].low == pytest.approx(capacity, rel=0.05)
-
-
-@pytest.mark.parametrize("bad", [MISSED, SPOILT])
-def test_one_bad_moment_ends_nothing(bad: Seen) -> None:
-    moments = iter([HELD, bad, bad])
-    search, _ = found(lambda rate: next(moments, None) or server(8_000)(rate))
-    assert search.low == pytest.approx(8_000, rel=0.05)
-
-
-def test_without_a_second_look_the_bad_moment_would_have_been_believed() -> None:
-    bad = iter([HELD, FAR])
-    search, _ = found(lambda rate: next(bad, None) or server(8_000)(rate))
-    assert search.high is not None
-    assert search.high <= 1_000
-
-
-def test_a_saturated_generator_gives_at_least_unless_a_true_miss_lies_below() -> None:
-    bracket, _ = bracket_of(found(lambda rate: HELD if rate < 3_000 else SPOILT)[1])
-    assert bracket.at_least
-    assert bracket.low == pytest.approx(3_000, rel=0.05)
-    bracket, _ = bracket_of(found(lambda rate: SPOILT if rate > 6_000 else server(5_000)(rate))[1])
-    assert not bracket.at_least
-    assert bracket.low == pytest.approx(5_000, rel=0.05)
-
-
-def test_a_rate_that_cannot_be_confirmed_is_never_called_confirmed() -> None:
-    times: dict[float, int] = {}
-
-    def see(rate: float) -> Seen:
-        times[rate] = times.get(rate, 0) + 1
-        return HELD if rate <= 1_000 or (rate <= 2_000 and times[rate] == 1) else MISSED
-
-    search, looks = found(see, first=500.0)
-    bracket, _ = bracket_of(looks)
-    assert bracket.low is not None
-    assert bracket.low <= 1_000 or bracket.confirmed < CONFIRMATIONS
-    assert search.probes <= MOST_PROBES
-
-
-def test_a_first_rate_that_is_too_high_is_halved() -> None:
-    search, looks = found(server(7), first=1_000.0)
-    assert [rate for rate, _ in looks[:2]] == [1_000.0, 500.0]
-    assert search.low == pytest.approx(7, rel=0.05)
-    assert search.step is Step.CONFIRMING
-
-
-def test_nothing_held_is_no_capacity() -> None:
-    bracket, _ = bracket_of(found(lambda _rate: FAR)[1])
-    assert (bracket.low, bracket.at_least) == (None, False)
-
-
-@pytest.mark.parametrize("after", range(1, 12))
-def test_in_a_hurry_no_new_rate_is_tried(after: int) -> None:
-    search, see, looks = Search(500.0), server(8_000), list[Look]()
-    while (rate := search.next_rate()) is not None:
-        assert not search.hurried or rate in dict(looks)
-        looks.append((rate, see(rate)))
-        search.take(*looks[-1])
-        search.hurried = search.hurried or search.probes >= after
-    assert bracket_of(looks)[0].confirmed == CONFIRMATIONS
-    assert search.probes <= max(after, 1) + 2 + CONFIRMATIONS
-
-
-# -- what all probes come to -------------------------------------------------------------------------------------------
-
-CLEAN: list[Look] = [(500.0, HELD), (2000.0, MISSED), (2000.0, MISSED), (1020.0, FAR), *[(1000.0, HELD)] * 4]
-
-
-def bracket(low: float | None, high: float | None, held: int = 4, *, at_least: bool = False) -> Capacity:
-    return Capacity(low=low, high=high, confirmed=max(held - 1, 0), at_least=at_least, held=held, probed=held)
-
-
-FOUND = bracket(1000.0, 1020.0)
-
-
-def test_a_bracket_that_every_probe_agrees_with_has_no_doubts() -> None:
-    assert bracket_of(CLEAN) == (FOUND, [])
-    assert bracket_of([]) == (bracket(None, None, 0), [])
+def test_the_interval_lies_between_what_held_and_what_missed() -> None:
+    point = found(*BELOW, *ABOVE)
+    low, high = point.capacity.low, point.capacity.high
+    assert low is not None
+    assert high is not None
+    assert 850 < low < 1_000 < high < 1_150
+    assert (point.status, point.capacity.at_least, point.capacity.sure) == ("pass", False, 0.95)
 
 
 @pytest.mark.parametrize(
-    ("more", "low", "high", "reasons"),
+    ("looks", "status", "said"),
     [
-        ([(1000.0, MISSED), (1000.0, FAR)], 500.0, 1020.0, ["1,000/s held in 4 of 6 probes"]),
-        ([(500.0, MISSED)], 500.0, 1020.0,
-         ["500/s held in 1 of 2 probes, 1,000/s held in 4 of 4 probes"]),
-        ([(1500.0, HELD)], 1000.0, 2000.0,
-         ["1,020/s held in 0 of 1 probes, 1,500/s held in 1 of 1 probes"]),
+        ((*BELOW, *GIVEN_OUT), "inconclusive", "the generator gave out first (its timer woke 3.10 ms late at 1,050/s)"),
+        (BELOW, "inconclusive", "too few probes above it missed"),
+        ((*BELOW[-1:], *ABOVE[:1]), "inconclusive", "the capacity is at least|no rate that was tried surely holds"),
+        (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "fail", "0.60/s did not"),
+        (((5_000.0, MISSED),), "inconclusive", "too few lower ones were tried"),
+        (((0.7, HELD), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
+        (((0.7, SPOILT),), "inconclusive", "the generator was saturated at 0.70/s"),
+        ((), "inconclusive", "no probe was finished"),
+        (((500.0, HELD), (400.0, MISSED), (700.0, HELD), (600.0, MISSED), (1_000.0, HELD), (900.0, MISSED),
+          (1_300.0, HELD), (1_200.0, MISSED)), "inconclusive", "and an answer takes ±15 %"),
     ],
 )  # fmt: skip
-def test_a_miss_at_or_below_what_held_is_a_contradiction_and_widens_the_bracket(
-    more: list[Look], low: float, high: float, reasons: list[str]
+def test_without_evidence_on_both_sides_and_near_there_is_no_answer(
+    looks: tuple[Look, ...], status: str, said: str
 ) -> None:
-    """ "3 of 3" after two misses is 4 of 6."""
-    found, doubts = bracket_of([*CLEAN, *more])
-    assert (found.low, found.high, doubts) == (low, high, reasons)
-
-
-def test_above_what_held_and_missed_by_turns_nothing_is_known() -> None:
-    assert bracket_of([*CLEAN, (2500.0, HELD)])[0].at_least
+    point = found(*looks, closed=loop(1_100.0, p99=0.05))
+    assert point.status == status
+    assert any(one in "".join(point.reasons) for one in said.split("|"))
 
 
 def test_what_the_generator_spoilt_says_nothing_of_the_servers() -> None:
-    found, doubts = bracket_of([*CLEAN, (1000.0, SPOILT)])
-    assert (found.low, found.high, found.held, found.probed, doubts) == (1000.0, 1020.0, 4, 5, [])
+    plain, spoilt = found(*BELOW, *ABOVE), found(*BELOW, *ABOVE, *((rate, SPOILT) for rate, _ in BELOW))
+    assert plain.capacity == spoilt.capacity
+    limit = found(*BELOW, *GIVEN_OUT).next_limit
+    assert limit.name == GENERATOR
+    assert limit.text.startswith("not reached: the generator gave out first (")
+
+
+def test_held_or_missed_below_or_above_widens_the_interval_and_never_claims_more() -> None:
+    sure, torn = found(*BELOW, *ABOVE).capacity, found(*BELOW, *ABOVE, (800.0, MISSED), (1_100.0, HELD)).capacity
+    assert torn.width > sure.width
+
+
+def test_what_did_not_hold_surely_is_no_knee() -> None:
+    knee = found(*BELOW, *ABOVE, (1_150.0, HELD)).knee
+    assert knee is not None
+    assert knee.rate_per_s <= 950.0
+
+
+def test_headroom_is_the_capacity_beyond_the_target() -> None:
+    near, far = (found(*BELOW, *ABOVE, target=target).headroom for target in (800.0, 2_000.0))
+    assert near is not None
+    assert far is not None
+    assert (near.kept, far.kept) == (True, False)
+    assert (near.low or 0) < 0.25 < (near.high or 0)
+    assert (near.sure or 0) > 0.95 > 0.05 > (far.sure or 0)
+
+
+def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
+    found = mean_latency([0.005, 0.006, 0.0072])
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0.006, 0.0038145, 0.0094377), rel=1e-3)  # by hand
+    assert mean_latency([0.006]) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (1_000.0, "they agree"),
+        (1_700.0, "callers in closed loop made 1,700/s within the SLO, more: they wait for each other and never queue"),
+        (1_700.0, "3.10 ms late when this machine wakes late"),
+        (400.0, "fewer than open loop"),
+    ],
+)
+def test_open_and_closed_loop_agree_or_a_sentence_says_why_not(rate: float, said: str) -> None:
+    assert said in (found(*BELOW, *ABOVE, closed=loop(rate)).agreement or "")
+    assert found(*BELOW, *ABOVE, closed=loop(rate, p99=0.02)).agreement is None
 
 
 @pytest.mark.parametrize(
@@ -191,27 +139,27 @@ def test_what_the_generator_spoilt_says_nothing_of_the_servers() -> None:
         ([], False),
     ],
 )
-def test_a_closed_loop_that_is_far_faster_within_the_slo_contradicts_the_bracket(
+def test_a_closed_loop_that_is_far_faster_within_the_slo_contradicts_the_interval(
     closed: list[tuple[int, float, bool]], contradicted: bool
 ) -> None:
-    assert bool(outrun(FOUND, closed)) == contradicted
-    assert bool(outrun(bracket(979.0, None, at_least=True), closed)) == contradicted
+    assert bool(outrun(capacity(950.0, 1_020.0), closed)) == contradicted
+    assert bool(outrun(capacity(979.0, None), closed)) == contradicted
 
 
 def test_no_rate_holds_is_contradicted_by_any_closed_loop_that_kept_the_slo() -> None:
-    assert outrun(bracket(None, 0.7, 0), [(16, 300.0, True)])
+    assert outrun(capacity(None, 0.7), [(16, 300.0, True)])
 
 
-def point(status: str, held: int = 4) -> CapacityPoint:
-    return capacity_point(1000.0, status=status, reasons=[f"it was {status}"], capacity={"held": held})
+def point(status: str, probes: int = 8) -> CapacityPoint:
+    return capacity_point(status=status, reasons=[f"it was {status}"], probes=[probe(1_000.0)] * probes)
 
 
 @pytest.mark.parametrize(
     "points, changes, word, code",
     [
-        ([point("pass")], {}, "CONFIRMED", 0),
+        ([point("pass")], {}, "FOUND", 0),
         ([], {}, "INCONCLUSIVE", 4),
-        ([point("pass", held=3)], {}, "INCONCLUSIVE", 4),
+        ([point("pass", probes=7)], {}, "INCONCLUSIVE", 4),
         ([point("pass"), point("inconclusive")], {}, "INCONCLUSIVE", 4),
         ([point("fail"), point("inconclusive")], {}, "NOT KEPT", 1),
         ([point("fail"), point("violated")], {}, "VIOLATED", 5),

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from bench.experiments.capacity import probe as bottleneck
-from bench.experiments.capacity.probe import hot_share, next_limit, uses_of
+from bench.experiments.capacity.probe import hot_share, next_limit, read_slo, uses_of
 from bench.scenario import load
 from bench.scenario.quantity import parse_skew
 from tests.bench.whole_run import SAMPLE, run_of
+
+SLO = read_slo(["acquire.p99 < 10ms"])
 
 
 @pytest.fixture
@@ -31,13 +33,12 @@ def result() -> dict[str, Any]:
 
 
 def limit_of(result: dict[str, Any]) -> str | None:
-    return next_limit(uses_of(run_of(result))).name
+    return next_limit(uses_of(run_of(result), SLO)).name
 
 
 @pytest.mark.parametrize(
     ("path", "value", "name"),
     [
-        (("generator", "cpu_ratio"), 0.85, None),
         (("generator", "cpu_ratio"), 0.95, bottleneck.GENERATOR),
         (("instances", 1, "info", "cpu_s"), 9.5, bottleneck.SERVER),  # 950 µs per lease at 1,000/s, of the busiest
         (("cost", "server_cpu_us_per_cycle"), 3_500.0, bottleneck.MACHINE),
@@ -54,8 +55,27 @@ def test_what_is_used_up_first_is_the_limit(
     assert limit_of(result) == name
 
 
-def test_where_nothing_is_near_its_limit_that_is_said(result: dict[str, Any]) -> None:
-    assert next_limit(uses_of(run_of(result))).text.startswith("none found")
+def test_where_nothing_is_near_its_limit_the_nearest_is_named_with_its_figure(result: dict[str, Any]) -> None:
+    limit = next_limit(uses_of(run_of(result), SLO))
+    assert (limit.name, limit.text) == (bottleneck.GENERATOR, "50 % of a core; nothing was nearer its limit")
+    assert limit.full_per_s == 2_000.0
+
+
+def test_a_generator_that_gave_out_first_is_not_the_servers_limit() -> None:
+    assert next_limit((), "92 % of a core").text == bottleneck.GAVE_OUT.format("92 % of a core")
+
+
+def test_far_servers_may_be_limited_by_the_way_there(result: dict[str, Any]) -> None:
+    for instance in result["instances"]:
+        instance |= {"address": "10.0.0.7:6379", "reply_s": {"p50": 0.009}}
+    result["fleet"]["started"] = False
+    limit = next_limit(uses_of(run_of(result), SLO))
+    assert (limit.name, limit.text) == (bottleneck.NETWORK, "a reply takes 9.00 ms (p50) of the 10 ms")
+
+
+def test_what_others_take_of_the_cores_is_said(result: dict[str, Any]) -> None:
+    limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
+    assert (limit.name, limit.text) == (bottleneck.MACHINE, "98 % of 4 busy, 8 % with generator and servers")
 
 
 def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
@@ -63,7 +83,7 @@ def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
     result["scenario"]["hold"] = {"kind": "fixed", "ms": 5.0, "sigma": 0.0}
     result["latency_s"]["hold"]["mean"], result["latency_s"]["handoff"]["p50"] = 0.005, 0.001
     result["rate"]["achieved_per_s"] = 160.0
-    limit = next_limit(uses_of(run_of(result)))
+    limit = next_limit(uses_of(run_of(result), SLO))
     assert limit.name == bottleneck.HOT_KEY
     assert "167/s = 1 ÷ (hold 5.00 ms + hand-off 1.00 ms)" in limit.text
 
@@ -77,7 +97,7 @@ def test_fsync_always_takes_its_share_of_a_reply(result: dict[str, Any]) -> None
 def test_what_nobody_told_is_not_known(result: dict[str, Any]) -> None:
     for instance in result["instances"]:
         instance["info"]["cpu_s"] = None
-    assert bottleneck.SERVER not in {use.name for use in uses_of(run_of(result))}
+    assert bottleneck.SERVER not in {use.name for use in uses_of(run_of(result), SLO)}
 
 
 @pytest.mark.parametrize(

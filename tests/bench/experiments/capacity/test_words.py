@@ -1,7 +1,9 @@
 """What `lockbench capacity` says: the planning question answered in words, and nothing cut off."""
 
 import pytest
+from msgspec import structs
 
+from bench.experiments.capacity.probe import GAVE_OUT
 from bench.experiments.capacity.result import CapacityResult
 from bench.experiments.capacity.words import answer, sheet, suite
 from bench.report.sheet import sheet_markdown
@@ -17,23 +19,47 @@ def shown(document: CapacityResult, width: int) -> str:
 @pytest.mark.parametrize(
     ("low", "high", "at_least", "said"),
     [
-        (11_200.0, 11_480.0, False, "11,200–11,500 leases/s"),
-        (11_200.0, 11_480.0, True, "≥ 11,200 leases/s"),  # the generator was the limit
-        (None, 0.7, False, "no rate"),
+        (11_200.0, 11_480.0, False, "11,200–11,500 leases/s, 95 % sure,"),
+        (11_200.0, None, True, "≥ 11,200 leases/s, 95 % sure,"),  # the generator gave out first
+        (None, 0.7, False, "at most 0.7 leases/s, 95 % sure,"),
+        (None, None, False, "no rate is known to hold"),
     ],
 )
 def test_the_planning_question_is_answered_in_words(low: float, high: float, at_least: bool, said: str) -> None:
     assert answer(point(low, high, capacity={"at_least": at_least}), result(point())) == (
-        f"N=5, fsync everysec, 1,000 keys, 5ms hold: {said} at acquire.p99 < 10ms; "
-        "next limit: server CPU of one instance"
+        f"N=5, fsync everysec, 512 users, 1,000 keys, 5ms hold: {said} at acquire.p99 < 10ms; "
+        "next limit: server CPU of one instance, full at 11,700/s (#2: 97 % of a core)"
     )
+
+
+def test_a_bracket_from_before_there_were_intervals_claims_none() -> None:
+    assert "% sure" not in answer(point(capacity={"sure": None, "likely": None}), result(point()))
+
+
+def test_what_the_generator_left_open_says_what_to_do() -> None:
+    gave_out = structs.replace(point().next_limit, text=GAVE_OUT.format("92 % of a core at 900/s"), full_per_s=None)
+    assert answer(structs.replace(point(), next_limit=gave_out), result(point())).endswith(
+        "next limit: not reached: the generator gave out first (92 % of a core at 900/s); use --processes or more hosts"
+    )
+
+
+def test_the_planner_reads_latency_headroom_and_first_limit_at_the_target() -> None:
+    assert (
+        "at your target of 5,000/s: p99 6.00 ms (4.00–9.00), 31 % headroom (15 % to 48 %); 99 % sure that the SLO is "
+        "kept; first limit: server CPU of one instance"
+    ) in " ".join(shown(result(point()), 300).split())
+
+
+def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
+    text = " ".join(shown(result(point()), 300).split())
+    assert "of the 8.50 ms p99 at 11,200/s, 3.10 ms are this machine waking late" in text
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_nothing_is_cut_off(width: int) -> None:
     text = shown(result(point()), width)
     assert "…" not in text
-    for needed in ("95 % sure: 99.41 % to 99.58 %", "+124 % at 5,000/s", "no law fitted", "#2 127.0.0.1:40000", "97 %"):
+    for needed in ("95 % sure: 99.41 % to 99.58 %", "31 % headroom", "they agree", "#2 127.0.0.1:40000", "97 %"):
         assert needed in " ".join(text.split())
 
 
@@ -41,7 +67,7 @@ def test_a_sweep_is_one_table_with_a_sentence_for_each_point() -> None:
     points = [point(variables={"instances": "1"}), point(None, 0.7, variables={"instances": "3"})]
     summary = sheet(result(*points))
     assert summary.parts[0].rows[0][:2] == ("1", "11,200–11,500")
-    assert summary.parts[0].rows[1][:2] == ("3", "no rate")
+    assert summary.parts[0].rows[1][:2] == ("3", "at most 0.7")
     assert [line.label for line in summary.lines].count("instances=3") == 1
     assert "| 1 | 11,200–11,500 |" in sheet_markdown(summary)
     assert [case.name for case in suite(result(*points)).cases] == ["1", "3"]

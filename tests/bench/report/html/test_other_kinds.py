@@ -14,16 +14,6 @@ from tests.doubles.capacity_points import capacity_result, point, probe
 from tests.doubles.compared import judged
 
 
-def estimate(value):
-    return {"value": value, "low": value * 0.9, "high": value * 1.1}
-
-
-LAW = {
-    "rate_of_one": estimate(950.0), "contention": estimate(0.02), "coherency": estimate(0.003),
-    "peak_callers": estimate(18.0), "peak_rate": estimate(6_100.0), "misfit": 0.03,
-}  # fmt: skip
-
-
 def capacity(low=1_000.0, high=1_050.0, **given):
     rates = {1: 900.0, 4: 3_000.0, 16: 6_000.0, 64: 5_000.0, 256: 2_500.0}
     acquire = {"count": 1, "mean": 0.001, "p50": 0.001, "p99": 0.002}
@@ -33,26 +23,17 @@ def capacity(low=1_000.0, high=1_050.0, **given):
     ]
     probes = [probe(1_000.0, "held", 0.004), probe(2_000.0, "missed", 0.03)]
     knee = {"rate_per_s": 700.0, "acquire_s": acquire}
-    usual = {"probes": probes, "knee": knee, "callers": callers, "law": LAW, "no_law": None}
+    usual = {"probes": probes, "knee": knee, "callers": callers}
     return point(low, high, **{**usual, **given})
 
 
-def test_a_capacity_shows_its_bracket_its_knee_and_the_law():
+def test_a_capacity_shows_its_interval_its_knee_and_its_closed_loops():
     search, callers = capacity_figures(capacity_result(capacity()))
-    assert search.title.endswith("1,000–1,050 leases/s at acquire.p99 < 10ms; knee at 700/s")
+    assert search.title.endswith("1,000–1,050 leases/s, 95 % sure, at acquire.p99 < 10ms; knee at 700/s")
     assert search.svg.count("circle") == 3
     assert 'class="found"' in search.svg
-    assert callers.title == "Throughput peaks at 18 callers (16–20), 6,100/s"
+    assert callers.title == "6,000 leases/s at most in closed loop, with 16 callers"
     assert callers.svg.count("<circle") == 5
-    assert callers.svg.count('class="area band"') == 1
-    sure = {name: {**part, "low": part["value"], "high": part["value"]} if isinstance(part, dict) else part
-            for name, part in LAW.items()}  # fmt: skip
-    assert capacity_figures(capacity_result(capacity(law=sure)))[1].svg != callers.svg
-
-
-def test_a_capacity_without_a_law_says_why():
-    result = capacity_result(capacity(law=None, no_law="it never turned down"))
-    assert capacity_figures(result)[1].title == "6,000 leases/s at most, with 16 callers; it never turned down"
 
 
 def compared(*entries):

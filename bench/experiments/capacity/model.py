@@ -1,0 +1,128 @@
+"""How sure a capacity is: *what every probe showed → a 95 % interval, and the rate that tells most next*. Pure.
+
+    P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
+
+c: the capacity, the rate that half of the probes hold that meet no bad moment; s: how wide the change from held to
+missed is, in log rate (a probe's own noise); ε: the share of probes that a bad moment of the machine spoils at any
+rate; δ: of those that hold by luck. s and ε are not known either: all three are weighed on a grid.
+
+Rules
+- c is first believed to lie around what the closed loop reached, within a factor of 2.6 (95 %), but may lie anywhere
+  from half an operation per second to four times the most it made. s ≥ 2 % and ε > 0: one probe never makes sure.
+- A rate that held *and* missed is explained by a larger s or ε. Should that move the interval away from where it was,
+  it reaches over both: a contradiction widens it, never narrows it.
+- The next rate is the one whose outcome tells most of c: the mutual information of the two.
+
+Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice (Kontsevich and Tyler
+1999, the Ψ method).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_RATE = 0.5  # below one operation in two seconds there is no rate to speak of
+SURE = 0.95
+ENOUGH, USABLE = 0.10, 0.15  # half the width of an interval: a search stops at the first, the second is an answer
+MOST_OVER = 4.0
+_STEP = 0.03  # of the grid, in log rate
+_AROUND, _WITHIN, _ANYWHERE = (
+    0.7,
+    0.5,
+    0.02,
+)  # open loop bears less than closed; standard deviation; weight of far rates
+_WIDTHS = np.geomspace(0.02, 0.3, 5)
+_SPOILT, _RARER, _LUCKY = np.array([0.03, 0.1, 0.3]), np.array([4.0, 2.0, 1.0]), 0.01
+_CANDIDATES = 15
+
+Floats = NDArray[np.float64]
+Look = tuple[float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where the capacity is believed to lie, operations/s: 95 % between `low` and `high`, half below `likely`."""
+
+    low: float
+    likely: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """Half its width: 0.1 = ±10 %."""
+        return float((self.high / self.low) ** 0.5) - 1
+
+    @property
+    def probes_left(self) -> int:
+        """About how many more make it narrow enough: each halving took three of a simulated search."""
+        return max(round(3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What closed loops made, operations/s (> 0): `within` the SLO, as far as one kept it, and at `most`."""
+
+    within: float
+    most: float
+
+
+class Model:
+    """What is believed after these `looks`: each the rate of a probe (operations/s), and whether it held."""
+
+    def __init__(self, reached: Reached, looks: Sequence[Look] = ()) -> None:
+        self._rates = np.arange(log(LEAST_RATE), log(max(reached.most, 1.0) * MOST_OVER) + _STEP, _STEP)
+        around = np.exp(-0.5 * ((self._rates - log(reached.within * _AROUND)) / _WITHIN) ** 2) + _ANYWHERE
+        belief = np.log(around)[:, None, None] + np.log(_WIDTHS[:, None] ** -0.5 * _RARER)
+        if looks:
+            holds = self._holds(np.log([rate for rate, _ in looks]))
+            held = np.array([held for _, held in looks])[:, None, None, None]
+            belief = belief + np.log(np.where(held, holds, 1 - holds)).sum(0)
+        self._weights: Floats = np.exp(belief - belief.max())
+
+    def interval(self) -> Interval:
+        """The 95 % interval of the capacity, and its middle."""
+        return Interval(*(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2)))
+
+    def above(self, rate: float) -> float:
+        """How sure it is that the capacity is at least `rate` (0…1)."""
+        believed = self._believed()
+        return float(believed[self._rates >= log(rate)].sum())
+
+    def next_rate(self) -> float:
+        """The rate (operations/s) whose probe tells most of the capacity."""
+        low, high = self._quantiles(0.01, 0.99)
+        candidates = np.linspace(low, high, _CANDIDATES)
+        believed, shape = self._believed(), self._weights.shape
+        within = (self._weights / self._weights.sum((1, 2), keepdims=True)).reshape(shape[0], -1)
+        holds = self._holds(candidates).reshape(_CANDIDATES, *within.shape)
+        each = np.einsum("rck,ck->rc", holds, within)
+        told = _entropy(each @ believed) - _entropy(each) @ believed
+        return exp(candidates[int(np.argmax(told))])
+
+    def _holds(self, at: Floats) -> Floats:
+        """P(held) of a probe at each log rate, for every c, s and ε."""
+        beyond = (at[:, None, None, None] - self._rates[:, None, None]) / _WIDTHS[:, None]
+        return np.asarray(_LUCKY + (1 - _LUCKY - _SPOILT) / (1 + np.exp(np.clip(beyond, -50, 50))))
+
+    def _believed(self) -> Floats:
+        weights = self._weights.sum((1, 2))
+        return np.asarray(weights / weights.sum())
+
+    def _quantiles(self, *shares: float) -> list[float]:
+        reached = np.cumsum(self._believed())
+        return [float(np.interp(share, reached, self._rates + _STEP / 2)) for share in shares]
+
+
+def interval_of(reached: Reached, looks: Sequence[Look]) -> Interval:
+    """Return the interval after these looks; over rates that held and missed it reaches as far as it did before."""
+    first: dict[float, bool] = {}
+    agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
+    found, before = Model(reached, looks).interval(), Model(reached, agreeing).interval()
+    return Interval(min(found.low, before.low), found.likely, max(found.high, before.high))
+
+
+def _entropy(chance: Floats) -> Floats:
+    return np.asarray(-(chance * np.log(chance) + (1 - chance) * np.log1p(-chance)))
