@@ -74,7 +74,7 @@ def capacity(scenario: Path | None, **values: Any) -> int:
     """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it next.
 
     Open-loop probes where a model of all of them is least sure, until the interval is within ±10 % or time is up. Exit
-    code 4: the load generator gave out first (the capacity is "at least"), or the interval is wider than ±15 %; 1: no
+    code 4: the load generator gave out first (the capacity is "at least"), or the interval is wider than ±25 %; 1: no
     rate keeps the SLO.
     """
     from bench.experiments.capacity.experiment import run_capacity

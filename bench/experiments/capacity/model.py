@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 LEAST_RATE = 0.5  # below one operation in two seconds there is no rate to speak of
 SURE = 0.95
-ENOUGH, USABLE = 0.10, 0.15  # half the width of an interval: a search stops at the first, the second is an answer
+ENOUGH, USABLE = 0.10, 0.25  # half the width of an interval: a search stops at the first, the second is an answer
 MOST_OVER = 4.0
 _STEP = 0.03  # of the grid, in log rate
 _AROUND, _WITHIN, _ANYWHERE = (

@@ -120,6 +120,7 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
             verdict=result.generator.verdict,
             reason=result.generator.reason,
             late_s=_late_s(slo.figure, result),
+            figure=slo.figure,
         ),
         uses=uses_of(result, slo, busy),
         instances=tuple(_instance(instance, result) for instance in result.instances),

@@ -86,7 +86,8 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
     scheduler_lag_p99_s: Annotated[float | None, says("how late its own loop ran")]
     verdict: Annotated[GeneratorWord, says("whether the load was what it claims")]
     reason: Annotated[str | None, says("why it was not")]
-    late_s: Annotated[float | None, says("how late its timer woke, at the percentile that the SLO limits")] = None
+    late_s: Annotated[float | None, says("how late its timer woke, at the percentile `figure`")] = None
+    figure: Annotated[str, says("of acquire, which the SLO limits")] = "p99"
 
 
 class Probe(Section, frozen=True, kw_only=True):

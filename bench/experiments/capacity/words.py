@@ -36,7 +36,8 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
     points = result.points
     if len(points) == 1 and not points[0].variables:
-        headline, parts, lines = answer(points[0], result), [*_parts(points[0])], _lines(points[0], result)
+        headline = f"{_bracket(points[0])} at {' and '.join(result.slo)}"
+        parts, lines = [*_parts(points[0])], _lines(points[0], result)
     else:
         headline = f"{len(points)} points, {' and '.join(result.slo)}"
         parts, lines = [_sweep(points)], _sweep_lines(result)
@@ -114,6 +115,9 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
     attained, knee, limit = point.attainment, point.knee, point.next_limit
+    yield "answer", answer(point, result)
+    if point.headroom:
+        yield "target", _headroom(point)
     yield "interval", f"{_bracket(point).rstrip(',')}: {_tally(point.probes)}"
     if own := _own_share(point):
         yield "own share", own
@@ -126,9 +130,6 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
         acquire = knee.acquire_s
         times = f"p50 {latency(acquire.p50)}, p99 {latency(acquire.p99)}"
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
-    if point.headroom:
-        yield "target", _headroom(point)
-    yield "next limit", _limit(limit)
     others = [use for use in limit.uses if use.ratio is not None and use.name != limit.name]
     yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
 
@@ -142,14 +143,21 @@ def _tally(probes: Sequence[Probe]) -> str:
 
 
 def _own_share(point: CapacityPoint) -> str:
-    """What the load process itself adds to the latency that the SLO limits."""
+    """What the load process itself adds to the latency that the SLO limits, and to the median."""
     near = nearest(point.probes, _edge(point))
-    figure = point.headroom.figure if point.headroom else "p99"
-    whole, late = (getattr(near.acquire_s, figure), near.generator.late_s) if near else (None, None)
-    if near is None or whole is None or late is None:
+    if near is None or near.generator.late_s is None:
+        return ""
+    late, figure = near.generator.late_s, near.generator.figure
+    whole = getattr(near.acquire_s, figure)
+    if whole is None:
         return ""
     times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
-    return f"{times}, {latency(min(late, whole))} are this machine waking late ({figure} of its timer)"
+    own, median = f"{times}, {latency(min(late, whole))} are this machine waking late", near.acquire_s.p50
+    replies = sorted(one.reply_p50_s for one in near.instances if one.reply_p50_s is not None)
+    if not replies or median is None:
+        return own
+    reply_s = min(replies[len(replies) // 2], median)  # of a quorum
+    return f"{own}; of the {latency(median)} p50, {latency(reply_s)} are replies, the rest turns of the load process"
 
 
 def _attained(attained: Attainment) -> str:
