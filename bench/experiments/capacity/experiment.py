@@ -157,8 +157,7 @@ class _Seeker:
         """Measure every point, as far as it gets. Raises BenchError and KeyboardInterrupt before the first probe."""
         found: list[CapacityPoint] = []
         for number, point in enumerate(self._plan.points, 1):
-            several = f"point {number} of {len(self._plan.points)}, {point_name(point.variables)}"
-            self._prefix = f"{several}: " if point.variables else ""
+            self._prefix = f"point {number}/{len(self._plan.points)}: " if point.variables else ""
             findings = Findings()
             try:
                 self._seek(point.scenario, findings)
@@ -169,7 +168,8 @@ class _Seeker:
                 self.stopped = "" if self._experiment.cut else str(error)
             found.append(point_of(point, findings, self._plan))
             reasons = found[-1].reasons
-            self.warnings += [f"{self._prefix}{told}" for told in findings.unmeasured if told not in reasons]
+            name = f"{point_name(point.variables)}: " if point.variables else ""
+            self.warnings += [f"{name}{told}" for told in findings.unmeasured if told not in reasons]
             if self._experiment.cut or self.stopped or findings.violated:
                 break
         return found

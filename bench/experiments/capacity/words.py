@@ -182,8 +182,9 @@ def _headroom(point: CapacityPoint) -> str:
         ends = f" ({_whole(headroom.low)} to {_whole(headroom.high)})" if headroom.high is not None else ""
         left = f"{least}{_whole(ratio)} headroom{ends}"
     doubt = f"; {percent(headroom.sure, 0)} sure that the SLO is kept" if headroom.sure is not None else ""
-    limit = point.next_limit.name or "not known"
-    return f"at your target of {count(headroom.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {limit}"
+    limit = point.next_limit
+    at = f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
+    return f"at your target of {count(headroom.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {limit.name or limit.text}{at}"
 
 
 def _whole(ratio: float | None) -> str:
@@ -306,8 +307,10 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     data = Data(tuple(Column(*name) for name in names), rows)
-    seen = Legend("good", "held the SLO", area=True), Legend("bad", "missed it", area=True)
-    keys = (*seen, Legend("c2", "the SLO's limit"), *([Legend("c4", "knee", area=True)] if knee else []))
+    drawn = [("good", "held the SLO"), ("bad", "missed it")]
+    drawn += [("c5", "spoilt by the generator")] if any(p.seen is Seen.SATURATED for p, _ in probes) else []
+    drawn += [("c4", "knee")] if knee else []
+    keys = (*(Legend(style, text, area=True) for style, text in drawn), Legend("c2", "the SLO's limit"))
     picture = plot(axes, marks, name=title, about=about)
     return Figure(f"search-{number}", title, about, picture, data, keys)
 

@@ -101,7 +101,8 @@ def test_with_time_enough_the_search_ends_by_itself(tmp_path: Path, monkeypatch:
 
 def test_what_is_shown_meanwhile_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget=3600.0, show=shown.append)
-    pattern = r"probe 9 of about \d+ at [\d,]+/s, so far [\d,]+–[\d,]+/s, \d+:\d\d left"
+    sweep = ("instances=1,3",)
+    measured(SlowMachine(most=5_000), tmp_path, monkeypatch, budget=3600.0, show=shown.append, sweeps=sweep)
+    pattern = r"point 2/2: probe 9 of about \d+ at [\d,]+/s, so far [\d,]+–[\d,]+/s, \d+:\d\d left"
     assert any(re.fullmatch(pattern, line) for line in shown)
     assert max(map(len, shown)) <= 80
