@@ -41,7 +41,7 @@ def point(low: float | None = 11_200.0, high: float | None = 11_480.0, **given: 
         "attainment": ATTAINED, "knee": {"rate_per_s": 9_500.0, "acquire_s": ACQUIRE},
         "headroom": {
             "target_rate_per_s": 5_000.0, "ratio": 0.31, "kept": True, "sure": 0.99, "low": 0.15, "high": 0.48,
-            "acquire_s": {"value": 0.006, "low": 0.004, "high": 0.009},
+            "acquire_s": {"value": 0.006, "low": 0.004, "high": 0.009}, "late_s": 0.0021,
         },
         "next_limit": {**{key: CPU[key] for key in ("name", "text")}, "uses": [CPU], "full_per_s": 11_700.0},
         "instances": [INSTANCE], "probes": [probe(low or 1.0)], "callers": [],

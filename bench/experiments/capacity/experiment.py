@@ -223,9 +223,10 @@ class _Seeker:
     def _progress(self, wanted: Scenario, findings: Findings, found: Interval) -> str:
         """The line that is seen while a probe is made."""
         left_s, lasts_s = self._budget.left_s, self._budget.lasts_s(wanted)
-        more = max(min(int(left_s / lasts_s), found.probes_left), 1)
+        done = len(findings.probes)
+        more = max(min(int(left_s / lasts_s), found.probes_left(done)), 1)
         minutes, seconds = divmod(int(min(left_s, more * lasts_s)), 60)
-        count = f"probe {len(findings.probes) + 1} of about {len(findings.probes) + more}"
+        count = f"probe {done + 1} of about {done + more}"
         so_far = f"{rate_text(found.low)}–{rate_text(found.high)}/s"
         return (
             f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {minutes}:{seconds:02} left"

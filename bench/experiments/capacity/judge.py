@@ -14,6 +14,7 @@ Source: p99 of M/M/1 is ln 100 ÷ (μ − λ); Student's t for the latency at th
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -228,7 +229,9 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
     if target is None:
         return None
     middle = capacity.likely or low
-    seen = [getattr(one.acquire_s, plan.slo.figure) for one in findings.probes if one.rate_per_s == target]
+    there = [probe for probe in findings.probes if probe.rate_per_s == target]
+    seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in there]
+    late = [probe.generator.late_s for probe in there if probe.generator.late_s is not None]
     return Headroom(
         target_rate_per_s=target,
         ratio=middle / target - 1 if middle else None,
@@ -238,6 +241,7 @@ def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan) -> Hea
         high=high / target - 1 if high else None,
         figure=plan.slo.figure,
         acquire_s=mean_latency([value for value in seen if value]),
+        late_s=median(late) if late else None,
     )
 
 

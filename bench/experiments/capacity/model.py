@@ -55,10 +55,11 @@ class Interval:
         """Half its width: 0.1 = ±10 %."""
         return float((self.high / self.low) ** 0.5) - 1
 
-    @property
-    def probes_left(self) -> int:
-        """About how many more make it narrow enough: each halving took three of a simulated search."""
-        return max(round(3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))), 1)
+    def probes_left(self, done: int) -> int:
+        """About how many more make it narrow enough: each halving takes three, at last of noise 1 ÷ √n is left."""
+        halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
+        settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
+        return max(round(max(halving, settling)), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,7 @@ class Headroom(Section, frozen=True, kw_only=True):
     high: Annotated[float | None, says("capacity.high ÷ target − 1")] = None
     figure: Annotated[str, says("the percentile of acquire that is meant")] = "p99"
     acquire_s: Annotated[Estimate | None, says("of the probes at the target; null: too few have one")] = None
+    late_s: Annotated[float | None, says("how late the timer woke in them, at that percentile, their median")] = None
 
 
 class ClosedLoop(Section, frozen=True, kw_only=True):

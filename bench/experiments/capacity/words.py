@@ -145,11 +145,9 @@ def _tally(probes: Sequence[Probe]) -> str:
 def _own_share(point: CapacityPoint) -> str:
     """What the load process itself adds to the latency that the SLO limits, and to the median."""
     near = nearest(point.probes, _edge(point))
-    if near is None or near.generator.late_s is None:
-        return ""
-    late, figure = near.generator.late_s, near.generator.figure
-    whole = getattr(near.acquire_s, figure)
-    if whole is None:
+    figure = near.generator.figure if near else ""
+    whole, late = (getattr(near.acquire_s, figure), near.generator.late_s) if near else (None, None)
+    if near is None or whole is None or late is None:
         return ""
     times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
     own, median = f"{times}, {latency(min(late, whole))} are this machine waking late", near.acquire_s.p50
@@ -175,7 +173,8 @@ def _headroom(point: CapacityPoint) -> str:
     said = f"{headroom.figure} not known (too few samples)"
     if times:
         ends = f"{milliseconds(times.low)}–{milliseconds(times.high)}"
-        said = f"{headroom.figure} {latency(times.value)} ({ends})"
+        late = f", {latency(headroom.late_s)} of it this machine waking late" if headroom.late_s is not None else ""
+        said = f"{headroom.figure} {latency(times.value)} ({ends}){late}"
     left = "no rate is known to hold"
     if ratio is not None:
         least = "at least " if headroom.high is None else ""
@@ -183,8 +182,8 @@ def _headroom(point: CapacityPoint) -> str:
         left = f"{least}{_whole(ratio)} headroom{ends}"
     doubt = f"; {percent(headroom.sure, 0)} sure that the SLO is kept" if headroom.sure is not None else ""
     limit = point.next_limit
-    at = f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
-    return f"at your target of {count(headroom.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {limit.name or limit.text}{at}"
+    first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
+    return f"at your target of {count(headroom.target_rate_per_s)}/s: {said}, {left}{doubt}; first limit: {first}"
 
 
 def _whole(ratio: float | None) -> str:
@@ -307,9 +306,8 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     names = (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"), ("achieved_per_s", "per_s"))
     rows = [[p.rate_per_s, p.seen.value, p.acquire_s.p99, p.achieved_per_s] for p in point.probes]
     data = Data(tuple(Column(*name) for name in names), rows)
-    drawn = [("good", "held the SLO"), ("bad", "missed it")]
-    drawn += [("c5", "spoilt by the generator")] if any(p.seen is Seen.SATURATED for p, _ in probes) else []
-    drawn += [("c4", "knee")] if knee else []
+    spoilt = [("c5", "spoilt by the generator")] if any(p.seen is Seen.SATURATED for p, _ in probes) else []
+    drawn = [("good", "held the SLO"), ("bad", "missed it"), *spoilt, *([("c4", "knee")] if knee else [])]
     keys = (*(Legend(style, text, area=True) for style, text in drawn), Legend("c2", "the SLO's limit"))
     picture = plot(axes, marks, name=title, about=about)
     return Figure(f"search-{number}", title, about, picture, data, keys)

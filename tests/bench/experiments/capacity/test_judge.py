@@ -14,7 +14,7 @@ from bench.experiments.capacity.judge import (
     outrun,
     point_of,
 )
-from bench.experiments.capacity.probe import GENERATOR, read_slo
+from bench.experiments.capacity.probe import GAVE_OUT, GENERATOR, read_slo
 from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Probe, Seen
 from bench.measure.section import typed
 from bench.scenario import load
@@ -85,8 +85,12 @@ def test_what_the_generator_spoilt_says_nothing_of_the_servers() -> None:
     plain, spoilt = found(*BELOW, *ABOVE), found(*BELOW, *ABOVE, *((rate, SPOILT) for rate, _ in BELOW))
     assert plain.capacity == spoilt.capacity
     limit = found(*BELOW, *GIVEN_OUT).next_limit
-    assert limit.name == GENERATOR
-    assert limit.text.startswith("not reached: the generator gave out first (")
+    assert (limit.name, limit.text) == (GENERATOR, GAVE_OUT.format("its timer woke 3.10 ms late at 1,050/s"))
+
+
+def test_a_generator_without_a_core_to_spare_gave_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Probe, "is_bound", True)
+    assert found(*BELOW, *GIVEN_OUT).next_limit.text == GAVE_OUT.format("71 % of a core at 1,050/s")
 
 
 def test_held_or_missed_below_or_above_widens_the_interval_and_never_claims_more() -> None:

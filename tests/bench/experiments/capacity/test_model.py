@@ -126,7 +126,7 @@ def clean() -> tuple[Interval, float]:
 
 def test_the_narrower_the_interval_the_fewer_probes_are_expected() -> None:
     narrow, above = clean()
-    assert narrow.probes_left < interval_of(REACHED, []).probes_left <= 20
+    assert narrow.probes_left(12) < interval_of(REACHED, []).probes_left(0) <= 20
     assert above > 0.9
 
 
