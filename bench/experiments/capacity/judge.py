@@ -60,6 +60,7 @@ LEAST_PROBES, MOST_PROBES = 8, 40
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
+DEARER = 1.1  # times the CPU: worth a word
 STUDENT = {2: 12.706, 3: 4.303}  # t, 97.5 %, by the number of values
 
 
@@ -100,7 +101,7 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
     loops = list(_closed_loops(findings, slo))
     rates = [max(rate, LEAST_RATE) for _, rate, _ in loops]
     kept = [rate for rate, (*_, within) in zip(rates, loops, strict=True) if within]
-    return Reached(max(kept, default=min(rates, default=1.0)), max(rates, default=1.0))
+    return max(kept, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[Interval, float | None]:
@@ -258,11 +259,12 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
     """Return whether the fastest closed loop within the SLO made what the open loop bears, or why it did not; None
     without such a loop or an interval."""
-    kept = [(rate, users) for users, rate, within in _closed_loops(findings, slo) if within]
+    looked = zip(_closed_loops(findings, slo), findings.callers, strict=True)
+    kept = [(rate, loop) for (_, rate, within), loop in looked if within]
     if not kept or capacity.low is None:
         return None
-    rate, users = max(kept)
-    made = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
+    rate, loop = max(kept, key=lambda one: one[0])
+    made = f"{loop.users} callers in closed loop made {rate:,.0f}/s within the SLO"
     if capacity.low <= rate and (capacity.high is None or rate <= capacity.high):
         return f"{made}: they agree"
     if rate < capacity.low:
@@ -270,7 +272,16 @@ def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
     near = nearest(findings.probes, capacity.likely)
     late_s = near.generator.late_s if near else None
     waking = f", and start up to {latency(late_s)} late when this machine wakes late" if late_s else ""
-    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}"
+    return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}{_dearer(near, loop)}"
+
+
+def _dearer(probe: Probe | None, loop: ClosedLoop) -> str:
+    """What a lease costs the load process in open loop, against closed loop."""
+    cpu, rate = (probe.generator.cpu_ratio, probe.achieved_per_s) if probe else (None, None)
+    if not cpu or not rate or not loop.generator_cpu_ratio or not loop.achieved_per_s:
+        return ""
+    times = cpu / rate / (loop.generator_cpu_ratio / loop.achieved_per_s)
+    return f"; a lease costs the load process {times:.1f} times the CPU there" if times > DEARER else ""
 
 
 def outrun(capacity: Capacity, closed: Iterable[tuple[int, float, bool]]) -> list[str]:

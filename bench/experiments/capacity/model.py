@@ -39,7 +39,8 @@ _SPOILT, _RARER, _LUCKY = np.array([0.03, 0.1, 0.3]), np.array([4.0, 2.0, 1.0]),
 _CANDIDATES = 15
 
 Floats = NDArray[np.float64]
-Look = tuple[float, bool]
+Look = tuple[float, bool]  # the rate of a probe (operations/s), and whether it held
+Reached = tuple[float, float]  # what closed loops made within the SLO, and at most, operations/s (> 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +63,13 @@ class Interval:
         return max(round(max(halving, settling)), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """What closed loops made, operations/s (> 0): `within` the SLO, as far as one kept it, and at `most`."""
-
-    within: float
-    most: float
-
-
 class Model:
-    """What is believed after these `looks`: each the rate of a probe (operations/s), and whether it held."""
+    """What is believed after these `looks`."""
 
     def __init__(self, reached: Reached, looks: Sequence[Look] = ()) -> None:
-        self._rates = np.arange(log(LEAST_RATE), log(max(reached.most, 1.0) * MOST_OVER) + _STEP, _STEP)
-        around = np.exp(-0.5 * ((self._rates - log(reached.within * _AROUND)) / _WITHIN) ** 2) + _ANYWHERE
+        within, most = reached
+        self._rates = np.arange(log(LEAST_RATE), log(max(most, 1.0) * MOST_OVER) + _STEP, _STEP)
+        around = np.exp(-0.5 * ((self._rates - log(within * _AROUND)) / _WITHIN) ** 2) + _ANYWHERE
         belief = np.log(around)[:, None, None] + np.log(_WIDTHS[:, None] ** -0.5 * _RARER)
         if looks:
             holds = self._holds(np.log([rate for rate, _ in looks]))

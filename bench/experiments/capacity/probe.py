@@ -32,7 +32,7 @@ from bench.experiments.capacity.result import (
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
-from bench.measure.latency import PERCENTILES
+from bench.measure.latency import Latency
 from bench.measure.run_result import InstanceReport, RunResult
 from bench.measure.statistics import wilson
 from bench.report.figures import percent
@@ -119,7 +119,7 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
             scheduler_lag_p99_s=result.generator.scheduler_lag_p99_s,
             verdict=result.generator.verdict,
             reason=result.generator.reason,
-            late_s=_late_s(slo.figure, result),
+            late_s=getattr(Latency.of(_histogram("timer_lateness", result)), slo.figure),
             figure=slo.figure,
         ),
         uses=uses_of(result, slo, busy),
@@ -194,11 +194,6 @@ def _up_to(histogram: Histogram, limit_s: float) -> int:
     """How many samples are below the limit, to three digits."""
     limit_ns = min(max(round(limit_s * 1e9), 0), HIGHEST_NS)
     return int(histogram.counts[: int(bucket_indices(np.array([limit_ns], np.int64))[0])].sum())
-
-
-def _late_s(figure: str, result: RunResult) -> float | None:
-    late_ns = _histogram("timer_lateness", result).percentile(PERCENTILES[figure])
-    return None if late_ns is None else late_ns / 1e9
 
 
 def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bench.experiments.capacity.judge import LEAST_PROBES, Findings, capacity_of, next_probe
-from bench.experiments.capacity.model import Interval, Model, Reached, interval_of
+from bench.experiments.capacity.model import Interval, Model, interval_of
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import Capacity, ClosedLoop, Probe, Seen
 from bench.measure.section import typed
@@ -86,7 +86,7 @@ def test_a_model_that_knows_no_bad_moment_and_no_noise_is_noticed(monkeypatch: p
     assert inside(searches(40, spoilt=0.1, wobble=0.05)) < 0.8
 
 
-REACHED = Reached(1_300.0, 1_300.0)
+REACHED = (1_300.0, 1_300.0)
 
 
 @pytest.mark.parametrize("seed", range(40))
