@@ -32,6 +32,7 @@ from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
 EARLY = 12  # commands of a batch: a single server works on them while the rest is made
+LARGEST = 512  # of several servers: made in 5 ms, or the first would wait for the last as long as for a reply
 LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
 
 
@@ -41,7 +42,7 @@ class Engine:
     def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
         self.settings = settings
         self.instances = len(addresses)
-        self.early = EARLY if self.instances == 1 else 0
+        self.early = EARLY if self.instances == 1 else LARGEST
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))

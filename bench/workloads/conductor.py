@@ -22,13 +22,14 @@ from locust.runners import STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRun
 from bench.errors import BenchError
 from bench.measure.histogram import Histogram
 from bench.workloads.launch import error_of, is_alive, note_failure
-from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE
+from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE
 from bench.workloads.plan import FLEET, RUN_ID, Plan, plan_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
 TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worker has seen its end
 LOOK_S = 0.05
+THERE_S = 60.0  # how long users may take to run once they are made; then the run begins with those there are
 PERCENTILES = (50, 90, 99, 99.9)
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,12 @@ class Conductor:
         self._latencies: dict[str, list[Histogram]] = {}
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
+        self._there: dict[str, int] = {}  # callers that run, by worker
         events = environment.events
         events.test_start.add_listener(self._start)
-        events.spawning_complete.add_listener(self._begin)
+        events.spawning_complete.add_listener(self._spawned)
         runner.register_message(HERE, self._note_here)
+        runner.register_message(THERE, self._note_there)
         runner.register_message(FAILED, self._fail)
         runner.register_message(FINISHED, self._note_finished)
         if isinstance(runner, MasterRunner):
@@ -67,7 +70,7 @@ class Conductor:
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its name with Locust's options."""
         self._begun = self._finishing = self._failed = False
-        self._latencies, self._finished = {}, set()
+        self._latencies, self._finished, self._there = {}, set(), {}
         environment = self._environment
         setattr(environment.parsed_options, RUN_ID, secrets.token_hex(4))
         if isinstance(self._runner, MasterRunner):
@@ -77,11 +80,26 @@ class Conductor:
             self._plan = plan_of(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
 
-    def _begin(self, **_: object) -> None:
-        """All users run."""
+    def _spawned(self, user_count: int, **_: object) -> None:
+        """Locust has made all users. Those of a planned run begin when the last of them runs."""
         if self._begun or self._failed or self._plan is None:
             return
         self._begun = True
+        if self._plan.workdir is None:
+            self._begin(self._plan)
+        else:
+            gevent.spawn(self._begin_when_there, self._plan, user_count)
+
+    def _begin_when_there(self, plan: Plan, users: int) -> None:
+        deadline_s = time.monotonic() + THERE_S
+        while sum(self._there.values()) < users and time.monotonic() < deadline_s:
+            if self._failed or self._finishing:
+                return
+            gevent.sleep(LOOK_S / 5)
+        self._begin(plan)
+
+    def _begin(self, plan: Plan) -> None:
+        """All users run."""
         runner, origin_ns = self._runner, time.time_ns()
         if isinstance(runner, MasterRunner):
             origin_ns += LEAD_NS
@@ -90,7 +108,7 @@ class Conductor:
                 runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": part, "parts": len(clients)}, client)
         else:
             runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
-        end_ns = self._plan.window_ns[1]
+        end_ns = plan.window_ns[1]
         if end_ns is not None:
             gevent.spawn(self._end_at, origin_ns - time.time_ns() + monotonic_ns() + end_ns + TAIL_NS)
 
@@ -124,6 +142,9 @@ class Conductor:
 
     def _note_here(self, msg: Message, **_: object) -> None:
         self._pids[msg.node_id] = msg.data["pid"]
+
+    def _note_there(self, msg: Message, **_: object) -> None:
+        self._there[msg.node_id] = msg.data["callers"]
 
     def _grace_s(self) -> float:
         return 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)

@@ -97,10 +97,11 @@ def _end_stuck(recipe: str, frame: FrameType | None, leader: int | None) -> None
     os._exit(error.exit_code)
 
 
-HERE, BEGIN, FINISH, FINISHED, FAILED = (
-    f"lockbench-{word}" for word in ("here", "begin", "finish", "finished", "failed")
+HERE, THERE, BEGIN, FINISH, FINISHED, FAILED = (
+    f"lockbench-{word}" for word in ("here", "there", "begin", "finish", "finished", "failed")
 )
 OWN_TIME_NS = NS_PER_S // 2  # it had a core for so long, and nobody else ran
+THERE_LOOK_S = 0.01
 LOOK_S = 1  # two looks are over before a master misses the heartbeats
 _AFTER_GRACE_S = 15.0
 
@@ -155,6 +156,7 @@ class Member:
         runner.register_message(BEGIN, self._begin)
         events = environment.events
         events.test_start.add_listener(self._open)
+        events.spawning_complete.add_listener(self._spawned)
         events.test_stop.add_listener(self._close)
         events.quitting.add_listener(self._quit)
         if isinstance(runner, WorkerRunner):
@@ -193,6 +195,16 @@ class Member:
 
     def _failed(self, error: BenchError) -> None:
         self._runner.send_message(FAILED, dict(note_of(error)))
+
+    def _spawned(self, **_: object) -> None:
+        """Locust has made all users; say how many are here once they run."""
+        if self._worker is not None:
+            gevent.spawn(self._say_there, self._worker, self._runner.user_count)
+
+    def _say_there(self, worker: Worker, callers: int) -> None:
+        while worker.callers < callers and not worker.finished:
+            gevent.sleep(THERE_LOOK_S)
+        self._runner.send_message(THERE, {"callers": callers})
 
     def _begin(self, msg: Message, **_: object) -> None:
         if self._worker is not None:

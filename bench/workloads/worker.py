@@ -76,7 +76,7 @@ class Worker:
         self._contention = _contention(scenario, seat)
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
-        self._callers = self._cuts = self._folded = 0
+        self.callers = self._cuts = self._folded = 0  # `callers`: how many there are, or were
         self._left: list[int] = []
         self._started = Event()
         self._naps, self._rests = Alarm(), Alarm()
@@ -126,12 +126,18 @@ class Worker:
     # -- for users ----------------------------------------------------------------------------------------------------
 
     def setup(self) -> CallerSetup:
-        """What one new caller works with; it takes the number of one that has left. Raises UsageError."""
-        number = heappop(self._left) if self._left else self._callers
-        self._callers = max(self._callers, number + 1)
+        """What one new caller works with; it takes the number of one that has left. Raises UsageError.
+
+        Callers of a planned run begin together, when all are there: the first thousand at work would keep the others
+        from being spawned for seconds, and the run would measure fewer than it was told.
+        """
+        number = heappop(self._left) if self._left else self.callers
+        self.callers = max(self.callers, number + 1)
         caller = self.index * CALLERS_PER_WORKER + number
         contention, acquires = self._contention, self.rows[0]
         begun, place = self._begun.place()
+        if self.plan.workdir is not None:
+            self._started.wait()
         return CallerSetup(
             acquire=self.recipe.acquire,
             release=self.recipe.release,
@@ -180,7 +186,8 @@ class Worker:
         return pacer.take() if pacer else 0
 
     def wake(self, user: greenlet) -> None:
-        """End the rest of a user that shall stop: a wait for an arrival, a think time. A hold is work, and goes on."""
+        """End the rest of a user that shall stop: a wait for others or for an arrival, a think time. A hold goes on."""
+        self._started.set()
         self._rests.cancel(user)
         if self._arrivals is not None:
             self._arrivals.cancel(user)
@@ -322,7 +329,7 @@ class Worker:
             scheduled_starts=self._scheduled,
             cut=self._cuts,
             recorded=self._recorder.written,
-            callers=self._callers,
+            callers=self.callers,
             holding=max(self._naps.waiting - 1, 0),  # without the prober
             idle=self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
             instances=tuple(map(instance_report, self.recipe.instances)),

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from lockcore.engine import EARLY
+from lockcore.engine import EARLY, LARGEST
 from lockcore.model import Lease
 from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, settings_of, submit, token_of
@@ -29,20 +29,19 @@ def test_a_flush_is_wanted_once_per_batch(fleet: ScriptedFleet) -> None:
     assert fleet.wanted == 2
 
 
-@pytest.mark.parametrize("instances", [1, 2, 5])
-def test_a_single_instance_gets_the_first_commands_of_a_batch_while_the_others_are_made(instances: int) -> None:
+@pytest.mark.parametrize(("instances", "most"), [(1, EARLY), (2, LARGEST), (5, LARGEST)])
+def test_the_first_commands_of_a_large_batch_leave_while_the_others_are_made(instances: int, most: int) -> None:
     fleet = ScriptedFleet(instances)
     wanted_at = []
-    for number in range(1, 2 * EARLY + 2):
+    for number in range(1, 2 * most + 2):
         before = fleet.wanted
         fleet.begin(f"r{number}")
         if fleet.wanted > before:
             wanted_at.append(number)
         if fleet.engine.queued == fleet.engine.early:
             fleet.flush()
-    early = [EARLY, EARLY + 1, 2 * EARLY, 2 * EARLY + 1] if instances == 1 else []
-    assert wanted_at == [1, *early]
-    assert len(fleet.writes[0]) == len(early) // 2
+    assert wanted_at == [1, most, most + 1, 2 * most, 2 * most + 1]
+    assert len(fleet.writes[0]) == 2
 
 
 def test_an_engine_is_idle_when_nothing_is_queued_and_nothing_awaited() -> None:
