@@ -15,6 +15,7 @@ from bench.measure.histogram import Histogram
 from bench.measure.record import OUTCOME_CODES, Records, read_history
 from bench.scenario import load
 from bench.topology.fleet import Fleet
+from bench.workloads.conductor import LEAD_NS
 from bench.workloads.launch import LocustProcess
 from bench.workloads.plan import Plan
 from tests.integration.locust_runs import counts, keys
@@ -98,6 +99,17 @@ def test_the_history_the_notes_and_locusts_table_say_the_same_of_processes_that_
     by_grant = np.sort(records[won], order="granted_ns")
     assert len(set(by_grant["caller"] // 100_000)) == int(processes), "they lock the same keys"
     assert (by_grant["release_sent_ns"][:-1] <= by_grant["granted_ns"][1:]).all(), "nobody beside the holder"
+
+
+def test_callers_begin_together_when_the_last_of_them_is_there(fleet: Fleet, tmp_path: Path) -> None:
+    """The first ones at work would keep Locust from starting the others, for seconds with some thousands."""
+    done = run(plan_for(fleet, tmp_path, users="600", processes="2"))
+    origin_ns = min(note["spawned_ns"] for note in done.notes)
+    assert len(np.unique(done.records["caller"])) == 600
+    assert done.records["start_ns"].min() > origin_ns - LEAD_NS - LAG_NS
+    in_order = np.sort(done.records, order="start_ns")
+    before_all = in_order[: np.max(np.unique(in_order["caller"], return_index=True)[1])]
+    assert len(before_all) < 10 * 600, "somebody began when others had long been at work"
 
 
 @pytest.fixture(scope="module")
