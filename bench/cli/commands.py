@@ -50,6 +50,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lockbench run hot-key --duration 10s",
         "lockbench run --target redis://a --target redis://b --target redis://c",
         "lockbench run --threshold 'acquire.p99 < 10ms' --junit lock.xml",
+        "lockbench run --repeat 10 --name before --out before --csv runs.csv",
     ),
     "fleet": ("lockbench fleet --instances 3 --fsync always", "lockbench fleet --quiet"),
     "recipes": ("lockbench recipes",),
@@ -68,7 +69,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "compare": (
         "lockbench compare --recipe redlock --recipe redlock-sequential --pairs 10",
-        "lockbench compare results/before results/after",
+        "lockbench compare before after",
     ),
     "gate": ("lockbench gate --baseline git:main --candidate git:HEAD --tolerance 10%",),
     "report": (
@@ -144,12 +145,18 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None and context.parent else ""
         sentence = error.format_message()
-        return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2)
+        return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)
     except BenchError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(str(error), error.exit_code, arguments)
     return int(code or 0)
 
 
-def _refuse(sentence: str, code: int) -> int:
+def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
+    """Say so, and in the JUnit file of a CI job, too."""
     print(f"lockbench: {secrets()(sentence)}", file=sys.stderr)
+    words = [part for word in arguments for part in word.split("=", 1)]
+    if "--junit" in words[:-1]:
+        from bench.cli.showing import refused
+
+        refused(words[words.index("--junit") + 1], arguments[0], secrets()(sentence))
     return code

@@ -7,11 +7,12 @@ what happens to the servers goes to stderr. What is heavy is imported once the o
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import click
 
 from bench.cli.experiment import carry_out
 from bench.cli.options import PLACE, Grouped, Values, run_options, scenario_of, scenario_options, server_option
-from bench.errors import EXIT_INTERRUPTED
+from bench.errors import EXIT_INTERRUPTED, UsageError
 from bench.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -36,17 +37,52 @@ _LOOK_S = 0.5
 )
 @click.argument("scenario", required=False, type=PLACE)
 @scenario_options()
+@click.option("--name", metavar="TEXT", default="", help="what results and comparisons call it")
+@click.option("--repeat", metavar="N", type=click.IntRange(1, 1000), default=1, help="runs, each in a folder  [1]")
+@click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run")
 @run_options("run")
 def run(scenario: Path | None, **values: Any) -> int:
     """One run: servers, Locust, record, verdict.
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
-    return run_and_show("run", scenario_of(scenario, values), values)
+    from bench.report.csv_line import require_columns
+
+    wanted = scenario_of(scenario, values)
+    if values["csv"] is not None:
+        require_columns(values["csv"])
+    if values["repeat"] == 1:
+        return run_and_show("run", wanted, values)
+    for name in ("markdown", "junit", "as_json"):
+        if values[name]:
+            option = name.removeprefix("as_")
+            raise UsageError(
+                f"option --{option}: is of one run; leave it out, and give the folder to compare or report"
+            )
+    return _repeated(wanted, values)
+
+
+def _repeated(scenario: Scenario, values: Values) -> int:
+    """Run it so often, a line for each. What is wrong ends the series; what was run stays."""
+    from bench.cli.showing import result_folder
+    from bench.measure.verdict import worst_code
+
+    times, codes = values["repeat"], list[int]()
+    folder = result_folder(values["out"], "run", secrets.token_hex(4)).path
+    for number in range(times):
+        one = replace(scenario, seed=scenario.seed + number)  # else every run would have the same luck
+        part = {**values, "out": folder / f"{number + 1:0{len(str(times))}}", "summary": f"{number + 1} of {times}"}
+        codes.append(run_and_show("run", one, part))
+        if codes[-1] == EXIT_INTERRUPTED:
+            break
+    if not values["quiet"]:
+        print(f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare {folder} OTHER")
+    return worst_code(codes)
 
 
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     """Run `scenario` as the options of `command` say, show and store its result, and return the exit code."""
+    from bench.report.csv_line import append_line
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
@@ -54,7 +90,10 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
         allowed = {name: values[name] for name in ("allow_missing", "allow_skipped")}
         one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **allowed)
         with Interrupts() as interrupts:
-            return run_scenario(one, interrupts, show)
+            done = run_scenario(replace(one, name=values.get("name", "")), interrupts, show)
+        if values.get("csv") is not None:
+            append_line(values["csv"], done.result)
+        return done
 
     return carry_out(command, scenario, values, measure)
 

@@ -72,6 +72,15 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
         raise EnvironmentNotReadyError(f"{path} cannot be written ({error.strerror}); name another file") from None
 
 
+def refused(junit: str, command: str, sentence: str) -> None:
+    """Say in a JUnit file, if it can be written, why `command` did not come to a result."""
+    from bench.report.sheet import Case, Suite, junit_xml
+
+    now = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    with contextlib.suppress(EnvironmentNotReadyError):
+        write_text(Path(junit), junit_xml(Suite(command, now, 0.0, [Case(command, "refused", sentence)], {})))
+
+
 @until_shown()
 def show(done: Done[Document], files: Outputs, values: Values) -> int:
     """Show what came of it as the options `values` ask for, write the `files`, and return the exit code.
@@ -88,6 +97,9 @@ def show(done: Done[Document], files: Outputs, values: Values) -> int:
     sheet = told(done.result, f"{done.path}{f', {page.name}' if page else ''}" if done.path else "")
     if values["as_json"]:
         print(json.dumps(builtins_of(done.result), ensure_ascii=False), flush=True)
+    elif values.get("summary") and done.path is not None:
+        if not values["quiet"]:
+            print(f"{values['summary']}   {sheet.verdict}   {sheet.headline}", flush=True)
     elif not values["quiet"] or done.path is None:
         print_sheet(sheet, Console(highlight=False))
     if done.unstored:

@@ -35,6 +35,12 @@ SHORT = {
     "safety.violations": "safety.violations",
     "duration": "duration_s",
 }
+USUAL = (  # the figures of a run that are kept when it is one of several
+    *("rate", "acquire.success", "acquire.count", "acquire.mean", "acquire.p50", "acquire.p90", "acquire.p99"),
+    *("acquire.p999", "acquire.max", "release.p50", "release.p99", "handoff.p50", "handoff.p99"),
+    *("cost.commands_per_acquire", "cost.round_trips_per_acquire", "cost.bytes_per_acquire"),
+    *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
+)
 OVER_ALL = ("p50", "p90", "p99", "p999", "p9999", "max")  # of `acquire`: read from `acquire_all`
 FOREVER_S = 3600.0  # what infinity is in a ratio: the longest time that a histogram can tell
 _MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")

@@ -297,6 +297,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     """One run: what was done, where, what came out, and whether it can be trusted."""
 
     kind: Annotated[Literal["run"], says("what kind of result this is")] = "run"
+    name: Annotated[str, says("what its user calls it (--name)")] = ""
     seed: Annotated[int, says("every random choice of the load follows from it")]
     duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
     scenario: Annotated[Scenario, says("every key of the scenario, resolved; targets without secrets")]

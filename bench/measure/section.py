@@ -11,7 +11,7 @@ Rules
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -21,7 +21,10 @@ from msgspec import Meta, Struct
 from bench.errors import UsageError
 from bench.scenario.quantity import says
 
-__all__ = ("Amount", "Count", "Section", "Share", "builtins_of", "converted", "decoded", "says", "schema_of", "typed")
+__all__ = (
+    "Amount", "Count", "Section", "Share", "builtins_of", "converted", "decoded", "leaves", "says", "schema_of",
+    "typed",
+)  # fmt: skip
 
 Found = TypeVar("Found")
 _ONE_AT_A_TIME = threading.RLock()
@@ -44,6 +47,15 @@ def builtins_of(section: object) -> Any:
     Raises ValueError for NaN and infinity, which JSON has not.
     """
     return json.loads(json.dumps(msgspec.to_builtins(section, enc_hook=_plain), allow_nan=False))
+
+
+def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what is in a JSON value by dotted name; lists and empty objects whole."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, f"{name}.{key}" if name else key)
+    else:
+        yield name, value
 
 
 def decoded(text: bytes | str, kind: type[Found], dec_hook: Callable[[type, Any], Any] | None = None) -> Found:

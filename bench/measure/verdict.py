@@ -8,7 +8,7 @@ Rules: the first kind wins over the second, the second over the third: `conclude
 130 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds every word; README's table is made of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, Self
@@ -148,6 +148,11 @@ WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of 
     "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
     "bench": (BARS_REACHED, BARS_MISSED, NOT_KNOWN),
 }
+
+
+def worst_code(codes: Iterable[int]) -> int:
+    """Return the exit code of several runs: the one that comes first in the order of precedence."""
+    return min(codes, key=_PRECEDENCE.index)
 
 
 def conclude(

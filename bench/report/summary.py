@@ -109,7 +109,7 @@ def _acquire(result: RunResult, name: str) -> str:
 def _conditions(result: RunResult) -> Sequence[str]:
     scenario = result.scenario
     cut = [f"cut short, was to take {duration_text(scenario.duration_ms)}"] if _is_cut(result) else []
-    return [*cut, scenario.recipe, *load_parts(scenario)]
+    return [*([result.name] if result.name else []), *cut, scenario.recipe, *load_parts(scenario)]
 
 
 def load_parts(scenario: Scenario) -> list[str]:

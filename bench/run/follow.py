@@ -226,18 +226,18 @@ class Course:
 
 
 def follow(
-    load: LocustProcess, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show,
+    load: LocustProcess, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show | None,
     *, faults: FaultTimeline,
 ) -> Course:  # fmt: skip
-    """Show the run until Locust has ended; return its course. `grace_s`: how long users may take to end once asked,
-    after `faults` are undone; then, or at a second Ctrl-C, Locust is killed.
+    """Show the run, if anybody looks, until Locust has ended; return its course. `grace_s`: how long users may take to
+    end once asked, after `faults` are undone; then, or at a second Ctrl-C, Locust is killed.
 
     Raises BenchError when Locust ends or hangs before its users run.
     """
     course, asked_ns = Course(), 0
     while True:
         exit_code, now_ns = load.wait(LOOK_S), time.monotonic_ns()
-        show(follower.look(now_ns, faults.active()))
+        show(follower.look(now_ns, faults.active())) if show else follower.find_window()
         course.note(now_ns, running=follower.window_ns is not None and exit_code is None)
         if exit_code is not None:
             break

@@ -33,13 +33,13 @@ from bench.topology.faults.injection import FaultOrder, Site
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.probe import info_snapshot, leaked_keys
 from bench.workloads.launch import LocustProcess
-from bench.workloads.plan import Plan
+from bench.workloads.plan import Plan, Ring
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
-    the result is only returned."""
+    the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it."""
 
     scenario: Scenario
     run_id: str
@@ -48,6 +48,8 @@ class Order:
     server: str | None = None
     allow_missing: bool = False
     allow_skipped: bool = False
+    ring: Ring | None = None
+    name: str = ""
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
@@ -69,37 +71,39 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
 
 
 def run_on(
-    servers: Servers, order: Order, interrupts: Interrupts, show: Show, *, environ: Mapping[str, str] = os.environ
-) -> Done[RunResult]:
-    """Run `order` on servers that were opened for its faults: one run of several. Raises as `run_scenario` does."""
+    servers: Servers, order: Order, interrupts: Interrupts, show: Show | None,
+    *, environ: Mapping[str, str] = os.environ
+) -> Done[RunResult]:  # fmt: skip
+    """Run `order` on servers that were opened for its faults: one run of several. Without `show` nobody looks while it
+    runs: all is judged at its end. Raises as `run_scenario` does."""
     scenario = order.scenario
     with (
         Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard,  # removes the folder even when we are killed
         RunTelemetry(scenario, order.run_id, servers, guard.folder, environ) as telemetry,
     ):
-        workdir = guard.folder
-        plan = _plan(order, servers, workdir)
+        plan = _plan(order, servers, guard.folder)
         before = info_snapshot(servers.urls)
         interrupts.raising = False
         started_at = datetime.datetime.now(datetime.UTC)
-        follower = _follower(scenario, workdir)
+        follower = _follower(scenario, guard.folder)
         timeline = _timeline(order, servers.site, follower)
         telemetry.start(timeline, follower.live)
         with closing(LocustProcess.start(plan, environ)) as load, timeline:
-            course = follow(load, follower, interrupts, plan.grace_s, show, faults=timeline)
+            course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
         if course.window is None:
             if not course.orderly:
                 leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
             raise KeyboardInterrupt
         evidence = RunEvidence(
-            scenario, servers, workdir, plan.key_prefix, course, course.window, timeline, *counted(servers.urls, before)
-        )
+            scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
+            *counted(servers.urls, before),
+        )  # fmt: skip
         started = f"{started_at:%Y-%m-%dT%H:%M:%SZ}"
         result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
         troubles = telemetry.finish(result.safety, hurried=course.interrupted)
         code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
         verdict = structs.replace(result.verdict, exit_code=code)
-        result = structs.replace(result, warnings=(*result.warnings, *troubles), verdict=verdict)
+        result = structs.replace(result, name=order.name, warnings=(*result.warnings, *troubles), verdict=verdict)
         if order.folder is None:
             return Done(result, None, code)
         return store(result, order.folder, code)
@@ -118,6 +122,7 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
         workdir=workdir,
         timed=True,
         allow_missing=order.allow_missing,
+        ring=order.ring,
     )
 
 

@@ -109,7 +109,7 @@ class Conductor:
         else:
             runner.send_message(BEGIN, {"origin_wall_ns": origin_ns, "part": 0, "parts": 1})
         end_ns = plan.window_ns[1]
-        if end_ns is not None:
+        if end_ns is not None and plan.ring is None:
             gevent.spawn(self._end_at, origin_ns - time.time_ns() + monotonic_ns() + end_ns + TAIL_NS)
 
     def _end_at(self, due_ns: int) -> None:

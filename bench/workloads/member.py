@@ -210,6 +210,8 @@ class Member:
         if self._worker is not None:
             origin_ns = msg.data["origin_wall_ns"] - time.time_ns() + monotonic_ns()
             self._worker.begin(origin_ns, msg.data["part"], msg.data["parts"])
+            if self._worker.turns is not None:
+                gevent.spawn(self._worker.take_turns, origin_ns, self._runner.quit)
 
     def _close(self, **_: object) -> None:
         """All users have ended; whoever is spawned after this has nothing to do."""

@@ -42,9 +42,18 @@ _taken: dict[Path, Plan] = {}  # what is no longer on the disk
 
 
 @dataclass(frozen=True, slots=True)
+class Ring:
+    """Who takes turns: this process is number `place` of `places`; `folder` is theirs alone."""
+
+    folder: Path
+    place: int
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
-    the scenario end the run. `allow_missing`: a quorum of the targets is enough."""
+    the scenario end the run. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -53,6 +62,7 @@ class Plan:
     workdir: Path | None = None
     timed: bool = False
     allow_missing: bool = True
+    ring: Ring | None = None
 
     @property
     def recipe_settings(self) -> RecipeSettings:
@@ -84,6 +94,13 @@ class Plan:
     def grace_s(self) -> float:
         """How long an operation under way may take to end (s): its wait, its hold, its release."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
+
+    @property
+    def others_s(self) -> float:
+        """How much longer it may take (s) as others run in between: they start late, and need their turns."""
+        if self.ring is None:
+            return 0.0
+        return 60.0 + 3 * self.ring.places * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
 
     def write(self) -> Path:
         """Write the plan into its workdir, readable by its owner only: it holds passwords. Raises OSError."""

@@ -42,6 +42,7 @@ from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Pacer,
 from bench.workloads.operation import CallerSetup, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
+from bench.workloads.turns import Turns
 from lockcore import InstanceStatus, Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -73,6 +74,7 @@ class Worker:
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
+        self.turns = Turns(plan.ring, scenario.users) if plan.ring else None
         self._contention = _contention(scenario, seat)
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []
@@ -145,7 +147,7 @@ class Worker:
             wait_ms=self.plan.scenario.wait_ms,
             caller=caller,
             resources=contention.resources(caller),
-            take=self._take if self._arrivals else None,
+            take=self._take if self._arrivals else self.turns.take if self.turns else None,
             holds_ns=contention.holds_ns(caller),
             thinks_ns=contention.thinks_ns(caller),
             nap_until=self._naps.wait_until,
@@ -153,7 +155,7 @@ class Worker:
             write=self._recorder.write,
             begun=begun,
             place=place,
-            lost=self._begun.lost if self.plan.workdir is not None else _forget,  # by itself nobody judges
+            lost=self._lost if self.plan.workdir is not None else _forget,  # by itself nobody judges
             votes=self._votes,
             still_open=len(self.recipe.instances) << 40,
             pending=self._pending.append,
@@ -161,6 +163,10 @@ class Worker:
             cut=self._cut,
             keep=self._keep,
         )
+
+    def _lost(self, resource: int, times_ns: Sequence[int]) -> None:
+        waited_ns = self.turns.waited_ns if self.turns else 0
+        self._begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
 
     def _keep(self, kept_ns: int) -> None:
         self._kept_ns += kept_ns
@@ -189,6 +195,8 @@ class Worker:
         """End the rest of a user that shall stop: a wait for others or for an arrival, a think time. A hold goes on."""
         self._started.set()
         self._rests.cancel(user)
+        if self.turns is not None:
+            self.turns.free()
         if self._arrivals is not None:
             self._arrivals.cancel(user)
 
@@ -207,12 +215,18 @@ class Worker:
         self._started.set()
         write_note(self._workdir, self._note("running"))
 
+    def take_turns(self, origin_ns: int, end: Callable[[], None]) -> None:
+        """Run when it is our turn, until the planned end."""
+        if self.turns is not None:
+            self.turns.run(origin_ns, self.plan.window_ns[1] or 0, lambda: self._recorder.written)
+            end()
+
     def finish(self) -> None:
         """All users have ended: settle votes, fold everything into Locust's table, leave the last note, close. Once."""
         if self.finished:
             return
         self.finished = True
-        self._stopped_ns = monotonic_ns()
+        self._stopped_ns = self.turns.own_ns() if self.turns else monotonic_ns()
         self._origin_ns = self._origin_ns or self._stopped_ns
         cpu_s = time.process_time()
         if self._pacer is not None:
@@ -229,6 +243,9 @@ class Worker:
         self.recipe.close()
         self._recorder.close()
         self._begun.close()
+        if self.turns is not None:
+            self.turns.shift(self._workdir, self.index)
+            self.turns.leave()  # what is done here costs the others nothing
         for alarm in (self._naps, self._rests, self._arrivals):
             if alarm is not None:
                 alarm.close()
@@ -313,16 +330,17 @@ class Worker:
     def _note(self, phase: Phase, cpu_s: float | None = None) -> WorkerNote:
         last = phase == "stopped"
         pacer = self._pacer
+        waited_cpu_s = self.turns.waited_cpu_ns / 1e9 if self.turns else 0.0
         return WorkerNote(
             worker=self.index,
             pid=os.getpid(),
             phase=phase,
             spawned_ns=self._origin_ns,
             stopped_ns=self._stopped_ns,
-            cpu_s=(time.process_time() if cpu_s is None else cpu_s) - self._cpu_s,
+            cpu_s=(time.process_time() if cpu_s is None else cpu_s) - self._cpu_s - waited_cpu_s,
             lag_histogram=self._lag.encode() if last else self._lag_text,
             lateness_histogram=self._lateness.encode() if last else "",
-            kept_ns=self._kept_ns,
+            kept_ns=self._kept_ns + (self.turns.kept_ns if self.turns else 0),
             late_starts=pacer.late if pacer else 0,
             queued_starts=pacer.queued if pacer else 0,
             started_starts=pacer.started if pacer else 0,

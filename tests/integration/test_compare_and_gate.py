@@ -1,5 +1,6 @@
 """`lockbench compare` and `gate` from end to end: real pairs, real files, and nothing passes that was not measured."""
 
+import csv
 import json
 import shutil
 import signal
@@ -12,6 +13,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.compare.costs import costs_of
 from bench.experiments.compare.pairs import Side
 from bench.experiments.compare.result import ComparisonResult
+from bench.measure.run_result import RunResult
 from bench.scenario import load
 from tests.conftest import Ended
 from tests.integration.locust_runs import ROOT, result_in, started
@@ -74,11 +76,11 @@ def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, f
     files = ["--junit", "junit.xml", "--markdown", "mine.md", "--out", "result", "--json"]
     done = lockbench("compare", *recipes, "--pairs", "1", *load_options, *files)
     assert done.returncode == 4, "one pair never decides" + done.stderr
-    assert "pair 1 of 1: about" in done.stderr
+    assert "pair 1 of 1" in done.stderr
     result = result_in(folder / "result", ComparisonResult)
     assert json.loads(done.stdout) == result
     assert [side["label"] for side in result["sides"]] == ["redlock", "redlock-sequential", "redlock again"]
-    assert [run["side"] for run in result["runs"]] == [run["side"] for run in reversed(result["runs"])]
+    assert sorted(run["side"] for run in result["runs"]) == [0, 1, 2]
     assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
     assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
     assert "1 pair is too few" in (folder / "mine.md").read_text(encoding="utf-8")
@@ -93,9 +95,61 @@ def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     result = result_in(folder / "result", ComparisonResult)
-    assert (result["interrupted"], result["finished_pairs"], len(result["runs"])) == (True, 1, 4)
+    assert (result["interrupted"], result["finished_pairs"], len(result["runs"])) == (True, 1, 2)
     assert "cut short" in stdout
     assert "1 of 24 pairs" in stdout
+
+
+def test_sides_that_take_turns_are_runs_like_any_other(lockbench: Lockbench, folder: Path) -> None:
+    """A gate of two real processes: every figure is there, the load was what it claims, and safety was judged."""
+    (folder / "held.toml").write_text(SCENARIO + 'hold = "fixed:1ms"\n', encoding="utf-8")
+    words = ["--baseline", "held.toml", "--candidate", "held.toml", "--metric", "rate", "--pairs", "7"]
+    done = lockbench("gate", *words, "--out", "result")
+    assert done.returncode in (0, 4), done.stdout + done.stderr
+    assert "pair 2 of 7: rate " in done.stderr, "what is so far is said"
+    result = result_in(folder / "result", ComparisonResult)
+    assert (result["in_turns"], result["looks"][-1], len(result["runs"])) == (True, 7, 14)
+    assert {run["safety"]["verdict"] for run in result["runs"]} <= {"SAFE", "NOT TESTED"}
+    assert sum(run["safety"]["tested_leases"] for run in result["runs"]) > 0
+    assert {run["status"] for run in result["runs"]} == {"pass"}, [run["reasons"] for run in result["runs"]]
+    for run in result["runs"]:
+        figures = run["figures"]
+        assert figures["rate"] > 0
+        assert figures["cost.client_cpu_us_per_cycle"] > 0
+        assert figures["cost.commands_per_acquire"] == pytest.approx(6, rel=0.5), "of its own servers only"
+        assert 0 < figures["acquire.p50"] < 0.3, "no pause is in a latency"
+
+
+def test_a_baseline_that_is_not_there_stands_in_the_junit_file(lockbench: Lockbench, folder: Path) -> None:
+    done = lockbench("gate", "--baseline", "results/gone", "--candidate", "same.toml", "--junit", "junit.xml")
+    assert done.returncode == 2
+    text = (folder / "junit.xml").read_text(encoding="utf-8")
+    assert 'errors="1"' in text
+    assert "no such result or scenario" in text
+
+
+def test_repeated_runs_are_a_folder_to_compare_and_lines_of_a_table(lockbench: Lockbench, folder: Path) -> None:
+    done = lockbench("run", "base.toml", "--repeat", "2", "--name", "before", "--csv", "runs.csv", "--out", "before")
+    assert done.returncode in (0, 4), done.stderr
+    assert [line[:6] for line in done.stdout.splitlines()] == ["1 of 2", "2 of 2", "2 of 2"]
+    assert [path.name for path in sorted((folder / "before").iterdir())] == ["1", "2"]
+    results = [result_in(folder / "before" / number, RunResult) for number in ("1", "2")]
+    assert [(one["name"], one["seed"]) for one in results] == [("before", 1), ("before", 2)]
+    again = lockbench("run", "base.toml", "--quiet", "--csv", "runs.csv", "--out", "after")
+    assert again.returncode in (0, 4), again.stderr
+    rows = list(csv.DictReader((folder / "runs.csv").open(encoding="utf-8")))
+    assert [row["name"] for row in rows] == ["before", "before", ""]
+    assert [row["id"] for row in rows][:2] == [one["id"] for one in results]
+    assert float(rows[0]["rate"]) == results[0]["rate"]["achieved_per_s"]
+    assert (rows[0]["users"], rows[0]["instances"], rows[1]["seed"]) == ("8", "3", "2")
+    compared = lockbench("compare", "before", "after", "--out", "compared")
+    assert compared.returncode == 4, "one run is too few"
+    sides = result_in(folder / "compared", ComparisonResult)["sides"]
+    assert [side["label"] for side in sides] == ["before", "after"]
+    (folder / "other.csv").write_text("a,b\n", encoding="utf-8")
+    refused = lockbench("run", "base.toml", "--csv", "other.csv")
+    assert refused.returncode == 2
+    assert "begins with other columns" in refused.stderr
 
 
 def store_runs(lockbench: Lockbench, name: str, *more: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.options import Command, Grouped, Read, given_options, scenario_options
 from bench.errors import UsageError
-from bench.gates.threshold import Metric, find_metric, read_thresholds
+from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from bench.experiments.compare.sides import Named
 
 PAIRS = {"compare": 10, "gate": 24}
+_PAIRS = {"compare": "rounds to run", "gate": "rounds to run at most; certain, it stops"}
 MOST_PAIRS = 1000
 SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
@@ -53,7 +55,7 @@ SHARE = Read("SHARE", _share)
 def _options(command: Command, kind: Kind) -> Command:
     pairs = PAIRS[kind]
     options = [
-        click.option("--pairs", type=click.IntRange(1, MOST_PAIRS), default=pairs, help=f"rounds to run  [{pairs}]"),
+        click.option("--pairs", type=click.IntRange(1, MOST_PAIRS), default=pairs, help=f"{_PAIRS[kind]}  [{pairs}]"),
         click.option("--tolerance", type=SHARE, default="10%", help="how much worse is still the same  [10%]"),
         click.option("--metric", "metrics", metavar="M", multiple=True, help="judge by this figure (repeatable)"),
         click.option("--variable", "variables", metavar="KEY", multiple=True, help="a setting that is meant to differ"),
@@ -91,7 +93,7 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
             raise UsageError("stored results cannot be compared with recipes run now: a run of another hour is unlike")
         return _stored("compare", given, values)
     options = _scenario_options(values)
-    recipes = [Side(name, shortened(_scenario(None, options, name), options)) for name in values["recipes"]]
+    recipes = [shortened(Side(name, _scenario(None, options, name)), options) for name in values["recipes"]]
     with opened(given, lambda path: _scenario(path, options), options) as named:
         return _now("compare", [*named, *recipes], values)
 
@@ -111,7 +113,7 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
 def gate(scenario: Path | None, **values: Any) -> int:
     """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
-    Two scenarios, revisions or installed versions are run in turn, in random order, on the same servers.
+    Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is certain.
     PASS: the interval of the change ends within the tolerance. FAIL: it is worse for certain, and by more than
     the tolerance. Besides, commands, bytes, round trips and connections per acquire must not grow at all.
 
@@ -140,8 +142,8 @@ def gate(scenario: Path | None, **values: Any) -> int:
 def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     """Run the sides in turn and answer."""
     from bench.experiments.compare.experiment import Question, compare_now
-    from bench.experiments.compare.judge import gate_pairs
-    from bench.experiments.compare.pairs import PairsOrder, Side
+    from bench.experiments.compare.judge import gate_looks, gate_pairs
+    from bench.experiments.compare.pairs import PairsOrder, take_turns
     from bench.experiments.compare.sides import require_declared, scenario_settings
 
     first = sides[0].scenario
@@ -155,9 +157,11 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
         require_declared(settings, [side.label for side in sides], values["variables"])
     again = len(sides) if kind == "compare" else None
     if again:
-        sides = [*sides, Side(f"{sides[0].label} again", first, sides[0].python_path)]
+        sides = [*sides, replace(sides[0], label=f"{sides[0].label} again")]
     labels = [side.label for side in sides]
-    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again=again)
+    looks = gate_looks(values["pairs"], len(judged)) if kind == "gate" else ()
+    sharp = kind == "gate" and not values["metrics"] and take_turns(sides)  # a figure that was named is held as said
+    question = Question(kind, labels, judged, shown, values["tolerance"], first.seed, again, looks=looks, sharp=sharp)
     pairs = PairsOrder(
         sides, values["pairs"], first.seed, values["server"], values["allow_missing"], values["allow_skipped"]
     )
@@ -181,13 +185,11 @@ def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
 
 def _metrics(kind: Kind, values: Values, *, is_open: bool) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError for wrong ones."""
-    from bench.experiments.compare.pairs import RECORDED
-
     usual = SHOWN if kind == "compare" else OPEN if is_open else CLOSED
     judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
     for metric in judged:
-        if metric.name not in RECORDED:
-            raise UsageError(f"option --metric: {metric.name} is not compared; compared are {', '.join(RECORDED)}")
+        if metric.name not in USUAL:
+            raise UsageError(f"option --metric: {metric.name} is not compared; compared are {', '.join(USUAL)}")
     others = [] if kind == "compare" else [metric for metric in map(find_metric, SHOWN) if metric not in judged]
     return judged, tuple(others)
 

@@ -1,7 +1,8 @@
 """The answer of `compare` and `gate`: *sides and their runs → one judged, written result*.
 
-Rules: a gate has one baseline and one candidate; a comparison sets every side against the first, and the first against
-itself once more (A/A), which is the noise. What was finished when Ctrl-C came is judged and kept.
+Rules: a gate has one baseline and one candidate; it counts exact costs first, where one more fails without a pair, and
+stops at the first look that answers. A comparison sets every side against the first, and the first against itself once
+more (A/A), which is the noise. What was finished when Ctrl-C came is judged and kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from bench.experiments.compare.costs import count_exactly
-from bench.experiments.compare.judge import Sides, combine_thresholds, judge_comparison, judge_figure
-from bench.experiments.compare.pairs import PairsOrder, Rounds, run_pairs
+from bench.experiments.compare.judge import CPU_SHARE, Sides, combine_thresholds, judge_comparison, judge_figure
+from bench.experiments.compare.pairs import PairsOrder, Rounds, run_pairs, take_turns
 from bench.experiments.compare.result import (
     ComparedSide,
+    ComparedVerdict,
     ComparisonResult,
     Exact,
     Judged,
@@ -21,11 +23,13 @@ from bench.experiments.compare.result import (
     SideThreshold,
 )
 from bench.experiments.compare.sides import differences, settings_of
+from bench.experiments.compare.words import change_text, metric_text
 from bench.gates.threshold import Metric
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.generator import BUSY_CORE
 from bench.measure.run_result import fields_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.run.interrupt import Interrupts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Question:
     """What is asked. `judged`: the figures the verdict rests on; `shown`: others.
 
     `labels`: of the sides; `again`: the side that is the first one once more, if any; `differs`: what was declared
-    to differ, in words.
+    to differ, in words; `looks`: after how many pairs a gate may stop; `sharp`: CPU is judged by less.
     """
 
     kind: Kind
@@ -44,6 +48,12 @@ class Question:
     seed: int
     again: int | None = None
     differs: Sequence[str] = ()
+    looks: Sequence[int] = ()
+    sharp: bool = False
+
+    def tolerance_of(self, metric: Metric) -> float:
+        """How much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""
+        return self.tolerance * (CPU_SHARE if self.sharp and metric.path[-1] == "client_cpu_us_per_cycle" else 1)
 
 
 Order = ExperimentOrder[Question]
@@ -51,15 +61,28 @@ Order = ExperimentOrder[Question]
 
 def compare_now(order: Order, pairs: PairsOrder, say: Show) -> Done[ComparisonResult]:
     """Run `pairs` and answer the question. Raises BenchError and KeyboardInterrupt as `run_pairs` does."""
-    experiment, exact = Experiment(order), None
-    rounds = run_pairs(pairs, say)
+    experiment, exact, rounds = Experiment(order), None, Rounds([], {})
+    if order.plan.kind == "gate":
+        say("exact: commands, bytes, round trips and connections per acquire")
+        with Interrupts():
+            exact = count_exactly(pairs)
+    if exact is None or not exact.failures:
+        rounds = run_pairs(pairs, say, lambda rounds: _so_far(order.plan, rounds))
     with experiment:
-        with experiment.cuttable():
-            if order.plan.kind == "gate" and not rounds.interrupted:
-                say("exact: commands, bytes, round trips and connections per acquire")
-                exact = count_exactly(pairs)
-        rounds.interrupted |= experiment.cut
-        return experiment.store(_answer(experiment, order.plan, rounds, pairs.pairs, exact))
+        experiment.raising = False
+        result = _answer(experiment, order.plan, rounds, pairs.pairs, exact)
+        asked_s = None if (asked_ms := pairs.sides[0].asked_ms) is None else asked_ms / 1000
+        return experiment.store(structs.replace(result, in_turns=take_turns(pairs.sides), asked_duration_s=asked_s))
+
+
+def _so_far(question: Question, rounds: Rounds) -> tuple[str, bool]:
+    """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a fault at once."""
+    metrics = [one for one in _judged(question, rounds) if one.role == "judged"]
+    said = {metric_text(one.metric).removeprefix("acquire."): change_text(one.ratio) for one in metrics}
+    status = _verdict(question, rounds, None).status
+    sure = status in ("violated", "invalid") or (rounds.finished in question.looks and status in ("pass", "fail"))
+    text = "".join(f"{name} {change}, " for name, change in said.items() if change != "+0.0 %")
+    return text, question.kind == "gate" and sure
 
 
 def compare_stored(order: Order, rounds: Rounds) -> Done[ComparisonResult]:
@@ -71,17 +94,6 @@ def compare_stored(order: Order, rounds: Rounds) -> Done[ComparisonResult]:
 def _answer(
     experiment: Experiment, question: Question, rounds: Rounds, planned: int, exact: Exact | None
 ) -> ComparisonResult:
-    metrics, thresholds = tuple(_judged(question, rounds)), tuple(_thresholds(question, rounds))
-    verdict = judge_comparison(
-        question.kind,
-        rounds.runs,
-        [one for one in metrics if one.role == "judged"],
-        labels=question.labels,
-        exact=exact,
-        thresholds=thresholds,
-        stopped=rounds.stopped,
-        interrupted=rounds.interrupted,
-    )
     return ComparisonResult(
         **experiment.header(seed=question.seed, interrupted=rounds.interrupted),
         kind=question.kind,
@@ -91,13 +103,27 @@ def _answer(
         tolerance_ratio=question.tolerance,
         finished_pairs=rounds.finished,
         paired=rounds.paired,
+        looks=tuple(question.looks),
         repeated_pairs=rounds.repeated,
-        metrics=metrics,
+        metrics=tuple(_judged(question, rounds)),
         exact=exact,
-        thresholds=thresholds,
+        thresholds=tuple(_thresholds(question, rounds)),
         runs=tuple(rounds.runs),
         warnings=tuple(_warnings(question, rounds)),
-        verdict=verdict,
+        verdict=_verdict(question, rounds, exact),
+    )
+
+
+def _verdict(question: Question, rounds: Rounds, exact: Exact | None) -> ComparedVerdict:
+    return judge_comparison(
+        question.kind,
+        rounds.runs,
+        [one for one in _judged(question, rounds) if one.role == "judged"],
+        labels=question.labels,
+        exact=exact,
+        thresholds=tuple(_thresholds(question, rounds)),
+        stopped=rounds.stopped,
+        interrupted=rounds.interrupted,
     )
 
 
@@ -106,7 +132,10 @@ def _judged(question: Question, rounds: Rounds) -> Iterator[Judged]:
     for index, label in list(enumerate(question.labels))[1:]:
         for metric in (*question.judged, *question.shown):
             values = Sides(rounds.values(0, metric), rounds.values(index, metric), rounds.paired)
-            found = judge_figure(question.kind, metric, values, question.tolerance, metrics=len(question.judged))
+            found = judge_figure(
+                question.kind, metric, values, question.tolerance_of(metric),
+                metrics=len(question.judged), looks=len(question.looks) or 1,
+            )  # fmt: skip
             role = "noise" if index == question.again else "judged" if metric in question.judged else "shown"
             yield structs.replace(found, side=index, label=label, role=role)
 

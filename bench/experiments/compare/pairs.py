@@ -1,11 +1,13 @@
-"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs, two per side*.
+"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs*.
 
 Rules
-- A round runs every side there and back: in random order, then in the reverse (ABBA or BAAB), all with one seed. A
-  side's value is the geometric mean of its two runs.
-- Sides whose servers are alike share one fleet for the whole time. Where a scenario has faults every run gets servers
-  of its own, as a fault may outlive it; and what the faults of one side need (proxies, the shim) is put under the
-  servers of all, so that only the fault differs.
+- A round starts every side at once, in processes of their own, and lets them take turns of a tenth of a second
+  (`bench.workloads.turns`): what else the machine does hits all alike. Who begins, and who gets which of the fleets of
+  equal servers, is random; all have one seed. Nobody looks at a run while it lasts: it is folded and judged at its end.
+- Where that cannot be (`take_turns`) a round runs every side there and back: in random order, then in the reverse (ABBA
+  or BAAB); a side's value is the geometric mean of its two runs, and equal servers are one fleet for all.
+- Where a scenario has faults every run gets servers of its own, as a fault may outlive it; and what the faults of one
+  side need (proxies, the shim) is put under the servers of all, so that only the fault differs.
 - A round with an INVALID run is repeated, at most one round in two. So is one of an open loop whose timer was late: the
   same delay on both sides hides what differs between them.
 """
@@ -16,9 +18,12 @@ import contextlib
 import os
 import random
 import secrets
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -27,7 +32,7 @@ from msgspec import structs
 from bench.errors import BenchError
 from bench.experiments.compare.judge import is_late
 from bench.experiments.compare.result import ComparedRun, RunSafety
-from bench.gates.threshold import Metric, find_metric, finite
+from bench.gates.threshold import USUAL, Metric, find_metric, finite
 from bench.measure.run_result import RunResult
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import Show
@@ -35,25 +40,26 @@ from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
 from bench.scenario import Scenario
+from bench.telemetry.settings import is_wanted
+from bench.topology.child import Guard
 from bench.topology.faults.kinds import read_faults
+from bench.workloads.plan import Ring
 
-RECORDED = (
-    *("rate", "acquire.success", "acquire.count", "acquire.mean", "acquire.p50", "acquire.p90", "acquire.p99"),
-    *("acquire.p999", "acquire.max", "release.p50", "release.p99", "handoff.p50", "handoff.p99"),
-    *("cost.commands_per_acquire", "cost.round_trips_per_acquire", "cost.bytes_per_acquire"),
-    *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
-)
 REPEATED_SHARE = 2
+SHORT_MS = 10.0  # a hold and a rest that end well within a turn
+LOOK_S = 0.1
 _HERE = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the things compared. `python_path`: folders that its load processes look for packages in first."""
+    """One of the things compared. `python_path`: folders that its load processes look for packages in first;
+    `asked_ms`: what its scenario wanted a run to take, if that was cut short."""
 
     label: str
     scenario: Scenario
     python_path: tuple[str, ...] = ()
+    asked_ms: float | None = None
 
     def environ(self) -> dict[str, str]:
         """The environment of its load processes; the bench in it is the one that runs, wherever it is started."""
@@ -108,47 +114,91 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return geometric_mean(known) if all(known) else 0.0
 
 
-def run_pairs(order: PairsOrder, say: Show) -> Rounds:
-    """Run all rounds and return them. Raises BenchError when the first round cannot be run, and KeyboardInterrupt when
-    it was cut short before its end."""
+def take_turns(sides: Sequence[Side]) -> bool:
+    """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault that goes on while
+    they wait, and operations that end well within a turn."""
+    return not is_wanted(os.environ) and not any(
+        one.targets or one.faults or one.rate_per_s or one.processes > 1 or max(one.hold.ms, one.think.ms) > SHORT_MS
+        for one in (side.scenario for side in sides)
+    )
+
+
+def run_pairs(
+    order: PairsOrder, say: Show, so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False)
+) -> Rounds:
+    """Run all rounds and return them. `so_far`: what is said of them after each, and whether they are enough.
+
+    Raises BenchError when the first round cannot be run, and KeyboardInterrupt when it was cut short before its end.
+    """
     done = Rounds([], {})
     allowed = max(1, order.pairs // REPEATED_SHARE)
-    draw, began_s = random.Random(order.seed), time.monotonic()
+    draw, began_s, sides = random.Random(order.seed), time.monotonic(), range(len(order.sides))
+    run_round = _in_turns if take_turns(order.sides) else _there_and_back
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        fleets = _Fleets(order, stack)
-        while done.finished < order.pairs:
+        fleets, said, enough = _Fleets(order, stack), "", False
+        while done.finished < order.pairs and not enough:
             number = done.finished
-            there = draw.sample(range(len(order.sides)), len(order.sides))
             left_s = (time.monotonic() - began_s) * (order.pairs / number - 1) if number else None
-            say(f"pair {number + 1} of {order.pairs}" + ("" if left_s is None else f": about {left_s:.0f} s left"))
+            left = "" if left_s is None else f": {said}at most {left_s:.0f} s left"
+            say(f"pair {number + 1} of {order.pairs}{left}")
             try:
-                runs = [_run(fleets, side, number, interrupts, done.results) for side in (*there, *reversed(there))]
+                found = run_round(fleets, draw.sample(sides, len(sides)), number, interrupts)
             except (BenchError, KeyboardInterrupt) as error:
                 if not done.runs:
                     raise
                 done.interrupted = isinstance(error, KeyboardInterrupt)
                 done.stopped = "" if done.interrupted else str(error)
                 break
+            done.results |= dict(found)
+            runs = [entry_of(result, index, number) for index, result in found]
             if any(run.status == "invalid" or is_late(run) for run in runs) and done.repeated < allowed:
                 done.repeated += 1
                 continue
             done.runs += [structs.replace(run, position=place) for place, run in enumerate(runs)]
+            said, enough = so_far(done)
     return done
 
 
+Found = list[tuple[int, RunResult]]  # which side, and its run
+
+
+def _there_and_back(fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts) -> Found:
+    found: Found = []
+    for index in (*there, *reversed(there)):
+        with fleets.of(index, interrupts) as servers:
+            found.append((index, _run(fleets.order, index, number, interrupts, servers)))
+    return found
+
+
+def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts) -> Found:
+    """Run every side once, all at the same time. When one cannot go on the others are ended, too."""
+    wishes, run = Interrupts(), partial(_run, fleets.order)
+    servers = [fleets.shared(index, place) for place, index in enumerate(there)]
+    with Guard(Path(tempfile.gettempdir()), "lockbench-turns-") as guard, ThreadPoolExecutor(len(there)) as pool:
+        interrupts.raising = False
+        runs = [
+            pool.submit(run, index, number, wishes, servers[place], ring=Ring(guard.folder, place, len(there)))
+            for place, index in enumerate(there)
+        ]
+        while (ended := wait(runs, LOOK_S)).not_done:
+            wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
+    errors = [error for run in runs if (error := run.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
+        raise KeyboardInterrupt if interrupts.count else error
+    return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
+
+
 def _run(
-    fleets: _Fleets, index: int, number: int, interrupts: Interrupts, results: dict[int, RunResult]
-) -> ComparedRun:
+    order: PairsOrder, index: int, number: int, interrupts: Interrupts, servers: Servers, *, ring: Ring | None = None
+) -> RunResult:
     """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
-    order, side = fleets.order, fleets.order.sides[index]
+    side = order.sides[index]
     scenario = replace(side.scenario, seed=order.seed + number)
-    run = Order(scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped)
-    with fleets.of(index, interrupts) as servers:
-        finished = run_on(servers, run, interrupts, lambda _progress: None, environ=side.environ())
+    run = Order(scenario, secrets.token_hex(4), (), None, order.server, order.allow_missing, order.allow_skipped, ring)
+    finished = run_on(servers, run, interrupts, None, environ=side.environ())
     if interrupts.count:
         raise KeyboardInterrupt
-    results[index] = finished.result
-    return entry_of(finished.result, index, number)
+    return finished.result
 
 
 def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
@@ -168,7 +218,7 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
             contested_leases=result.safety.contested_leases,
             tested_leases=result.safety.tested_leases,
         ),
-        figures={metric.name: finite(metric.value(result)) for metric in map(find_metric, RECORDED)},
+        figures={metric.name: finite(metric.value(result)) for metric in map(find_metric, USUAL)},
         thresholds=result.thresholds,
     )
 
@@ -187,16 +237,20 @@ class _Fleets:
         """The servers for a run of this side."""
         if interrupts.count:
             raise KeyboardInterrupt
-        scenario = self.order.sides[index].scenario
-        if self._fresh:
-            with self._opened(scenario) as servers:
-                yield servers
+        if not self._fresh:
+            yield self.shared(index)
             return
+        with self._opened(self.order.sides[index].scenario) as servers:
+            yield servers
+
+    def shared(self, index: int, place: int = 0) -> Servers:
+        """Servers as this side wants them, for whichever has this place; open until the end."""
+        scenario = self.order.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
-        key = scenario.targets, scenario.instances, scenario.fsync, replicated
+        key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
         if key not in self._open:
             self._open[key] = self._stack.enter_context(self._opened(scenario))
-        yield self._open[key]
+        return self._open[key]
 
     def _opened(self, scenario: Scenario) -> contextlib.AbstractContextManager[Servers]:
         order = self.order

@@ -50,6 +50,9 @@ class Judged(Section, frozen=True, kw_only=True):
     low: Annotated[float | None, says("lower end of its exact interval; null: unbounded")] = None
     high: Annotated[float | None, says("upper end of its exact interval; null: unbounded")] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
+    tolerance_ratio: Annotated[
+        Share | None, says("how much worse is still the same; of a share of acquires, in points")
+    ] = None
     pair_noise_ratio: Annotated[float | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
     detectable_ratio: Annotated[
         float | None, says("the change that so many pairs with this noise show with 95 % chance")
@@ -128,12 +131,17 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Kind, says("the command")]
     verdict: Annotated[ComparedVerdict, says("what came out of it, in one word")]
-    planned_pairs: Annotated[Count, says("rounds that were asked for")]
+    planned_pairs: Annotated[Count, says("rounds that were asked for; a gate stops as soon as it is certain")]
     sides: Annotated[tuple[ComparedSide, ...], says("what was compared, the one compared with first")]
     differs: Annotated[tuple[str, ...], says("in what settings the sides differ")]
     tolerance_ratio: Annotated[Share, says("how much worse is still the same")]
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
     paired: Annotated[bool, says("whether the sides were run in turn; false: stored results")]
+    in_turns: Annotated[bool, says("whether they were at it at the same time, a tenth of a second each")] = False
+    asked_duration_s: Annotated[
+        Amount | None, says("how long the first scenario's runs were to last; null: so long they did")
+    ] = None
+    looks: Annotated[tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")] = ()
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]

@@ -30,9 +30,10 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.compare.pairs import Rounds, Side, entry_of
 from bench.gates.threshold import Threshold
+from bench.measure.environment import describe_environment
 from bench.measure.result import RESULT_NAME
 from bench.measure.run_result import RunResult, read_run
-from bench.measure.section import builtins_of
+from bench.measure.section import builtins_of, leaves
 from bench.scenario import Scenario
 from bench.scenario.quantity import nearest
 from bench.topology.child import Guard
@@ -40,8 +41,9 @@ from bench.topology.child import Guard
 PREFIX = "lockbench-revision-"
 _THE_BENCH = ("bench", "dashboards", "tests")  # stay as they are here
 _ASK = "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s and s.origin else '')"
-WINDOW_MS, WARMUP_MS = 1000.0, 300.0
-_MACHINE = ("cpu_model", "usable_cores", "kernel", "python", "lockcore")
+WINDOW_MS, WARMUP_MS = 1500.0, 300.0
+_MACHINE = ("cpu_model", "cores", "usable_cores", "memory_bytes", "kernel", "python", "lockcore")
+_INSTANCE = ("fsync", "no_fsync_on_rewrite", "maxmemory_bytes", "maxmemory_policy", "tls", "release_command")
 _NOT_COMPARED = ("seed", "thresholds")
 Load = Callable[[Path | None], Scenario]
 Settings = Mapping[str, object]
@@ -110,22 +112,30 @@ def opened(given: list[Named], load: Load, options: Mapping[str, object]) -> Ite
     with contextlib.ExitStack() as stack:
         sides = []
         for one in given:
-            scenario = shortened(load(one.where if one.kind == "scenario" else None), options)
+            scenario = load(one.where if one.kind == "scenario" else None)
             folders: tuple[str, ...] = installed(one.where) if one.kind == "library" else ()
             if one.kind == "revision":
                 folders = stack.enter_context(checked_out(one.commit, one.where))
-            sides.append(Side(one.label, scenario, folders))
+            sides.append(shortened(Side(one.label, scenario, folders), options))
+        from_source = any(Path(folder, "lockcore").exists() for side in sides for folder in side.python_path)
+        if from_source and any(one.kind == "here" for one in given) and describe_environment().lockcore == "compiled":
+            raise UsageError(
+                "the lock here is compiled, a revision of it would run from source, and every change would pass: name "
+                "the change as a revision, too (--candidate git:HEAD)"
+            )
         yield sides
 
 
-def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
-    """Return the scenario with a short window, unless `options` give a duration or its faults come after it."""
+def shortened(side: Side, options: Mapping[str, object]) -> Side:
+    """Return the side with a short window, unless `options` give a duration or its faults come after it."""
+    scenario = asked = side.scenario
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
     if "warmup" not in options:
         scenario = replace(scenario, warmup_ms=min(scenario.warmup_ms, WARMUP_MS))
-    return scenario
+    cut = scenario.duration_ms < asked.duration_ms
+    return replace(side, scenario=scenario, asked_ms=asked.duration_ms if cut else None)
 
 
 def commit_of(revision: str, repository: Path) -> str:
@@ -255,7 +265,7 @@ def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables
             said = "; ".join(found[name] for name in wrong)
             raise UsageError(
                 f"{labels[0]} and {label} cannot be compared, as more than the variable differs: {said}. "
-                f"Run them alike, or declare what is meant to differ (--variable {wrong[0]})"
+                f"Run them alike, or declare what is meant to differ ({' '.join(f'--variable {one}' for one in wrong)})"
             )
         declared |= dict.fromkeys(found.values())
     return list(declared)
@@ -292,6 +302,8 @@ def settings_of(result: RunResult) -> dict[str, object]:
     settings, fleet, environment = scenario_settings(result.scenario), result.fleet, result.environment
     settings["server"] = sorted({f"{one.server} {one.version}" for one in fleet.instances if one.server}) or None
     settings["server.sha256"] = fleet.server.sha256 if fleet.server else None
+    for name in _INSTANCE:
+        settings[f"server.{name}"] = sorted({str(getattr(one, name)) for one in fleet.instances})
     settings |= {f"machine.{name}": getattr(environment, name) for name in _MACHINE}
     packages = environment.packages.items()
     return settings | {f"packages.{name}": version for name, version in packages if name != "lockbench"}
@@ -299,7 +311,7 @@ def settings_of(result: RunResult) -> dict[str, object]:
 
 def scenario_settings(scenario: Scenario) -> dict[str, object]:
     """Return the keys of a scenario that make runs unlike, by dotted name."""
-    settings = dict(_leaves(builtins_of(scenario), ""))
+    settings = dict(leaves(builtins_of(scenario)))
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 
 
@@ -309,14 +321,6 @@ def _covers(variable: str, name: str) -> bool:
     for unit in ("_ms", "_per_s"):
         bare = bare.removesuffix(unit)
     return wanted in (name, bare) or name.startswith(wanted + ".")
-
-
-def _leaves(value: object, name: str) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{name}.{key}" if name else key)
-    else:
-        yield name, value
 
 
 def _text(value: object) -> str:

@@ -16,7 +16,7 @@ from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-HEAD = ("change", "interval", "noise", "shows")
+HEAD = ("change", "interval", "allowed", "noise", "shows")
 VERDICT_COLUMN = 1
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
@@ -42,6 +42,10 @@ def _headline(result: ComparisonResult) -> str:
 
 def _pairs(result: ComparisonResult) -> str:
     finished, planned = result.finished_pairs, result.planned_pairs
+    if not finished and result.exact is not None and result.exact.failures:
+        return "no pair was needed"
+    if finished in result.looks and result.verdict.status in ("pass", "fail"):
+        return counted(finished, "pair")
     return f"{finished} of {planned} pairs" if finished < planned else counted(finished, "pair")
 
 
@@ -57,9 +61,17 @@ def _conditions(result: ComparisonResult) -> Sequence[str]:
             f"N={scenario.instances}",
             f"fsync {scenario.fsync}",
             *load_parts(scenario),
-            f"{duration_text(scenario.duration_ms)} each" + (", there and back" if result.paired else ""),
+            _each(result, scenario.duration_ms),
         ]
     return parts
+
+
+def _each(result: ComparisonResult, duration_ms: float) -> str:
+    """How long a run took, and in what order they came."""
+    asked_s = result.asked_duration_s
+    instead = f", not the scenario's {duration_text(asked_s * 1000)} (--duration sets it)" if asked_s else ""
+    how = "" if not result.paired else ", in turns of 0.1 s" if result.in_turns else ", there and back"
+    return f"{duration_text(duration_ms)} each{how}{instead}"
 
 
 def _parts(result: ComparisonResult) -> Iterator[Part]:
@@ -68,7 +80,7 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
         entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in entries if entry.pairs)
         empty = (entry for entry in entries if not entry.pairs and entry.role == "judged")
-        rows += tuple((metric_text(entry.metric), word_of(entry), *[MISSING] * 6) for entry in empty)
+        rows += tuple((metric_text(entry.metric), word_of(entry), *[MISSING] * 7) for entry in empty)
         if entries:
             names = [_short(one.label) for one in (result.sides[0], side)]
             head = ("", "verdict", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
@@ -89,6 +101,7 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
         interval_text(entry).replace(" % …", " …"),
+        MISSING if (limit := limit_of(entry)) is None else change_text(limit),
         _share(noise.pair_noise_ratio),
         _share(noise.detectable_ratio),
     )
@@ -113,6 +126,15 @@ def change_text(ratio: float | None) -> str:
     if ratio is None:
         return MISSING
     return f"{(ratio - 1) * 100:+.{0 if ratio >= 2 else 1}f} %"
+
+
+def limit_of(entry: Judged) -> float | None:
+    """The ratio at which a judged figure is worse by all that is allowed; None where nothing says."""
+    if entry.role != "judged" or entry.tolerance_ratio is None:
+        return None
+    if entry.metric == "acquire.success":  # in points of all acquires
+        return 1 - entry.tolerance_ratio / entry.first if entry.first else None
+    return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio
 
 
 def interval_text(entry: Judged) -> str:
@@ -168,6 +190,8 @@ def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     if not result.paired:
         how = "Hodges-Lehmann of all log ratios, exact Mann-Whitney interval"
     yield "interval", f"{sure}: {how}"
+    if looks := [str(look) for look in result.looks if look <= result.finished_pairs]:
+        yield "looks", f"certain enough to stop? asked after pair {', '.join(looks)}; the interval pays for every look"
     if result.paired:
         of = "of one pair of equal runs (A/A, run in between)" if _again(result) else "of one pair, by their spread"
         yield "noise", f"standard deviation {of}; shows: the effect so many pairs find with 95 % chance"
@@ -223,23 +247,25 @@ def _side(result: ComparisonResult, side: int) -> Figure | None:
     ]
     if not entries:
         return None
-    known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high) if value]
+    known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high, limit_of(entry)) if value]
     x, tick, axis = _scale(known)
     first, second = result.sides[0].label, result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries
+    judged.sort(key=lambda entry: word_of(entry) not in ("fail", "worse"))
     said = ", ".join(
         f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({word_of(entry)})" for entry in judged[:2]
     )
     title = f"{second} against {first}: {said}"
     tolerance = result.tolerance_ratio
-    allowed = f"; {tolerance * 100:g} % worse is allowed" if tolerance else ""
+    allowed = f"; {tolerance * 100:g} % worse is allowed, less of CPU: the mark in each row" if tolerance else ""
     about = f"Change of each figure with its interval{allowed}; one that crosses 0 may be chance"
-    columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high")))
-    rows = [[entry.metric, entry.ratio, entry.low, entry.high] for entry in entries]
+    columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")))
+    rows = [[entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries]
     bars = [_bar(entry) for entry in entries]
     picture = forest(bars, x, tick, axis, name=title, about=about, lines=[(1.0, "equal")])
     said_by = {"good": "pass or better", "bad": "fail or worse", "c5": "neither is shown"}
     keys = tuple(Legend(style, text, area=True) for style, text in said_by.items())
+    keys += (Legend("mean", "allowed"),) if tolerance else ()
     return Figure(f"change-{side}", title, about, picture, Data(columns, rows), keys)
 
 
@@ -253,9 +279,9 @@ def _scale(ratios: Sequence[float]) -> tuple[Scale, Label, str]:
 
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
-    text = change_text(entry.ratio) + (f"  {interval_text(entry)}" if whole else "")
+    text = interval_text(entry).replace(" % …", " …") if whole else change_text(entry.ratio)
     style = _STYLES.get(word_of(entry), "c5")
-    return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style)
+    return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, limit_of(entry))
 
 
 def _change(ratio: float) -> str:

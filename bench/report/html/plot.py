@@ -148,7 +148,8 @@ RANGE = (_NAMES_PX, _WIDTH - _WORDS_PX)
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its name, the value with its interval (None = not known), the figure in words, its class."""
+    """One row: its name, the value with its interval (None = not known), the figure in words, its class; `limit`: where
+    the row has a mark of its own."""
 
     name: str
     value: float | None
@@ -156,6 +157,7 @@ class Bar:
     high: float | None
     text: str
     style: str
+    limit: float | None = None
 
 
 def forest(
@@ -190,6 +192,8 @@ def _row(bar: Bar, x: Scale, y: float) -> str:
         parts += [_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right))]
     if bar.value is not None:
         parts.append(_circle(x(bar.value), y, 4.0, f"dot {bar.style}"))
+    if bar.limit is not None:
+        parts.append(_stroke(x(bar.limit), y - 11, x(bar.limit), y + 11, "mean"))
     return "".join(parts)
 
 

@@ -1,16 +1,19 @@
 """The gate's rule: worse must be both certain and large to fail, and not knowing is never a pass."""
 
+from dataclasses import replace as replace_fields
 from math import inf, log
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from bench.experiments.compare.experiment import Question
 from bench.experiments.compare.judge import (
     Sides,
     combine_thresholds,
     compare_verdict,
     gate_confidence,
+    gate_looks,
     gate_pairs,
     gate_verdict,
     judge_comparison,
@@ -18,7 +21,7 @@ from bench.experiments.compare.judge import (
 )
 from bench.experiments.compare.result import Exact
 from bench.gates.threshold import FOREVER_S, find_metric
-from bench.measure.statistics import Shift
+from bench.measure.statistics import Shift, least_pairs
 from tests.doubles.compared import compared_run as run
 from tests.doubles.compared import judged, limit
 
@@ -112,6 +115,32 @@ def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
 def test_more_metrics_ask_for_more_certainty_and_more_pairs() -> None:
     assert [round(gate_confidence(metrics), 4) for metrics in (1, 2, 4)] == [0.98, 0.99, 0.995]
     assert [gate_pairs(metrics) for metrics in (1, 2, 4)] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("metrics", [1, 2, 4])
+def test_a_gate_looks_a_few_times_and_last_at_its_last_pair(metrics: int) -> None:
+    for pairs in (gate_pairs(metrics), 10, 24, 60, 1000):
+        looks = gate_looks(pairs, metrics)
+        assert looks[-1] == pairs
+        assert sorted(set(looks)) == list(looks)
+        assert least_pairs(gate_confidence(metrics, len(looks))) <= looks[0], "its first look can answer"
+    assert gate_looks(24, 4) == (11, 14, 19, 24)
+
+
+def test_looks_and_metrics_share_one_false_alarm_in_a_hundred() -> None:
+    assert gate_confidence(4, 4) == pytest.approx(1 - 2 * 0.01 / 16)
+
+
+def test_cpu_is_judged_more_sharply_unless_it_was_named() -> None:
+    cpu = find_metric("cost.client_cpu_us_per_cycle")
+    usual = Question("gate", ["a", "b"], (RATE, cpu), (), 0.1, 1, sharp=True)
+    assert (usual.tolerance_of(RATE), usual.tolerance_of(cpu)) == (0.1, pytest.approx(0.03))
+    assert replace_fields(usual, sharp=False).tolerance_of(cpu) == 0.1
+    base = [10.0 + place / 100 for place in range(24)]
+    slower = [1.06 * value for value in base]
+    judged_ = judge_figure("gate", cpu, Sides(base, slower), usual.tolerance_of(cpu))
+    assert (judged_.verdict, judged_.tolerance_ratio) == ("fail", pytest.approx(0.03))
+    assert judge_figure("gate", RATE, Sides(slower, base), 0.1).verdict == "pass", "negative control"
 
 
 def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:

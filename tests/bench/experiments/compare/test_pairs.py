@@ -1,7 +1,9 @@
-"""Rounds there and back: what is finished counts, what is not is no measurement, and invalid rounds are run again."""
+"""Rounds in turns, or there and back: what is finished counts, what is not is no measurement, and invalid rounds are
+run again."""
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,11 @@ from bench.experiments.compare import experiment as comparison
 from bench.experiments.compare import pairs
 from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_now
-from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs
+from bench.experiments.compare.pairs import PairsOrder, Side, run_pairs, take_turns
 from bench.gates.threshold import find_metric
 from bench.run.experiment import ExperimentOrder
-from bench.scenario import Fault, load
+from bench.run.interrupt import Interrupts
+from bench.scenario import Delay, Fault, load
 from bench.topology.faults.injection import Need
 from bench.topology.faults.kinds import needs_of
 from tests.bench.whole_run import SAMPLE, run_of
@@ -34,6 +37,7 @@ class Stage:
         self.needs: list[frozenset[Need]] = []
         self.ran: list[tuple[str, int]] = []
         self.rates: dict[str, float] = {}
+        self.rings: list[Any] = []
         self.statuses = ["pass"]
         self.stop_at: tuple[int, str] = (10**6, "")
 
@@ -43,7 +47,8 @@ class Stage:
         self.needs.append(needs_of(faults))
         yield f"servers {len(self.opened)}"
 
-    def run_on(self, _servers: Any, order: Any, interrupts: Any, _show: Any, *, environ: Any) -> Any:
+    def run_on(self, servers: Any, order: Any, interrupts: Any, show: Any, *, environ: Any) -> Any:
+        assert show is None, "nobody looks"
         number, name = len(self.ran), environ["PYTHONPATH"].partition(":")[0]
         if number == self.stop_at[0]:
             if self.stop_at[1] == "interrupt":
@@ -51,6 +56,7 @@ class Stage:
             else:
                 raise EnvironmentNotReadyError("a server died")
         self.ran.append((name, order.scenario.seed))
+        self.rings.append((name, servers, order.ring))
         result = copy.deepcopy(SAMPLE)
         result["fleet"]["server"] = None
         result["rate"]["achieved_per_s"] = self.rates.get(name, 100.0) * (1 + number % 2)
@@ -67,14 +73,66 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return stage
 
 
-def order(count: int = 6, **changes: Any) -> PairsOrder:
-    scenario = load(None, {"duration": "1s"})
+def order(count: int = 6, *, processes: int = 2, **changes: Any) -> PairsOrder:
+    scenario = load(None, {"duration": "1s", "processes": str(processes)})
     sides = [Side("a", scenario, ("a",)), Side("b", replace(scenario, **changes), ("b",))]
     return PairsOrder(sides, count, 7)
 
 
 def quiet(_text: str) -> None:
     """Say nothing."""
+
+
+def test_in_turns_every_side_runs_once_and_all_at_the_same_time(stage: Stage) -> None:
+    done = run_pairs(order(20, processes=1), quiet)
+    assert (done.finished, len(stage.ran)) == (20, 40)
+    rounds = [stage.rings[start : start + 2] for start in range(0, 40, 2)]
+    for number, one in enumerate(rounds):
+        places = {ring.place for _, _, ring in one}
+        assert (places, {ring.places for _, _, ring in one}) == ({0, 1}, {2})
+        assert len({ring.folder for _, _, ring in one}) == 1
+        assert {seed for _, seed in stage.ran[2 * number : 2 * number + 2]} == {7 + number}
+    first = [next(name for name, _, ring in one if ring.place == 0) for one in rounds]
+    assert set(first) == {"a", "b"}, "who begins is random"
+    assert stage.opened == ["everysec"] * 2, "a fleet for each, kept for the whole time"
+    assert {(name, servers) for name, servers, _ in stage.rings} == {
+        (name, servers) for name in "ab" for servers in ("servers 1", "servers 2")
+    }, "and who gets which is random"
+
+
+@pytest.mark.parametrize(
+    "unfit", [{"rate_per_s": 100.0}, {"processes": 2}, {"targets": ("redis://h",)}, {"hold": Delay("fixed", 11.0)},
+              {"faults": (Fault("stop", 0, None, ("instance:0",), "fixed", {}),)}],
+)  # fmt: skip
+def test_what_goes_on_while_others_run_does_not_take_turns(unfit: dict[str, Any]) -> None:
+    assert take_turns(order(processes=1).sides)
+    assert not take_turns(order(**{"processes": 1, **unfit}).sides)
+
+
+def test_the_partner_of_one_that_died_is_asked_to_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def run_on(_servers: Any, order: Any, interrupts: Any, _show: Any, **_more: Any) -> Any:
+        if order.ring.place == 0:
+            raise EnvironmentNotReadyError("a server died")
+        deadline = time.monotonic() + 20
+        while not interrupts.count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        asked.append(interrupts.count)
+        return stage.run_on("", order, Interrupts(), None, environ={"PYTHONPATH": "b"})
+
+    monkeypatch.setattr(pairs, "run_on", run_on)
+    with pytest.raises(BenchError, match="a server died"):
+        run_pairs(order(2, processes=1), quiet)
+    assert asked == [1]
+
+
+def test_enough_is_enough_and_what_is_so_far_is_said_with_the_next_pair(stage: Stage) -> None:
+    said: list[str] = []
+    done = run_pairs(order(20), said.append, lambda rounds: (f"{rounds.finished} so far, ", rounds.finished == 5))
+    assert (done.finished, len(stage.ran)) == (5, 20)
+    assert said[0] == "pair 1 of 20"
+    assert said[4].startswith("pair 5 of 20: 4 so far, at most ")
 
 
 def test_where_one_side_needs_proxies_the_other_stands_behind_them_too(stage: Stage) -> None:
@@ -151,33 +209,38 @@ def test_what_breaks_later_keeps_the_finished_rounds_and_says_why(stage: Stage) 
         run_pairs(order(), quiet)
 
 
-def asked(stage_order: PairsOrder, folder: Path) -> Any:
-    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, 7)
+def asked(stage_order: PairsOrder, folder: Path, looks: tuple[int, ...] = (8,)) -> Any:
+    question = Question("gate", ["a", "b"], (RATE,), (), 0.1, 7, looks=looks)
     return compare_now(ExperimentOrder(question, "7f3a", ["lockbench", "gate"], folder), stage_order, quiet)
 
 
-def test_ctrl_c_while_costs_are_counted_loses_no_pair(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def interrupted(_order: PairsOrder) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(comparison, "count_exactly", interrupted)
-    done = asked(order(8), tmp_path)
-    assert (done.exit_code, done.result.finished_pairs, done.result.exact) == (130, 8, None)
-    assert done.path is not None
-
-
-def test_one_command_more_fails_though_nothing_got_slower(
+def test_one_command_more_fails_at_once_without_a_pair(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     costs = ExactCosts(10, 1295, 45, 2, 0, 5)
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, replace(costs, commands=11)))
     done = asked(order(8), tmp_path)
     assert (done.exit_code, done.result.verdict.reasons) == (1, ("commands per acquire: 10 → 11",))
+    assert (stage.ran, done.result.finished_pairs) == ([], 0)
     (tmp_path / "result.json").unlink()
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
     assert asked(order(8), tmp_path).exit_code == 0, "negative control"
+
+
+def test_a_gate_stops_at_the_first_look_that_answers_and_not_between(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    costs = ExactCosts(10, 1295, 45, 2, 0, 5)
+    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
+    stage.rates = {"b": 1.0}
+    done = asked(order(24, processes=1), tmp_path, looks=(9, 12, 16, 24))
+    assert (done.exit_code, done.result.finished_pairs, done.result.planned_pairs) == (1, 9, 24)
+    assert done.result.verdict.reasons[0].startswith("rate got worse")
+    assert done.result.looks == (9, 12, 16, 24)
+    stage.statuses, stage.rates = ["pass", "pass", "pass", "violated"], {}
+    (tmp_path / "result.json").unlink()
+    done = asked(order(24, processes=1), tmp_path, looks=(9, 12, 16, 24))
+    assert (done.exit_code, done.result.finished_pairs) == (5, 2), "what is certain does not wait for a look"
 
 
 @pytest.mark.parametrize(

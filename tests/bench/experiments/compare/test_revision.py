@@ -1,15 +1,19 @@
 """Another version of the library: what is meant is what is imported, the bench stays, nothing is left behind."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.compare import sides
 from bench.experiments.compare.pairs import Side
-from bench.experiments.compare.sides import PREFIX, checked_out, commit_of, installed
+from bench.experiments.compare.sides import PREFIX, Named, checked_out, commit_of, installed
+from bench.measure.environment import describe_environment
 from bench.scenario import load
 
 
@@ -49,6 +53,24 @@ def test_each_revision_gives_its_own_library_and_not_its_bench(repository: Path)
             side = Side("x", load(None, {}), folders)
             assert imported(side, "mylock") == str(version)
             assert not any(Path(folder, "bench").exists() for folder in folders)
+
+
+def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in the CI examples: the candidate was what pip had compiled, the baseline a checkout, and all passed."""
+
+    def made(name: str) -> Path:
+        (repository / name / name).mkdir(parents=True, exist_ok=True)
+        return repository / name
+
+    environment = describe_environment()
+    given = [Named("git:v2", "revision", repository, commit_of("v2", repository)), Named("here", "here")]
+    for folder, compiled, refused in (("lockcore", True, True), ("lockcore", False, False), ("mylock", True, False)):
+        monkeypatch.setattr(sides, "checked_out", lambda *_, name=folder: contextlib.nullcontext((str(made(name)),)))
+        word = "compiled" if compiled else "source"
+        monkeypatch.setattr(sides, "describe_environment", lambda word=word: replace(environment, lockcore=word))
+        expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
+        with expected, sides.opened(given, lambda _path: load(None, {}), {}) as found:
+            assert len(found) == 2
 
 
 def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench.errors import UsageError
+from bench.experiments.compare.pairs import Side
 from bench.experiments.compare.sides import is_stored, read_named, read_series, require_alike, shortened
-from bench.scenario import load
+from bench.scenario import Scenario, load
 from tests.bench.whole_run import SAMPLE, run_of
 
 Result = dict[str, Any]
@@ -122,9 +123,13 @@ def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> Non
 
 
 def test_runs_to_compare_are_short_unless_asked_otherwise() -> None:
-    usual = shortened(load(None, {}), {})
-    assert (usual.duration_ms, usual.warmup_ms) == (1000, 300)
-    assert shortened(load(None, {"duration": "9s"}), {"duration": "9s"}).duration_ms == 9000
-    assert shortened(load(None, {"duration": "400ms"}), {}).duration_ms == 400
+    def cut(scenario: Scenario, **options: str) -> tuple[float, float | None]:
+        side = shortened(Side("x", scenario), options)
+        return side.scenario.duration_ms, side.asked_ms
+
+    assert cut(load(None, {})) == (1500, 20_000), "and what was asked for is known"
+    assert shortened(Side("x", load(None, {})), {}).scenario.warmup_ms == 300
+    assert cut(load(None, {"duration": "9s"}), duration="9s") == (9000, None)
+    assert cut(load(None, {"duration": "400ms"})) == (400, None)
     late = load(None, {"faults": ['{ at = "5s", kind = "stop", target = ["instance:0"] }']})
-    assert shortened(late, {}).duration_ms == 20_000
+    assert cut(late) == (20_000, None)

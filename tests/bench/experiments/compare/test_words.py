@@ -14,7 +14,7 @@ from bench.experiments.compare.costs import ExactCosts, judge_exact
 from bench.experiments.compare.experiment import Question, compare_stored
 from bench.experiments.compare.result import ComparisonResult, Exact
 from bench.experiments.compare.sides import rounds_of
-from bench.experiments.compare.words import sheet, suite
+from bench.experiments.compare.words import figures, limit_of, sheet, suite
 from bench.gates.threshold import find_metric, read_thresholds
 from bench.measure.run_result import RunResult
 from bench.report.sheet import junit_xml
@@ -71,7 +71,8 @@ def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: st
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
     assert text.count("-59.2 … +147 %") == len(METRICS)
     assert text.count("inconclusive") >= len(METRICS)
-    assert "52.4 %  89.1 %" in text
+    assert "52.4 %" in text
+    assert "89.1 %" in text
 
 
 def test_a_comparison_says_better_or_worse(tmp_path: Path) -> None:
@@ -97,3 +98,40 @@ def test_junit_has_a_case_for_each_thing_judged(tmp_path: Path) -> None:
     for name in ("rate (new.toml)", "acquire.p50 (new.toml)", "acquire.p99 &lt; 1us", "exact costs", '"gate"'):
         assert name in document
     assert 'tests="5" failures="4" errors="0"' in document
+
+
+def test_what_is_allowed_stands_beside_every_judged_interval(tmp_path: Path) -> None:
+    result = compared(tmp_path, 1.25)
+    (part,) = sheet(result).parts
+    allowed = {row[0]: row[part.head.index("allowed")] for row in part.rows}
+    assert allowed == {"rate": "-9.1 %", "acquire.p50": "+10.0 %"}
+    shares = replace(result.metrics[0], metric="acquire.success", first=0.5, tolerance_ratio=0.01)
+    assert limit_of(shares) == pytest.approx(0.98), "one point of all acquires"
+    assert limit_of(replace(shares, role="shown")) is None
+    assert limit_of(replace(shares, tolerance_ratio=None)) is None, "results of before say nothing of it"
+    (figure,) = figures(result)
+    assert figure.data.rows[0][-1] == pytest.approx(1 / 1.1)
+
+
+def test_the_figure_names_first_what_failed(tmp_path: Path) -> None:
+    result = compared(tmp_path, 1.25)
+    metrics = (replace(result.metrics[0], verdict="pass"), result.metrics[1])
+    (figure,) = figures(replace(result, metrics=metrics))
+    assert figure.title.index("acquire.p50 +25.0 % (fail)") < figure.title.index("rate")
+
+
+def test_how_long_a_run_took_is_said_and_what_its_scenario_wanted(tmp_path: Path) -> None:
+    result = compared(tmp_path)
+    turns = replace(result, paired=True, in_turns=True, asked_duration_s=20.0, looks=(4, 8), planned_pairs=24)
+    assert "each, in turns of 0.1 s, not the scenario's 20s (--duration sets it)" in " ".join(shown(turns).split())
+    assert "asked after pair 4, 8;" in shown(turns)
+    assert "8 pairs" in sheet(replace(turns, finished_pairs=8)).headline
+    assert "7 of 24 pairs" in sheet(replace(turns, finished_pairs=7)).headline
+    assert "there and back" in " ".join(shown(replace(turns, in_turns=False)).split())
+
+
+def test_a_gate_that_failed_by_counting_says_that_no_pair_was_needed(tmp_path: Path) -> None:
+    exact = judge_exact(COSTS, ExactCosts(11, 1295, 45, 2, 0, 5))
+    result = replace(compared(tmp_path), exact=exact, paired=True, finished_pairs=0, runs=(), metrics=())
+    assert "no pair was needed" in sheet(result).headline
+    assert "commands 10 → 11 (more)" in shown(result)
