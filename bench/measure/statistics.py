@@ -9,8 +9,8 @@ Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, pi, sqrt
-from statistics import NormalDist, median
+from math import inf, sqrt
+from statistics import median
 from typing import Annotated, Self
 
 import numpy as np
@@ -21,8 +21,6 @@ NORMAL_95 = 1.959964
 TENTHS = 10
 DRIFT = 0.10  # of the rate over the window that is let pass
 _SIGNIFICANT = 23
-POWER = 0.95
-EFFICIENCY = 3 / pi
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
@@ -90,12 +88,6 @@ def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: 
 def spread(differences: Sequence[float]) -> float | None:
     """Return the standard deviation of one pair's log ratio; None below three pairs."""
     return float(np.std(np.asarray(differences, float), ddof=1)) if len(differences) > 2 else None
-
-
-def detectable(deviation: float, pairs: int, confidence: float) -> float:
-    """Return the shift of logarithms that `pairs` pairs with this standard deviation show with 95 % chance."""
-    normal = NormalDist()
-    return (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(POWER)) * deviation / sqrt(EFFICIENCY * pairs)
 
 
 def least_pairs(confidence: float) -> int:

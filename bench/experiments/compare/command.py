@@ -79,8 +79,8 @@ def _options(command: Command, kind: Kind) -> Command:
 def compare(things: tuple[str, ...], **values: Any) -> int:
     """Which is faster, by how much, and is it certain?
 
-    Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, the effect that so many
-    pairs can show, and one word: different (better, worse), same (within the tolerance) or inconclusive.
+    Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one word: different
+    (better, worse), same (within the tolerance) or inconclusive.
     """
     from bench.experiments.compare.pairs import Side
     from bench.experiments.compare.sides import is_stored, opened, read_named, shortened

@@ -22,7 +22,7 @@ from bench.experiments.compare.result import ComparedRun, ComparedVerdict, Exact
 from bench.gates.threshold import Metric, finite, value_of
 from bench.measure.generator import IN_DOUBT
 from bench.measure.run_result import JudgedThreshold
-from bench.measure.statistics import Shift, detectable, least_pairs, paired_shift, spread, unpaired_shift
+from bench.measure.statistics import Shift, least_pairs, paired_shift, spread, unpaired_shift
 from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
 
 Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
@@ -127,7 +127,7 @@ def judge_figure(
         return found
     sign = -1.0 if metric.higher_is_better else 1.0
     worse, deviation = _worse(first, second, values, sign, confidence)
-    word, reason, noisy = _word(word_for(worse, tolerance), worse, deviation, values, tolerance)
+    word, reason, noisy = _word(word_for(worse, tolerance), worse, values, tolerance)
     ratio, low, high = (
         _ratio(sign * shift, found.first if shares else None)
         for shift in (worse.shift, *sorted((worse.low, worse.high), key=lambda end: sign * end))
@@ -139,7 +139,6 @@ def judge_figure(
         high=high,
         confidence=confidence,
         pair_noise_ratio=None if deviation is None else exp(deviation) - 1,
-        detectable_ratio=None if deviation is None else exp(detectable(deviation, found.pairs, confidence)) - 1,
         verdict=word,
         reason=reason or None,
         noisy=noisy,
@@ -180,14 +179,15 @@ def _ratio(shift: float, share: float | None) -> float | None:
     return exp(shift) if share is None else 1 + shift / share
 
 
-def _word(word: Word, worse: Shift, deviation: float | None, values: Sides, tolerance: float) -> tuple[Word, str, bool]:
+def _word(word: Word, worse: Shift, values: Sides, tolerance: float) -> tuple[Word, str, bool]:
     """The word with why it is inconclusive, and whether that is for the spread of the figures alone."""
     if values.torn and word in ("pass", "same"):
         return "inconclusive", f"in {values.torn} of {len(values.first)} pairs only one side has samples", False
     if word != "inconclusive":
         return word, "", False
     few = _too_few(worse, worse.count, values)
-    return word, few or _too_noisy(worse, deviation, tolerance), not (few or values.torn)
+    wide = f"between {expm1(worse.low):+.1%} and {expm1(worse.high):+.1%} worse, and {tolerance:.1%} is allowed"
+    return word, few or wide, not (few or values.torn)
 
 
 def _too_few(worse: Shift, count: int, values: Sides) -> str:
@@ -196,16 +196,6 @@ def _too_few(worse: Shift, count: int, values: Sides) -> str:
     noun = "pair" if values.paired else "run"
     many = f"1 {noun} is" if count == 1 else f"{count} {noun}s are"
     return f"{many} too few for an interval of {worse.confidence:.3g}"
-
-
-def _too_noisy(worse: Shift, deviation: float | None, tolerance: float) -> str:
-    """How much so many pairs can show, and how many it would take to show the tolerance."""
-    effect = detectable(deviation, worse.count, worse.confidence) if deviation is not None else 0.0
-    limit = log(1 + tolerance)
-    if effect <= limit:
-        return "the change is too close to the tolerance to tell"
-    wanted = ceil(worse.count * (effect / limit) ** 2)
-    return f"{worse.count} pairs with this noise show {exp(effect) - 1:.0%}, {tolerance:.0%} takes about {wanted}"
 
 
 def judge_comparison(

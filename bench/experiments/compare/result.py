@@ -54,9 +54,6 @@ class Judged(Section, frozen=True, kw_only=True):
         Share | None, says("how much worse is still the same; of a share of acquires, in points")
     ] = None
     pair_noise_ratio: Annotated[float | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
-    detectable_ratio: Annotated[
-        float | None, says("the change that so many pairs with this noise show with 95 % chance")
-    ] = None
     verdict: Annotated[
         Literal["pass", "fail", "inconclusive", "different", "same"],
         says("gate: pass, fail, inconclusive; compare: different, same, inconclusive"),

@@ -1,7 +1,7 @@
 """What `compare` and `gate` say: *their result → a table and sentences, on a terminal or as Markdown*.
 
 Rules: verdict first; nothing is computed here; a change is of the second side against the first, with its interval, the
-noise of one pair and the effect that so many pairs can show beside it. Fits 100 columns.
+noise of one pair and what is allowed beside it. Fits 80 columns, but for the noise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-HEAD = ("change", "interval", "allowed", "noise", "shows")
+HEAD = ("change", "interval", "allowed", "noise")
 VERDICT_COLUMN = 1
 MOST_LETTERS = 11  # of a label over its column: the table fits 100 columns
 
@@ -80,12 +80,12 @@ def _parts(result: ComparisonResult) -> Iterator[Part]:
         entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in entries if entry.pairs)
         empty = (entry for entry in entries if not entry.pairs and entry.role == "judged")
-        rows += tuple((metric_text(entry.metric), word_of(entry), *[MISSING] * 7) for entry in empty)
+        rows += tuple((metric_text(entry.metric), word_of(entry), *[MISSING] * 6) for entry in empty)
         if entries:
             names = [_short(one.label) for one in (result.sides[0], side)]
             head = ("", "verdict", *(("baseline", "candidate") if result.kind == "gate" else names), *HEAD)
             about = f"against {result.sides[0].label}"
-            yield Part(side.label, about, head, rows, frozenset({0, VERDICT_COLUMN}))
+            yield Part(side.label, about, head, rows, frozenset({0, VERDICT_COLUMN}), aside=len(head) - 1)
 
 
 def _short(label: str) -> str:
@@ -103,7 +103,6 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         interval_text(entry).replace(" % …", " …"),
         MISSING if (limit := limit_of(entry)) is None else change_text(limit),
         _share(noise.pair_noise_ratio),
-        _share(noise.detectable_ratio),
     )
 
 
@@ -194,7 +193,7 @@ def _legend(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         yield "looks", f"certain enough to stop? asked after pair {', '.join(looks)}; the interval pays for every look"
     if result.paired:
         of = "of one pair of equal runs (A/A, run in between)" if _again(result) else "of one pair, by their spread"
-        yield "noise", f"standard deviation {of}; shows: the effect so many pairs find with 95 % chance"
+        yield "noise", f"standard deviation {of}"
 
 
 def metric_text(name: str) -> str:

@@ -11,7 +11,6 @@ from bench.measure.statistics import (
     _depth,
     _rank_sum_shares,
     _signed_rank_shares,
-    detectable,
     least_pairs,
     paired_shift,
     trend_warning,
@@ -72,12 +71,6 @@ def test_too_few_pairs_have_no_interval_rather_than_a_narrow_one() -> None:
     assert (least_pairs(0.95), least_pairs(0.98), least_pairs(0.99)) == (6, 7, 8)
     assert paired_shift([0.1] * least_pairs(0.99), 0.99).low == pytest.approx(0.1)
     assert unpaired_shift([0.0], [0.1], 0.95).high == inf
-
-
-def test_pairs_with_the_trials_noise_show_what_the_trial_saw() -> None:
-    deviation = 0.075
-    assert detectable(deviation, 10, 0.95) == pytest.approx(0.09, abs=0.003)
-    assert detectable(deviation, 24, 0.95) == pytest.approx(0.055, abs=0.002)
 
 
 # ---------------------------------------------------------------- trends
