@@ -31,8 +31,8 @@ from lockcore.turns import Turns
 from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
-EARLY = 12  # commands of a batch: a single server works on them while the rest is made
-LARGEST = 512  # of several servers: made in 5 ms, or the first would wait for the last as long as for a reply
+EARLY = 32  # commands of a batch: one or two servers, all of them needed, work on them while the rest is made
+LARGEST = 512  # of more servers: made in 5 ms, or the first would wait for the last as long as for a reply
 LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
 
 
@@ -42,7 +42,7 @@ class Engine:
     def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
         self.settings = settings
         self.instances = len(addresses)
-        self.early = EARLY if self.instances == 1 else LARGEST
+        self.early = LARGEST
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
@@ -108,7 +108,7 @@ class Engine:
         self.batch_rounds.append(round_)
         if terms is not self._batch_terms:
             self._note_terms(terms)
-        if not self.dirty or len(self.batch) == self.early:
+        if not self.dirty or len(self.batch) + len(self._to_merge) == self.early:
             self._want()
 
     def submit_release(self, round_: ReleaseRound) -> None:
@@ -129,7 +129,7 @@ class Engine:
                 self.batch_rounds.append(round_)
             if (terms := round_.won.terms) is not self._batch_terms:
                 self._note_terms(terms)
-            if not self.dirty or len(self.batch) == self.early:
+            if not self.dirty or len(self.batch) + len(self._to_merge) == self.early:
                 self._want()
             return
         for pipe in targets:
@@ -376,6 +376,7 @@ class Engine:
         if voters is None:
             voters = self._voter_sets.keep(voting, tuple(self.pipes[index] for index in voting))
         self.voters = voters
+        self.early = EARLY if len(voters) <= 2 else LARGEST
         kinds = {pipe.dialect.release_command for pipe in voters}
         self._uniform_release = voters[0].dialect.encode_release if len(kinds) == 1 else None
         self._merges = self.settings.merge_releases and kinds == {"evalsha"}

@@ -29,7 +29,7 @@ def test_a_flush_is_wanted_once_per_batch(fleet: ScriptedFleet) -> None:
     assert fleet.wanted == 2
 
 
-@pytest.mark.parametrize(("instances", "most"), [(1, EARLY), (2, LARGEST), (5, LARGEST)])
+@pytest.mark.parametrize(("instances", "most"), [(1, EARLY), (2, EARLY), (3, LARGEST), (5, LARGEST)])
 def test_the_first_commands_of_a_large_batch_leave_while_the_others_are_made(instances: int, most: int) -> None:
     fleet = ScriptedFleet(instances)
     wanted_at = []
