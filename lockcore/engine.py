@@ -18,7 +18,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE_MANY, FIRST_NUMBER, Dialect, Encode, merged_release
 from lockcore.deadlines import Deadlines
 from lockcore.errors import ProtocolError
-from lockcore.flight import SMALLEST, Flight, MergedReply
+from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
 from lockcore.membership import Amnesia, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.model import InstanceStatus, Lease, Outcome, Tally
 from lockcore.owed import Debts
@@ -31,8 +31,6 @@ from lockcore.turns import Turns
 from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
-EARLY = 32  # commands of a batch: one or two servers, all of them needed, work on them while the rest is made
-LARGEST = 512  # of more servers: made in 5 ms, or the first would wait for the last as long as for a reply
 LOOK_NS = 500 * NS_PER_MS  # how often an instance that does not vote, and has not answered, is looked at
 
 
@@ -42,7 +40,6 @@ class Engine:
     def __init__(self, addresses: Sequence[str], settings: Settings, want_flush: Callable[[], None]) -> None:
         self.settings = settings
         self.instances = len(addresses)
-        self.early = LARGEST
         self.quorum = quorum_of(self.instances)
         self.unanimous = Tally(granted=self.instances)
         self.amnesia = Amnesia(self, forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor))
@@ -50,7 +47,7 @@ class Engine:
         self.members = [Membership() for _ in addresses]
         self.voters: tuple[Pipeline, ...] = ()
         self.ready: list[Settled] = []
-        self.woken = 0
+        self.woken, self.early = 0, LARGEST
         self.turns, self.deadlines = Turns(self), Deadlines()
         self.batch: list[bytes] = []
         self.batch_rounds: list[Part] = []
