@@ -19,6 +19,8 @@ from lockcore.awaited import InstancePipe, Settled
 from lockcore.model import RELEASED, Outcome
 from lockcore.resp import TRANSIENT, error_kind
 
+EARLY: Final = 32  # commands of a batch: one or two servers, all of them needed, work on them while the rest is made
+LARGEST: Final = 512  # of more servers: made in 5 ms, or the first would wait for the last as long as for a reply
 SMALLEST: Final = 4  # rounds: below, a flight costs more than it saves
 FEWEST_PER_REFUSAL: Final = 6  # rounds of a flight for each one that an instance refuses
 _REFUSALS: Final = ((b"$-1\r\n", b"+OK\r\n"), (b":0\r\n", b":1\r\n"))  # each with the success it stands in for

@@ -37,7 +37,7 @@ def later(future: Any) -> None:
         future.set_result(None)
 
 
-class Driving(Protocol):
+class TaskDriving(Protocol):
     """The driver as its hot path sees it."""
 
     closed: bool
@@ -56,7 +56,7 @@ class Driving(Protocol):
 class TaskShortcut:
     """How acquire and release begin, for the tasks of one loop."""
 
-    def __init__(self, driver: Driving, engine: Engine, loop: Any) -> None:
+    def __init__(self, driver: TaskDriving, engine: Engine, loop: Any) -> None:
         self._driver, self._engine = driver, engine
         self._terms_of, self._keepers = engine.terms_of, driver.keepers
         self._new_future: Callable[[], Future[None]] = loop.create_future

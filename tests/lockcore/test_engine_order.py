@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from lockcore.engine import EARLY, LARGEST
+from lockcore.flight import EARLY, LARGEST
 from lockcore.model import Lease
 from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, settings_of, submit, token_of
