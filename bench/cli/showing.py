@@ -174,10 +174,13 @@ def result_folder(wanted: Path | None, command: str, run_id: str) -> ResultFolde
 def report(results: tuple[Path, ...], **values: Any) -> int:
     """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json."""
     from bench.measure.result import read_result
-    from bench.report.kinds import of_its_kind
+    from bench.report.kinds import beside, of_its_kind
 
     names = [str(place.parent if place.is_file() else place) for place in results]
-    documents = [of_its_kind(read_result(place), name) for place, name in zip(results, names, strict=True)]
+    documents = [
+        beside(of_its_kind(read_result(place), name), Path(name).absolute().parent)
+        for place, name in zip(results, names, strict=True)
+    ]
     try:
         page = _write(documents, results, names, values["html"])
         _show(documents, names, page, values)

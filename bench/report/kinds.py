@@ -1,12 +1,13 @@
 """What kind of result it is, and how each is told: *result → its sheet, its JUnit cases, its figures*.
 
 Rules: a kind is recognised by its own word (`kind`), else by the sections only it has. Each question tells its own
-result, in a module `words` with `sheet(result, place)` and `suite(result)`, and, if it has pictures,
-`figures(result)`; only where they lie is known here.
+result, in a module `words` with `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, and
+`beside(result, folder)` if another kind of result belongs to it; only where they lie is known here.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +59,13 @@ def kind_of(result: Mapping[str, Any] | Document) -> str:
             return kind
     command = result.get("command") or []
     return str(command[1]) if len(command) > 1 else "an unknown kind"
+
+
+def beside(result: Document, folder: Path) -> Document:
+    """Return `result` with what the results right below `folder` add to it, where its kind looks for that."""
+    look = getattr(room_of(kind_of(result), "words"), "beside", None)
+    found: Document = look(result, folder) if look else result
+    return found
 
 
 def told(result: Document, place: str = "") -> Sheet:

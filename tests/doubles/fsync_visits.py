@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync import judge as product
+from bench.experiments.fsync import rows as product
+from bench.experiments.fsync.plan import PASSES
 from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram
 from bench.measure.section import typed
@@ -17,6 +18,11 @@ from bench.measure.section import typed
 def rows_of(visits: Iterable[dict[str, Any]]) -> list[FsyncRow]:
     """The rows of visits made by hand."""
     return product.rows_of(typed(list(visits), list[VisitSeen]))
+
+
+def turns(visits: Iterable[dict[str, Any]], count: int = PASSES) -> list[dict[str, Any]]:
+    """Each of these visits as often as policies take turns, so that all make pairs."""
+    return [visit | {"repeat": turn} for visit in visits for turn in range(count)]
 
 
 def sustained(made: dict[str, Any]) -> bool | None:
@@ -79,6 +85,7 @@ def visit(
     ms: float = 2.0,
     rewrite: str = "off",
     disk_s: float | None = 0.0001,
+    hold: str = "0",
     **more: Any,
 ) -> dict[str, Any]:
     """One visit: a maximum of `granted` locks per second, an open loop that keeps up, `ms` added to every fsync."""
@@ -89,6 +96,7 @@ def visit(
         "pipeline": shape[1],
         "injected_ms": 0.0 if policy == "none" else ms,
         "rewrite": rewrite,
+        "hold": hold,
     }
     due = int(0.8 * granted)
     loads = {"max": load(granted, **more), "80%": load(due, rate=0.8 * granted, due=due, **more)}

@@ -13,7 +13,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import BorrowedPolicy, OwnServers, without_waitaof
-from bench.experiments.fsync.plan import Phase
+from bench.experiments.fsync.plan import PASSES, Phase
 from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
 from bench.experiments.fsync.visit import fill, load_process, rewrite_now, waitaof_truth
 from bench.run.journal import JOURNAL_NAME
@@ -43,7 +43,7 @@ def pieces(folder: Path) -> int:
 
 def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    order = ["--policy", "everysec,always", "--instances", "1", "--latency", "2ms", *ONE]
+    order = ["--policy", "everysec,always", "--instances", "1", "--latency", "1ms,2ms", *ONE]
     first = started(tmp_path, "fsync", *order, "--out", folder)
     until(lambda: pieces(folder) >= 1, "a first cell", WAIT_S)
     first.send_signal(signal.SIGINT)
@@ -64,9 +64,13 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     result = result_in(folder, FsyncResult)
     assert json.loads(rest.stdout) == result
     assert not (folder / JOURNAL_NAME).exists()
-    measured_before = json.loads(kept.splitlines()[1])
-    row = next(row for row in result["rows"] if row["policy"] == measured_before["cell"]["policy"])
-    assert row["leases"] == measured_before["loads"]["max"]["leases"], "not measured twice"
+    before = [json.loads(line) for line in kept.splitlines()[1:]]
+    cell = before[0]["cell"]
+    leases = sum(piece["loads"]["max"]["leases"] for piece in before if piece["cell"] == cell)
+    row = next(row for row in result["rows"] if row.items() >= cell.items() and row["load"] == "max")
+    assert row["leases"] == leases, "not measured twice"
+    assert [visit["repeat"] for visit in row["visits"]] == list(range(PASSES))
+    assert all(cost["low"] > 1 and cost["pairs"] == PASSES for cost in result["costs"])
     check_durability(result)
 
 

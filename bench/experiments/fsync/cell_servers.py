@@ -1,6 +1,6 @@
 """What a cell of `lockbench fsync` is measured on: *cell → servers with that policy on that disk*.
 
-    our own    a fresh fleet per visit, the shim in every server: it counts fsyncs, and adds latency to them
+    our own    a fresh fleet per block, the shim in every server: it counts fsyncs, and adds latency to them
     the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
 
 Rules: a fleet's files lie on the disk that is asked about; automatic rewrites are off. On the user's servers an
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,13 +48,15 @@ Said = TypeVar("Said")
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Servers that stand. `controls`: the shim of each, `folders`: its files, both empty where there is no shim."""
+    """Servers that stand. `controls`: the shim of each, `folders`: its files, both empty where there is no shim;
+    `become` gives them another policy."""
 
     urls: tuple[str, ...]
     own: bool
     disk: SyncLatency | None
     controls: tuple[Control, ...] = ()
     folders: tuple[Path, ...] = ()
+    become: Callable[[Policy], None] = lambda _policy: None
 
     @property
     def syncs(self) -> int | None:
@@ -62,7 +65,7 @@ class CellServers:
 
 
 class OwnServers:
-    """Fleets of our own, one per visit, with their files in `disk` (None: the system's temporary folder)."""
+    """Fleets of our own, one per block, with their files in `disk` (None: the system's temporary folder)."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
         self.server, self._disk = server, disk
@@ -79,7 +82,7 @@ class OwnServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
-        """Servers for one visit, gone with all that it leaves. Raises EnvironmentNotReadyError."""
+        """Servers for the block of `cell`, gone with all that it leaves. Raises EnvironmentNotReadyError."""
         require_descriptors(cell.instances, cell.clients)
         config = [*_CONFIG, "--maxclients", str(cell.clients + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
@@ -97,7 +100,7 @@ class OwnServers:
                 control.set_sync_delay(int(cell.injected_ms * NS_PER_MS))
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
-            yield CellServers(fleet.urls, True, disk, controls, folders)
+            yield CellServers(fleet.urls, True, disk, controls, folders, become=partial(_become, fleet.urls))
 
     def close(self) -> str:
         """Nothing to do: nothing is borrowed."""
@@ -133,14 +136,16 @@ class UserServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
-        """The first of the servers, with the policy of `cell`. Of `keys` is unlinked what a cut load has left."""
+        """The first of the servers. Of `keys` is unlinked what a cut load has left."""
         require_descriptors(cell.instances, cell.clients)
-        if self._borrowed is not None and cell.policy != "none":
-            self._borrowed.set(server_policy(cell.policy))
         try:
-            yield CellServers(self.urls[: cell.instances], False, None)
+            yield CellServers(self.urls[: cell.instances], False, None, become=self._become)
         finally:
             leaked_keys(self.urls, keys)
+
+    def _become(self, policy: Policy) -> None:
+        if self._borrowed is not None and policy != "none":
+            self._borrowed.set(server_policy(policy))
 
     def close(self) -> str:
         """Put the setting back. Returns what went wrong with that, naming the servers; "" = nothing."""
@@ -211,6 +216,11 @@ def _policy_of(target: InstanceTarget) -> str:
 
 def _set_policy(target: InstanceTarget, value: str) -> None:
     _asked(target, "SET", lambda client: client.config_set(_POLICY, value))
+
+
+def _become(urls: Sequence[str], policy: Policy) -> None:
+    for target in parse_targets(urls) if policy != "none" else ():
+        _set_policy(target, server_policy(policy))
 
 
 def _asked(target: InstanceTarget, how: str, ask: Callable[[redis.Redis], Said]) -> Said:

@@ -7,6 +7,7 @@ goes to stderr, stdout holds the tables, or with --json the result and nothing e
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +18,21 @@ import msgspec
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
 from bench.cli.options import PLACE, FiniteRange, Grouped, Read, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.scenario.quantity import parse_duration, parse_target
+from bench.scenario import Scenario, load
+from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
 if TYPE_CHECKING:
     from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.plan import FsyncPlan
     from bench.experiments.fsync.result import FsyncCell
 
-REPEATS, QUICK_REPEATS = 3, 2
-SECONDS, QUICK_SECONDS = 3.0, 0.8
-WARMUP_S, QUICK_WARMUP_S = 0.5, 0.25
+REPEATS, QUICK_REPEATS = 2, 2
+SECONDS, QUICK_SECONDS = 2.0, 0.5
+WARMUP_S, QUICK_WARMUP_S = 0.5, 0.15
 QUICK_BUDGET_S = 265.0
 SEED = 1
 _LISTS = ("policies", "instances", "clients", "pipeline", "latency", "repeats", "seconds")
-_USUAL = {"quick": False, **dict.fromkeys(_LISTS), "seed": SEED}
+_USUAL = {"quick": False, "scenario": None, **dict.fromkeys(_LISTS), "seed": SEED}
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
@@ -48,6 +50,7 @@ def _delay(text: str) -> float:
     cls=Grouped,
     epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, the full matrix hours.",
 )
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--policy", "policies", metavar="P,…", type=Several(click.Choice(_POLICIES)), help=f"{', '.join(_POLICIES)}  [all]"
 )
@@ -71,7 +74,7 @@ def _delay(text: str) -> float:
 @click.option(
     "--seconds", metavar="S", type=FiniteRange(0.2, 600), help=f"per load  [{SECONDS:g}; quick {QUICK_SECONDS:g}]"
 )
-@click.option("--quick", is_flag=True, help="a glance: the extremes, and N = 1, 3, 5 in the middle")
+@click.option("--quick", is_flag=True, help="what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms")
 @click.option(
     "--target",
     "targets",
@@ -87,11 +90,14 @@ def _delay(text: str) -> float:
 def fsync(**values: Any) -> int:
     """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside what it loses.
 
-    Closed loop for the maximum, open loop at 80 % of it. A matrix that was cut goes on with --resume. Exit
-    code 4: an expected difference did not show.
+    With SCENARIO its callers, hold time, instances or targets are measured under every policy, on the disk as it
+    is; without, a matrix of those. Policies take turns on the same servers. A matrix that was cut goes on with
+    --resume. Exit code 4: an expected difference did not show.
     """
     from bench.experiments.fsync.experiment import FsyncMatrix, run_fsync
 
+    if values["scenario"] and not values["targets"]:
+        values["targets"] = load(values["scenario"]).targets
     plan, disk = fsync_plan_of(values), values["disk"]
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
@@ -107,25 +113,39 @@ def fsync_plan_of(values: Mapping[str, Any]) -> FsyncPlan:
 
     if begun := resumed(values, _USUAL, FsyncPlan):
         return begun
-    quick = values["quick"]
+    quick, path = values["quick"], values["scenario"]
+    scenario, seconds = load(path) if path else None, values["seconds"] or (QUICK_SECONDS if quick else SECONDS)
+    if scenario and scenario.hold.ms > seconds * 1000:
+        raise UsageError(f"{path}: a lock is held longer than a load of {seconds:g} s takes: ask for more --seconds")
     return FsyncPlan(
-        cells=_cells(values),
+        cells=_cells(values, scenario),
         repeats=values["repeats"] or (QUICK_REPEATS if quick else REPEATS),
         warmup_s=QUICK_WARMUP_S if quick else WARMUP_S,
-        seconds=values["seconds"] or (QUICK_SECONDS if quick else SECONDS),
+        seconds=seconds,
         seed=values["seed"],
         quick=quick,
         budget_s=QUICK_BUDGET_S if quick else None,
+        scenario=_taken(path, scenario) if scenario else "",
     )
 
 
-def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
-    from bench.experiments.fsync.plan import full_cells, product_cells, quick_cells
+def _taken(path: Path, scenario: Scenario) -> str:
+    """What is taken of a scenario, and what is not, in a sentence."""
+    rate = "" if scenario.rate_per_s is None else f", its rate of {scenario.rate_per_s:g}/s (the maximum is looked for)"
+    return (
+        f"of {path.name} are taken users {scenario.users}, processes {scenario.processes}, hold "
+        f"{delay_text(scenario.hold)} and the servers; not its resources (each caller has its own, so nobody "
+        f"contends), TTL, think time and faults{rate}"
+    )
+
+
+def _cells(values: Mapping[str, Any], scenario: Scenario | None) -> tuple[FsyncCell, ...]:
+    from bench.experiments.fsync.plan import QUICK_CALLERS, full_cells, product_cells, quick_cells
     from bench.experiments.fsync.result import POLICIES
 
     quick, targets, policies = values["quick"], values["targets"], values["policies"] or POLICIES
-    if not targets and not any(values[name] for name in _LISTS[1:5]):
-        return quick_cells(policies) if quick else full_cells(policies)
+    if not targets and scenario is None and not any(values[name] for name in _LISTS[1:5]):
+        return quick_cells(policies, len(os.sched_getaffinity(0))) if quick else full_cells(policies)
     instances, clients, pipeline, delays = (values[name] or () for name in _LISTS[1:5])
     if targets and (values["server"] or values["disk"]):
         raise UsageError("options --server and --disk are for servers of our own: with --target leave them out")
@@ -134,13 +154,17 @@ def _cells(values: Mapping[str, Any]) -> tuple[FsyncCell, ...]:
     if targets and max(instances, default=0) > len(targets):
         raise UsageError(f"option --instances: {max(instances)} is more than the {len(targets)} that --target names")
     shapes = [(count, callers) for count in clients or (1, 16, 256) for callers in pipeline or (1, 16)]
-    if quick and not clients and not pipeline:
-        shapes = [(1, 1), (16, 4), (256, 16)]
+    if scenario is not None and not clients and not pipeline:
+        shapes = [(scenario.processes, max(1, round(scenario.users / scenario.processes)))]
+    elif quick and not clients and not pipeline:
+        shapes = [(1, 1), QUICK_CALLERS]
     if max(count * callers for count, callers in shapes) > MOST_CALLERS:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
-    counts = instances or ((len(targets),) if targets else (1,) if quick else (1, 3, 5))
-    usual = (0.0,) if targets else (0.0, 2.0) if quick else (0.0, 0.5, 2.0, 10.0)
-    return tuple(product_cells(policies, counts, shapes, delays or usual))
+    usual_counts = (scenario.instances,) if scenario else (1,) if quick else (1, 3, 5)
+    counts = instances or ((len(targets),) if targets else usual_counts)
+    usual = (0.0,) if targets or scenario else (0.0, 2.0) if quick else (0.0, 0.5, 2.0, 10.0)
+    hold = delay_text(scenario.hold) if scenario else "0"
+    return tuple(product_cells(policies, counts, shapes, delays or usual, hold=hold))
 
 
 def crash_of(wanted: Path | None) -> CrashResult | None:

@@ -1,14 +1,14 @@
 """What an fsync policy costs: *a matrix of cells → visited in random order, repeatedly → a judged, written result*.
 
-    plan → visits (repeat by repeat, shuffled) → a piece each in the journal → rows, findings, planner's page → result
+    plan → blocks (repeat by repeat, shuffled) → visits, a piece each in the journal → rows, findings, planner's page
 
-Rules: a visit that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
+Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
 the same server only. Ctrl-C keeps what was measured. The user's servers get their setting back however this ends.
 """
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -19,8 +19,8 @@ import msgspec
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers, lent
-from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of
-from bench.experiments.fsync.plan import FsyncPlan
+from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync
+from bench.experiments.fsync.plan import PASSES, Block, FsyncPlan
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     FsyncCell,
@@ -31,7 +31,8 @@ from bench.experiments.fsync.result import (
     FsyncTimes,
     VisitSeen,
 )  # fmt: skip
-from bench.experiments.fsync.visit import CellMeasurement, NothingGrantedError
+from bench.experiments.fsync.rows import rows_of
+from bench.experiments.fsync.visit import BlockMeasurement, NothingGrantedError
 from bench.measure.environment import describe_environment
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -40,7 +41,7 @@ from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 
 FIRST_VISITS = 2  # times the budget, for a cell's first visit: repeats are given up before cells
-MOST_BARREN = 3  # visits without one lock, beyond those with some: then something else is wrong
+MOST_BARREN = 3  # blocks without one lock, beyond those with some: then something else is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,11 @@ class _Visits:
         self._servers, self._journal, self._show = servers, journal, show
         policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
         self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
-        self._visits = [visit for visit in self._plan.visits() if visit[1].policy not in self._skipped]
-        if not self._visits:
+        self._blocks = [one for one in self._plan.blocks() if one[1][0].policy not in self._skipped]
+        self._planned = PASSES * sum(len(block) for _, block in self._blocks)
+        if not self._blocks:
             raise EnvironmentNotReadyError(f"nothing can be measured here: {'; '.join(set(self._skipped.values()))}")
-        for size in sorted({(cell.instances, cell.clients) for _, cell in self._visits}, reverse=True):
+        for size in sorted({(block[0].instances, block[0].clients) for _, block in self._blocks}, reverse=True):
             require_descriptors(*size)
         self._dropped = 0
         self._barren: list[str] = []
@@ -113,41 +115,47 @@ class _Visits:
         """Visit what is missing, in the plan's order."""
         plan, begun_s = self._plan, time.monotonic()
         found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
-        missing = [visit for visit in self._visits if visit not in found]
+        missing = [
+            (repeat, block)
+            for repeat, block in self._blocks
+            if not all((PASSES * (repeat + 1) - 1, cell) in found for cell in block)  # the last turn
+        ]
         done_s = 0.0
-        total_s = sum(plan.visit_s(cell) for _, cell in missing)
-        for number, (repeat, cell) in enumerate(missing):
+        total_s = sum(plan.block_s(block) for _, block in missing)
+        for number, (repeat, block) in enumerate(missing):
             spent_s = time.monotonic() - begun_s
             pace = spent_s / done_s if done_s else 1.0
             limit_s = (plan.budget_s or inf) * (1 if repeat else FIRST_VISITS)
-            if number and spent_s + pace * plan.visit_s(cell) > limit_s:
-                self._dropped = len(missing) - number
+            if number and spent_s + pace * plan.block_s(block) > limit_s:
+                self._dropped = PASSES * sum(len(left) for _, left in missing[number:])
                 return
             left_s = pace * (total_s - done_s)
             if plan.budget_s:
                 left_s = min(left_s, max(plan.budget_s - spent_s, 0))
-            place = number + len(self._visits) - len(missing)
-            where = f"cell {place + 1} of {len(self._visits)}, repeat {repeat + 1}"
-            self._show(f"{place * 10 // len(self._visits) * 10} % done: about {_clock(left_s)} left, {where}: {cell}")
-            self._visit(repeat, cell)
-            done_s += plan.visit_s(cell)
+            place, all_ = number + len(self._blocks) - len(missing), len(self._blocks)
+            where = f"block {place + 1} of {all_}, repeat {repeat + 1}"
+            self._show(f"{place * 10 // all_ * 10} % done: about {_clock(left_s)} left, {where}: {_named(block)}")
+            self._visit(repeat, block, found)
+            done_s += plan.block_s(block)
 
-    def _visit(self, repeat: int, cell: FsyncCell) -> None:
-        prefix = f"lockbench:{self._run_id}:"
+    def _visit(self, repeat: int, block: Block, found: Container[tuple[int, FsyncCell]]) -> None:
+        prefix, cell = f"lockbench:{self._run_id}:", block[0]
         keys = [f"{prefix}r{caller}" for caller in range(cell.clients * cell.pipeline)]
         with self._servers.serving(cell, keys) as serving:
             try:
-                piece = CellMeasurement(self._plan, cell, serving, prefix).measure(repeat)
+                pieces = BlockMeasurement(self._plan, block, serving, prefix).measure(repeat)
             except NothingGrantedError as error:
                 self._barren.append(str(error))
-                if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._visits) - 1):
+                if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._blocks) - 1):
                     raise
                 return
-        self._journal.add(piece)
+        for piece in pieces:
+            if (piece.repeat, piece.cell) not in found:
+                self._journal.add(piece)
 
     def result(self, experiment: Experiment) -> FsyncResult:
         """Everything measured so far."""
-        rows, planned, done = rows_of(self._journal.pieces), len(self._visits), len(self._journal.pieces)
+        rows, planned, done = rows_of(self._journal.pieces), self._planned, len(self._journal.pieces)
         findings, fleet, plan = findings_of(rows), self._servers.fleet, self._plan
         return FsyncResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
@@ -171,10 +179,12 @@ class _Visits:
         """What could not be measured here, or not so often."""
         yield from (f"{policy} is not measured: {reason}" for policy, reason in self._skipped.items())
         yield from self._servers.warnings
+        if self._plan.scenario:
+            yield self._plan.scenario
         if self._dropped:
-            yield f"the time was up: {self._dropped} of {len(self._visits)} visits left out, so less is repeated"
+            yield f"the time was up: {self._dropped} of {self._planned} visits left out, so less is repeated"
         if self._barren:
-            yield f"visits in which no lock was granted, and nothing measured: {len(self._barren)}, {self._barren[0]}"
+            yield f"blocks in which no lock was granted, and nothing measured: {len(self._barren)}, {self._barren[0]}"
 
 
 def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> Iterator[str]:
@@ -192,6 +202,11 @@ def warnings_of(rows: Sequence[FsyncRow], findings: Sequence[FsyncFinding]) -> I
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"
     yield from (finding.text for finding in findings if finding.verdict in ("not judged", "server fault"))
+
+
+def _named(block: Block) -> str:
+    cell = block[0]
+    return str(cell).replace(cell.policy, "/".join(one.policy for one in block), 1)
 
 
 def _clock(seconds: float) -> str:

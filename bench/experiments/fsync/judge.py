@@ -1,6 +1,6 @@
-"""What the visits show: *visits of cells → a row per cell and load, with spread → findings, each judged*.
+"""What the rows show: *a row per cell and load → what always costs, in pairs → findings, each judged*.
 
-    order            a policy that does more is not faster than one that does less: an order that cannot be is noise
+    order            a policy that does more is not certainly faster than one that does less: that would be noise
     always-slowest   with one caller `always` grants fewer locks than every other policy
     group-commit     what `always` costs against `everysec` moves by more than 5 between one caller and a thousand
     rewrite-no-sync  under no-appendfsync-on-rewrite even `always` hardly syncs while a rewrite runs
@@ -9,10 +9,8 @@
     no-refusal       nobody contends, so nothing may be refused
 
 Rules: pure.
-- Histograms of repeats are merged, percentiles never averaged; a figure with a spread is the median over the repeats
-  with the lowest and highest beside it. What a server did is divided by the leases of the same time. An open load is
-  sustained unless it fell behind its schedule by more than 1 % and more than chance. A load process that ran or waited
-  for a core 0.9 of the time was the limit.
+- What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval (95 %,
+  Wilcoxon's signed ranks), so six pairs at least. Two rates are never compared without it.
 - Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a queue or of a late
   load, or a quarter of the visits was left out. On a disk that syncs for nearly nothing `always` cannot be slower, so
   that is not judged there. A refusal without a holder is a violation, unless a release failed before it.
@@ -21,42 +19,29 @@ Source: Redis's aof.c: one fdatasync per event loop turn under `always`, before 
 """
 
 import math
-import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from math import inf, isfinite
+from typing import NamedTuple
 
 import msgspec
 
 from bench.experiments.fsync.result import (
     POLICIES,
     AlwaysCost,
-    DiskFigures,
-    FsyncCell,
     FsyncFinding,
     FsyncRow,
-    LoadName,
-    LoadProcessFigures,
-    LoadSeen,
-    VisitSeen,
     WaitaofCounts,
     Word,
-    known_sum,
-)
+)  # fmt: skip
+from bench.experiments.fsync.rows import find_rows, like
 from bench.measure.expectation import conclude_rows
-from bench.measure.generator import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
-from bench.measure.histogram import Histogram
-from bench.measure.latency import Latency, SlowEvent
-from bench.measure.run_result import SyncLatency
-from bench.measure.statistics import Spread
+from bench.measure.statistics import paired_shift
 from bench.measure.verdict import Evidence, Verdict
 
-BEHIND_SHARE = 0.01
-BEHIND_SIGMAS = 2.0  # of the number of arrivals, which is a Poisson count
-
-Loads = Sequence[LoadSeen]
 NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
 MADE_SHARE = 0.75  # of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
 MOVES = 5.0
+CONFIDENCE = 0.95
 MANY_CALLERS, SLOW_FSYNC_MS = 1000, 2.0
 CHEAP_SYNC = 1.0  # two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
 SYNCED_SHARE = 0.5
@@ -64,146 +49,56 @@ SYNCED_SHARE = 0.5
 Rows = Sequence[FsyncRow]
 
 
-def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
-    """One row per cell and load, in a fixed order."""
-    cells: dict[FsyncCell, list[VisitSeen]] = {}
-    for visit in visits:
-        cells.setdefault(visit.cell, []).append(visit)
-    return [
-        _row(cell, name, [visit.loads[name] for visit in cells[cell]], [visit.disk for visit in cells[cell]])
-        for cell in sorted(cells, key=_rank)
-        for name in cells[cell][0].loads
-    ]
-
-
-def find_rows(rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: object) -> list[FsyncRow]:
-    """The rows of one load whose cells have these values, rewrites off unless asked for."""
-    wanted = {"rewrite": "off", "load": load, **wanted}
-    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
-
-
-def like(row: FsyncRow, *names: str) -> dict[str, object]:
-    """These of its values, and those of every comparison: N, clients, pipeline, added latency. For `find_rows`."""
-    return {name: getattr(row, name) for name in ("instances", "clients", "pipeline", "injected_ms", *names)}
-
-
 def always_costs(rows: Sequence[FsyncRow]) -> list[AlwaysCost]:
     """What always costs: the maximum under everysec ÷ that under it, per N, shape and added latency."""
-    return [
-        AlwaysCost(
-            instances=slow.instances, clients=slow.clients, pipeline=slow.pipeline, injected_ms=slow.injected_ms,
-            callers=slow.callers, ratio=fast.rate / slow.rate,
-            generator_bound=fast.generator.bound or slow.generator.bound,
-        )
-        for slow in find_rows(rows, policy="always")
-        for fast in find_rows(rows, policy="everysec", **like(slow))
-        if slow.rate
-    ]  # fmt: skip
-
-
-def sustained(loads: Loads) -> bool | None:
-    """Whether as many were granted as were due, but for 1 % or chance; None in closed loop."""
-    dues = [load.due for load in loads if load.due is not None]
-    if not dues:
-        return None
-    due, granted = sum(dues), sum(load.granted for load in loads)
-    return due - granted <= max(BEHIND_SHARE * due, BEHIND_SIGMAS * math.sqrt(due))
-
-
-def _rank(cell: FsyncCell) -> tuple[float, ...]:
-    callers, rewrite = cell.clients * cell.pipeline, ("off", "on", "on-no-sync").index(cell.rewrite)
-    return cell.instances, callers, cell.clients, cell.injected_ms, rewrite, POLICIES.index(cell.policy)
-
-
-def _row(cell: FsyncCell, name: LoadName, loads: Loads, disks: Sequence[SyncLatency | None]) -> FsyncRow:
-    merged = Histogram.merged([_histogram(load) for load in loads])
-    acquired = _per(loads, lambda load: load.granted / load.seconds)
-    assert acquired is not None
-    return FsyncRow(
-        **msgspec.structs.asdict(cell),
-        callers=cell.clients * cell.pipeline,
-        load=name,
-        repeats=len(loads),
-        offered_per_s=_per(loads, lambda load: load.rate_per_s),
-        acquired_per_s=acquired,
-        sustained=sustained(loads),
-        acquire_s=Latency.of(merged),
-        fsyncs_per_s=_per(loads, lambda load: _over(load.fsyncs, load.elapsed_s * cell.instances)),
-        locks_per_fsync=_per(loads, lambda load: _over(load.leases * cell.instances, load.fsyncs)),
-        server_cpu_us_per_lock=_per(loads, lambda load: _over(load.server_cpu_s, load.leases, 1e6)),
-        aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
-        latency_events=_events(loads),
-        rewrite_fsyncs_per_s=_per(
-            loads, lambda load: _over(load.rewrite.fsyncs, load.rewrite.took_s) if load.rewrite else None
-        ),
-        leases=sum(load.leases for load in loads),
-        denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
-        release_failures=sum(load.release_failures for load in loads),
-        waitaof=WaitaofCounts.sum_of(load.waitaof for load in loads if load.waitaof) if loads[0].waitaof else None,
-        disk_fdatasync_s=disk_of(DiskFigures(p50=one.p50_s, p99=one.p99_s, max=one.max_s) for one in disks if one),
-        generator=_generator(cell, loads, merged.percentile(99)),
-        histogram=merged.encode(),
-    )
-
-
-def _histogram(load: LoadSeen) -> Histogram:
-    histogram = Histogram.decode(load.histogram)
-    histogram.max_ns, histogram.sum_ns = load.max_ns, load.sum_ns
-    return histogram
-
-
-def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
-    """The figure over the repeats; None unless it is known of all."""
-    known = [value for value in map(figure, loads) if value is not None]
-    return Spread.of(known) if known and len(known) == len(loads) else None
-
-
-def _over(part: float | None, whole: float | None, factor: float = 1.0) -> float | None:
-    return None if part is None or not whole else part * factor / whole
-
-
-def _events(loads: Loads) -> dict[str, SlowEvent] | None:
-    """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do not watch."""
-    found: dict[str, SlowEvent] = {}
-    for load in loads:
-        if load.latency_events is None:
-            return None
-        for name, event in load.latency_events.items():
-            before = found.get(name, SlowEvent(seconds=0, max_ms=0))
-            found[name] = SlowEvent(seconds=before.seconds + event.seconds, max_ms=max(before.max_ms, event.max_ms))
+    found = []
+    for slow in find_rows(rows, policy="always"):
+        for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
+            times = times_as_fast(fast, slow)
+            low, high = (times.low, times.high) if isfinite(times.high) else (None, None)
+            found.append(
+                AlwaysCost(
+                    instances=slow.instances,
+                    clients=slow.clients,
+                    pipeline=slow.pipeline,
+                    hold=slow.hold,
+                    injected_ms=slow.injected_ms,
+                    callers=slow.callers,
+                    ratio=times.ratio,
+                    low=low,
+                    high=high,
+                    generator_bound=fast.generator.bound or slow.generator.bound,
+                    pairs=times.pairs,
+                )
+            )
     return found
 
 
-def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """The medians of p50 and of p99, the largest; None where no disk is known."""
-    disks = [disk for disk in seen if disk]
-    p99s = [disk.p99 for disk in disks if disk.p99 is not None]
-    if not disks:
-        return None
-    return DiskFigures(
-        p50=statistics.median(disk.p50 for disk in disks),
-        p99=statistics.median(p99s) if p99s else None,
-        max=max(disk.max for disk in disks),
-    )
+class Times(NamedTuple):
+    """One rate ÷ another, with its 95 % interval, 0 … inf where there are too few pairs for one."""
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
 
 
-def _generator(cell: FsyncCell, loads: Loads, p99_ns: int | None) -> LoadProcessFigures:
-    wanted_ratio = statistics.median(load.cpu_ratio + load.cpu_wait_ratio for load in loads)
-    littles = [load.littles_law_ratio for load in loads if load.littles_law_ratio is not None]
-    late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
-    little = statistics.median(littles) if len(littles) == len(loads) else None
-    lateness_ns = statistics.median(late_ns) if late_ns else None
-    reason = None
-    if little is not None and cell.clients * cell.pipeline >= LITTLE_USERS and abs(little - 1) > LITTLE_TOLERANCE:
-        reason = f"Little's ratio is {little:.2f}: not all callers were at work"
-    if lateness_ns is not None and p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
-        reason = f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
-    return LoadProcessFigures(
-        wanted_ratio=wanted_ratio,
-        bound=wanted_ratio >= BUSY_CORE,
-        verdict="INVALID" if reason else "VALID",
-        reason=reason,
-    )
+def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Times:
+    """How many times as many locks `fast` granted as `slow`: of the visits both made in a row, else of the medians."""
+    slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
+    pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
+    logs = [math.log(one / other) for one, other in pairs if one and other]
+    if not logs:
+        return Times(fast.rate / slow.rate if slow.rate else inf, 0.0, inf, 0)
+    shift = paired_shift(logs, CONFIDENCE)
+    return Times(math.exp(shift.shift), math.exp(shift.low), math.exp(shift.high), len(logs))
+
+
+def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
+    """The 95 % interval of its acquires/s over the visits; None with too few of them."""
+    logs = [math.log(visit.acquired_per_s) for visit in row.visits if visit.acquired_per_s]
+    shift = paired_shift(logs, CONFIDENCE) if logs else None
+    return (math.exp(shift.low), math.exp(shift.high)) if shift and isfinite(shift.high) else None
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -254,7 +149,7 @@ def _found(name: str, cell: str, text: str, verdict: Word) -> FsyncFinding:
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
     """Policies that do more must not be faster than those that do less, by more than noise: else noise was measured."""
     for cheap, dear in _comparable(rows):
-        if cheap.rate >= (1 - NOISE) * dear.rate:
+        if times_as_fast(cheap, dear).high >= 1 - NOISE:
             continue
         where = f"N={dear.instances} {dear.shape}, {dear.disk}"
         text = (
@@ -283,10 +178,11 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         fastest, least = max(row.rate for row in others), min(others, key=lambda row: row.rate)
         where = f"N={slow.instances}, 1 caller, {slow.disk}"
         text = f"{where}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the next slowest)"
-        verdict: Word = "as expected" if slow.rate < least.rate else "not shown"
+        times = times_as_fast(least, slow)
+        verdict: Word = "as expected" if times.low > 1 else "not shown" if times.high < 1 + NOISE else "not known"
         if verdict == "as expected" and slow.generator.bound:
             verdict, text = "not judged", f"{text}: the load process was the limit"
-        if verdict == "not shown" and _syncs_for_nothing(slow, fastest):
+        if verdict != "as expected" and _syncs_for_nothing(slow, fastest):
             verdict, text = "not judged", f"{text}: this disk syncs for nearly nothing"
         yield _found("always-slowest", where, text, verdict)
 
@@ -303,15 +199,17 @@ def _group_commit(rows: Rows) -> Iterator[FsyncFinding]:
         many = max(same, key=lambda cost: cost.callers)
         if many.callers < MANY_CALLERS:
             continue
-        moved = few.ratio / many.ratio
+        if few.low is None or few.high is None or many.low is None or many.high is None:
+            continue
+        moved, most = few.low / many.high, few.high / many.low
         where = f"N={few.instances}, {few.disk}"
         text = (
-            f"{where}: everysec ÷ always is {few.ratio:.1f} with 1 caller, {many.ratio:.1f} with {many.shape}: it "
-            f"moves by {moved:.1f}×"
+            f"{where}: everysec ÷ always is {few.interval} with 1 caller, {many.interval} with {many.shape}: it "
+            f"moves by {moved:.1f}× at least"
         )
-        verdict: Word = "as expected" if moved > MOVES else "not shown"
+        verdict: Word = "as expected" if moved > MOVES else "not shown" if most <= MOVES else "not known"
         if verdict == "as expected" and many.generator_bound:
-            verdict, text = "not judged", f"{text}, at least: the load process was the limit"
+            verdict, text = "not judged", f"{text}: the load process was the limit"
         yield _found("group-commit", where, text, verdict)
 
 

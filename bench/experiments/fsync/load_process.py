@@ -2,6 +2,7 @@
 
     clients × pipeline   so many locks (one connection to each instance), so many callers that share each of them
     closed loop          every caller acquires and releases its own resource, as fast as it is answered: the maximum
+    hold                 how long a caller works under its lock, drawn as in a run
     open loop            a Poisson process hands arrivals to free callers: latency from the intended start
 
 Rules
@@ -18,7 +19,7 @@ Source: Redlock on gevent (lockcore), bench.workloads.demand; the reference page
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from secrets import token_urlsafe
 
@@ -33,10 +34,11 @@ from bench.experiments.fsync.plan import CONNECTED, TIMEOUT_MS, TTL_MS, WAITAOF_
 from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
 from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
+from bench.scenario.quantity import parse_delay, parse_skew
 from bench.topology.child import orders, say
 from bench.topology.target import client_of, parse_targets
 from bench.workloads.alarm import PreciseAlarm
-from bench.workloads.demand import Pacer, due_between, offsets_ns
+from bench.workloads.demand import Contention, Pacer, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE
@@ -44,6 +46,7 @@ from lockcore.quorum import quorum_of
 from lockcore.resp import request
 
 CONNECT_S = 5.0
+NO_DELAY = parse_delay("0")
 REST_S = 0.005  # after a denied acquire
 MOST_AWAITED = 1 << 20
 _WAITAOF = request(b"WAITAOF", b"1", b"0", b"%d" % WAITAOF_MS)
@@ -187,8 +190,8 @@ class PhaseTally:
         self.denied: Counter[str] = Counter()
         self.release_failures = 0
 
-    def cycle(self, acquire: Acquire, resource: str, intended_ns: int) -> None:
-        """One acquire and its release, counted."""
+    def cycle(self, acquire: Acquire, resource: str, intended_ns: int, holds_ns: Iterator[int] | None = None) -> None:
+        """One acquire, as much work as `holds_ns` says, and its release, counted."""
         release = acquire(resource)
         ended_ns = monotonic_ns()
         if isinstance(release, str):
@@ -197,6 +200,8 @@ class PhaseTally:
         else:
             self.intended.append(intended_ns)
             self.ended.append(ended_ns)
+            if holds_ns is not None:
+                gevent.sleep(next(holds_ns) / NS_PER_S)
             self.release_failures += not release()
         start_ns, stop_ns = self.window
         self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(intended_ns, start_ns))
@@ -219,7 +224,9 @@ class Callers:
             WaitAofLock(order, self._counts).acquire if order.waitaof else plain_lock(order)
             for _ in range(order.clients)
         ]
-        self._callers = list(zip(order.resources, locks * order.pipeline, strict=True))
+        work = Contention(parse_skew("own"), len(order.resources), parse_delay(order.hold), NO_DELAY, order.seed)
+        holds_ns = map(work.holds_ns, count())
+        self._callers = list(zip(order.resources, locks * order.pipeline, holds_ns, strict=False))
 
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""
@@ -261,11 +268,13 @@ class Callers:
         )
 
 
-def _call(resource: str, acquire: Acquire, pacer: Pacer | None, tally: PhaseTally) -> None:
+def _call(
+    resource: str, acquire: Acquire, holds_ns: Iterator[int] | None, pacer: Pacer | None, tally: PhaseTally
+) -> None:
     """Cycle until the window's end: as fast as it is answered, or as arrivals are due."""
     _, stop_ns = tally.window
     while (due_ns := monotonic_ns()) < stop_ns and (pacer is None or (due_ns := pacer.take())):
-        tally.cycle(acquire, resource, due_ns)
+        tally.cycle(acquire, resource, due_ns, holds_ns)
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ Rules
 - Nothing is interpolated: a figure that was not measured is null, and a crash result may be missing altogether.
 - A double grant is counted with clients that trust a restarted instance; a power cut, whole or with a torn tail, is the
   crash that counts. An option is called safe when cuts were made and none led to a double grant.
-- What a policy costs is the whole range over everything measured, because no single ratio is true.
+- What a policy costs is the whole range over everything measured, because no single ratio is true; only ratios of pairs
+  with an interval are quoted, never a bound.
 """
 
 import statistics
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.experiments.crash.result import CrashGroup, CrashResult, CrashRow
-from bench.experiments.fsync.judge import always_costs, disk_of, find_rows
+from bench.experiments.fsync.judge import always_costs, rate_interval
 from bench.experiments.fsync.result import (
     POLICIES,
     RESTARTS,
@@ -34,8 +35,13 @@ from bench.experiments.fsync.result import (
     Restart,
     Typical,
 )  # fmt: skip
+from bench.experiments.fsync.rows import disk_of, find_rows
 from bench.measure.run_result import ServerBinary
 
+_WHY = {
+    True: "the load process was the limit there",
+    False: "fewer than six pairs of visits; measure with more --repeats",
+}
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
 Rows = Sequence[FsyncRow]
@@ -47,7 +53,7 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
     `server`: the program that was measured, None = not known.
     """
     reference = _reference(rows)
-    costs = sorted(always_costs(rows), key=lambda cost: cost.ratio)
+    costs = sorted((cost for cost in always_costs(rows) if cost.is_known), key=lambda cost: cost.ratio)
     page = PlannerPage(
         reference=reference,
         options=tuple(_options(rows, crash, reference)),
@@ -58,7 +64,7 @@ def plan_page(rows: Rows, crash: CrashResult | None, fsync_id: str, server: Serv
         crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
         warnings=tuple(_unlike(server, crash.fleet.server)) if crash else (),
     )
-    return msgspec.structs.replace(page, advice=tuple(_advice(page)))
+    return msgspec.structs.replace(page, advice=tuple(_advice(page)), unmeasured=tuple(_unmeasured(page, rows)))
 
 
 def _unlike(measured: ServerBinary | None, crashed: ServerBinary | None) -> Iterator[str]:
@@ -68,20 +74,34 @@ def _unlike(measured: ServerBinary | None, crashed: ServerBinary | None) -> Iter
         yield f"the speed is that of {names[0]}, the losses are those of {names[1]}"
 
 
+def _unmeasured(page: PlannerPage, rows: Rows) -> Iterator[str]:
+    """What a reader might believe to be in the page."""
+    if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
+        yield f"what {', '.join(missing)} costs: lockbench fsync --policy {','.join(missing)}"
+    if any(option.crash is None for option in page.options):
+        uncut = dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None)
+        where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""
+        yield f"what a crash loses{where}: lockbench crash --quick, then lockbench planner"
+    if unknown := [cost for cost in always_costs(rows) if not cost.is_known]:
+        places = ", ".join(_place(cost) for cost in unknown[:3])
+        more = f" and {len(unknown) - 3} others" if len(unknown) > 3 else ""
+        yield f"what always costs with {places}{more}: {_WHY[unknown[0].generator_bound]}"
+
+
 def _reference(rows: Rows) -> ReferenceLoad | None:
     """The load that most N and policies share; of equals the one with the slowest disk, then the most callers."""
     maxima = find_rows(rows)
-    counts = Counter((row.clients, row.pipeline, row.injected_ms) for row in maxima if row.policy != "none")
-    counts = counts or Counter({(row.clients, row.pipeline, 0.0) for row in maxima})
+    counts = Counter((row.clients, row.pipeline, row.injected_ms, row.hold) for row in maxima if row.policy != "none")
+    counts = counts or Counter({(row.clients, row.pipeline, 0.0, row.hold) for row in maxima})
     if not counts:
         return None
 
-    def rank(key: tuple[int, int, float]) -> tuple[float, ...]:
+    def rank(key: tuple[int, int, float, str]) -> tuple[float, ...]:
         callers = key[0] * key[1]
         return counts[key], key[2] == 2.0, key[2], callers <= 256, callers
 
-    clients, pipeline, injected_ms = max(counts, key=rank)
-    return ReferenceLoad(clients=clients, pipeline=pipeline, injected_ms=injected_ms, load="80%")
+    clients, pipeline, injected_ms, hold = max(counts, key=rank)
+    return ReferenceLoad(clients=clients, pipeline=pipeline, injected_ms=injected_ms, hold=hold, load="80%")
 
 
 def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | None) -> Iterator[Option]:
@@ -93,7 +113,7 @@ def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | N
     for instances, policy in sorted(cuts, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         wanted: dict[str, object] = {"instances": instances, "policy": policy}
         if reference is not None:
-            wanted |= {"clients": reference.clients, "pipeline": reference.pipeline}
+            wanted |= {"clients": reference.clients, "pipeline": reference.pipeline, "hold": reference.hold}
             wanted |= {} if policy == "none" else {"injected_ms": reference.injected_ms}
         fastest = next(iter(find_rows(rows, **wanted)), None)
         loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
@@ -105,6 +125,7 @@ def _options(rows: Rows, crash: CrashResult | None, reference: ReferenceLoad | N
                 policy=policy,
                 restart=restart,
                 acquired_per_s=fastest.acquired_per_s if fastest else None,
+                rate_interval=rate_interval(fastest) if fastest else None,
                 generator_bound=fastest.generator.bound if fastest else None,
                 p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained else None,
                 sustained=loaded.sustained if loaded else None,
@@ -155,10 +176,12 @@ def _advice(page: PlannerPage) -> Iterator[str]:
         for way in sorted(crashed, key=lambda way: (POLICIES.index(way[0]), way[1] == "delayed")):
             yield f"{_name(way)}: {_seen([option.crash for option in crashed[way] if option.crash])}"
     else:
-        yield "no crash result beside these figures: run lockbench crash; speed alone chooses nothing"
+        yield "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
     if costs := page.always_costs:
         depending = ", depending on callers and disk" if costs.least != costs.most else ""
-        yield f"always costs {_cost(costs)}{depending}: {_range(costs)}"
+        yield f"always costs {_cost(costs)} of everysec's locks/s{depending}: {_range(costs)}"
+    elif any(option.policy == "always" and option.acquired_per_s for option in page.options):
+        yield "what always costs is not known: no pair of visits has an interval (see what was not measured)"
 
 
 def _recommended(costs: CostRange | None, crashed: dict[Way, list[Option]]) -> str:
@@ -174,7 +197,8 @@ def _recommended(costs: CostRange | None, crashed: dict[Way, list[Option]]) -> s
         parts.append(f"take {_name(best)}, if a crash may cost up to {waits_s:.1f} s without new locks")
     if at_once:
         best = next((way for way in at_once if way[0] == "always"), at_once[-1])
-        price = f": it costs {_cost(costs)} of the locks/s" if costs and best[0] == "always" else ""
+        price = f": it costs {_cost(costs)} of the locks/s" if costs else ": what it costs is not known here"
+        price = price if best[0] == "always" else ""
         parts.append(f"take {_name(best)}{', if it may not' if parts else ''}{price}")
     return "; ".join(parts)
 
@@ -196,7 +220,7 @@ def _seen(crashes: Sequence[LossesSeen]) -> str:
 
 def _cost(costs: CostRange) -> str:
     least, most = costs.least.price, costs.most.price
-    return most if least == most else f"between {least} and {most}"
+    return most if costs.least == costs.most else f"between {least} and {most}"
 
 
 def _range(costs: CostRange) -> str:
@@ -206,5 +230,4 @@ def _range(costs: CostRange) -> str:
 
 
 def _place(cost: AlwaysCost) -> str:
-    bound = ", where the load process was the limit" if cost.generator_bound else ""
-    return f"{cost.shape} callers, N={cost.instances}, {cost.disk}{bound}"
+    return f"{cost.shape} callers, N={cost.instances}, {cost.disk}"

@@ -30,11 +30,13 @@ class Setup(Section, frozen=True, kw_only=True):
     clients: Annotated[Count, says("connections per instance")]
     pipeline: Annotated[Count, says("callers that share one connection")]
     injected_ms: Annotated[Amount, says("added to every fsync by the shim; 0 = the disk as it is")]
+    hold: Annotated[str, says("work under each lock, as a scenario writes it")] = "0"
 
     @property
     def shape(self) -> str:
-        """As tables say it: connections × callers of each."""
-        return f"{self.clients}×{self.pipeline}"
+        """As tables say it: connections × callers of each, and how long those hold a lock."""
+        held = "" if self.hold == "0" else f", {self.hold.removeprefix('fixed:')}"
+        return f"{self.clients}×{self.pipeline}{held}"
 
     @property
     def disk(self) -> str:
@@ -128,7 +130,7 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
 class VisitSeen(Section, frozen=True, kw_only=True):
     """One visit of a cell: a line of the journal."""
 
-    repeat: Annotated[Count, says("which one")]
+    repeat: Annotated[Count, says("which one; visits of one number were made in a row on the same servers")]
     cell: Annotated[FsyncCell, says("what was visited")]
     disk: Annotated[SyncLatency | None, says("null where it cannot be measured")]
     loads: Annotated[dict[LoadName, LoadSeen], says("by name")]
@@ -154,6 +156,13 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
     reason: Annotated[str | None, says("why INVALID")]
 
 
+class VisitRate(Section, frozen=True, kw_only=True):
+    """What one visit came to. Those of one number, under other policies, make pairs with it."""
+
+    repeat: Annotated[Count, says("its number")]
+    acquired_per_s: Annotated[Amount, says("granted in the window")]
+
+
 class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     """One cell under one load."""
 
@@ -177,6 +186,9 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     disk_fdatasync_s: Annotated[DiskFigures | None, says("the disk of the servers; null = not known")]
     generator: Annotated[LoadProcessFigures, says("the load process")]
     histogram: Annotated[str, says("of acquire, HdrHistogram V2 compressed, base64, ns")]
+    visits: Annotated[
+        tuple[VisitRate, ...], says("each by itself, for pairs; none in results of before 2026-11-23")
+    ] = ()
 
     @property
     def rate(self) -> float:
@@ -190,17 +202,40 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
 
 class AlwaysCost(Setup, frozen=True, kw_only=True):
-    """What always costs against everysec, of medians of interleaved repeats."""
+    """What always costs against everysec, of pairs of visits made in a row."""
 
     instances: Annotated[Count, says("N")]
     callers: Annotated[Count, says("clients × pipeline")]
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[bool, says("one of the two was limited by the load process: the ratio is understated")]
+    low: Annotated[
+        Amount | None, says("of its 95 % interval; null: too few pairs, or the load process limits both")
+    ] = None
+    high: Annotated[Amount | None, says("of its 95 % interval; null as low")] = None
+    pairs: Annotated[Count, says("of visits that it is made of")] = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it may be quoted: it has an interval, and is not that of the load process."""
+        return self.low is not None and not self.generator_bound
+
+    @property
+    def interval(self) -> str:
+        """In words, a dash where there is none."""
+        return "–" if self.low is None or self.high is None else f"{_times(self.low)}–{_times(self.high)}"
 
     @property
     def price(self) -> str:
-        """The ratio in words; at 1 and below noise hides it."""
-        return "nothing measurable" if self.ratio <= 1 else f"{self.ratio:.{1 if self.ratio < 9.95 else 0}f}×"
+        """The ratio with its interval, in words."""
+        if self.generator_bound:
+            return "not known (the load process was the limit)"
+        if self.low is None:
+            return f"{_times(self.ratio)}× (no interval)"
+        return f"{'nothing measurable' if self.low <= 1 else f'{_times(self.ratio)}×'} ({self.interval})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.{2 if ratio < 1.995 else 1 if ratio < 9.95 else 0}f}"
 
 
 class FsyncFinding(Section, frozen=True, kw_only=True):
@@ -249,6 +284,7 @@ class Option(Section, frozen=True, kw_only=True):
     p99_s: Annotated[float | None, says("acquire at 80 % of it; null when that was not sustained")]
     sustained: Annotated[bool | None, says("of that open load")]
     crash: Annotated[LossesSeen | None, says("what a crash loses")]
+    rate_interval: Annotated[tuple[float, float] | None, says("of acquired_per_s, 95 %; null: too few visits")] = None
 
     @property
     def is_safe(self) -> bool:
@@ -281,6 +317,7 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     ttl_ms: Annotated[float | None, says("of the crash result")]
     crash_locks_per_s: Annotated[float | None, says("offered while it crashed servers")]
     warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
+    unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()
     advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()
 
 
@@ -298,11 +335,12 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 class FsyncTimes(Section, frozen=True, kw_only=True):
     """How often and how long each cell is loaded."""
 
-    repeats: Annotated[Count, says("visits of each cell")]
+    repeats: Annotated[Count, says("fleets that each cell is measured on")]
     warmup_s: Annotated[Amount, says("before each load")]
     seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
     budget_s: Annotated[float | None, says("of one sitting; null: all visits are made")] = None
+    scenario: Annotated[str, says("what was taken of whose scenario, and what was not")] = ""
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
-"""One visit of one cell: *servers, load → closed loop, then open loop at a share of what it reached*.
+"""One block on one fleet: *servers, load → each policy in closed loop, turn by turn → each in open loop*.
 
-Rules: the maximum is found first; the open loop asks for 80 % of *this visit's* maximum. Either load has its
-own counters of the servers around it (INFO, LATENCY, the shim's fsyncs); those cover its warm-up and drain, too, as do
-the leases they are divided by. Values only in what is returned: they are stored, and put together later.
+Rules: the policies take turns there and back, so each turn makes pairs; then the open loop asks of each for 80 % of
+what it reached *here*, and stands with its first visit. Every load has its own counters of the servers around it
+(INFO, LATENCY, the shim's fsyncs); those cover its warm-up and drain, too, as do the leases they are divided by. Values
+only in what is returned: they are stored, and put together later.
 
     rewrite   the servers are given something to rewrite; BGREWRITEAOF in the middle of each load, and the fsyncs made
               meanwhile: under `no-appendfsync-on-rewrite` even `always` makes none, and says nothing
@@ -12,6 +13,7 @@ the leases they are divided by. Values only in what is returned: they are stored
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,9 +23,10 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import CellServers
-from bench.experiments.fsync.plan import OPEN_SHARE, WAITAOF_MS, FsyncPlan, LoadOrder, Phase
+from bench.experiments.fsync.plan import OPEN_SHARE, OPEN_TIMES, PASSES, WAITAOF_MS, Block, FsyncPlan, LoadOrder, Phase
 from bench.experiments.fsync.result import (
     FsyncCell,
+    LoadName,
     LoadSeen,
     PhaseFigures,
     RewriteSeen,
@@ -53,40 +56,58 @@ class NothingGrantedError(EnvironmentNotReadyError):
 
 
 @dataclass(slots=True)
-class CellMeasurement:
-    """A cell on servers that stand."""
+class BlockMeasurement:
+    """A block on servers that stand."""
 
     plan: FsyncPlan
-    cell: FsyncCell
+    block: Block
     servers: CellServers
     key_prefix: str
 
-    def measure(self, repeat: int) -> VisitSeen:
-        """All loads of the visit. Raises NothingGrantedError; EnvironmentNotReadyError: load or server ended early."""
-        cell, servers, plan = self.cell, self.servers, self.plan
+    def measure(self, repeat: int) -> list[VisitSeen]:
+        """All loads of the block: PASSES visits of each cell. Raises NothingGrantedError; EnvironmentNotReadyError:
+        load or server ended early."""
+        block, servers = self.block, self.servers
+        cell = block[0]
         if cell.rewrite != "off" and servers.own:
             fill(servers.urls, self.key_prefix)
         truth = waitaof_truth(servers, self.key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
-        with load_process(cell, servers.urls, self.key_prefix, plan.seed * 1000 + repeat) as child:
-            most = self._load(child, Phase(plan.warmup_s, plan.seconds))
-            if not most.granted:
-                denied = ", ".join(f"{outcome} {count:,}" for outcome, count in most.denied.items() if count)
-                raise NothingGrantedError(
-                    f"{cell}: no lock was granted in {plan.seconds:g} s ({denied or 'no answer'})"
-                )
-            rate_per_s = OPEN_SHARE * most.granted / plan.seconds
-            kept = self._load(child, Phase(plan.warmup_s, plan.seconds, rate_per_s))
-        if most.waitaof:
-            most = msgspec.structs.replace(most, waitaof=WaitaofCounts.sum_of([most.waitaof, truth]))
-        return VisitSeen(repeat=repeat, cell=cell, disk=servers.disk, loads={"max": most, "80%": kept})
+        with load_process(cell, servers.urls, self.key_prefix, self.plan.seed * 1000 + repeat) as child:
+            turns = [
+                (number, cell, self._load(child, cell))
+                for number in range(PASSES)
+                for cell in (block if number % 2 == 0 else block[::-1])
+            ]
+            rates_per_s = {cell: self._open_rate(cell, turns) for cell in block}
+            kept = {cell: self._load(child, cell, rate_per_s) for cell, rate_per_s in rates_per_s.items()}
+        seen = []
+        for number, cell, most in turns:
+            loads: dict[LoadName, LoadSeen] = {"max": most}
+            if not number:
+                loads["80%"] = kept[cell]
+            if most.waitaof and not number:
+                waited = WaitaofCounts.sum_of([most.waitaof, truth])
+                loads["max"] = msgspec.structs.replace(most, waitaof=waited)
+            seen.append(VisitSeen(repeat=repeat * PASSES + number, cell=cell, disk=servers.disk, loads=loads))
+        return seen
 
-    def _load(self, child: Child, phase: Phase) -> LoadSeen:
-        servers = self.servers
+    def _open_rate(self, cell: FsyncCell, turns: Sequence[tuple[int, FsyncCell, LoadSeen]]) -> float:
+        loads = [load for _, visited, load in turns if visited == cell]
+        if granted := sum(load.granted for load in loads):
+            return OPEN_SHARE * granted / sum(load.seconds for load in loads)
+        denied = sum((Counter(load.denied) for load in loads), Counter())
+        told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
+        raise NothingGrantedError(f"{cell}: no lock was granted in {PASSES} loads ({told or 'no answer'})")
+
+    def _load(self, child: Child, cell: FsyncCell, rate_per_s: float | None = None) -> LoadSeen:
+        servers, seconds = self.servers, self.plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
+        phase = Phase(self.plan.warmup_s, seconds, rate_per_s)
+        servers.become(cell.policy)
         monitor = LatencyMonitor(servers.urls, own=servers.own)
         before, syncs = info_snapshot(servers.urls), servers.syncs
         child.tell(phase)
         rewrite = None
-        if self.cell.rewrite != "off":
+        if self.block[0].rewrite != "off":
             time.sleep(phase.warmup_s + REWRITE_AT * phase.seconds)
             rewrite = rewrite_now(servers)
         figures = child.hear(PhaseFigures, phase.warmup_s + phase.seconds + PATIENCE_S)
@@ -108,7 +129,8 @@ class CellMeasurement:
 def load_process(cell: FsyncCell, urls: Sequence[str], key_prefix: str, seed: int) -> Iterator[Child]:
     """A connected load process, to be told a Phase and heard PhaseFigures from. Raises EnvironmentNotReadyError."""
     with Child("the load process", "bench.experiments.fsync.load_process") as child:
-        child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, cell.policy == "waitaof", seed))
+        waits = cell.policy == "waitaof"
+        child.tell(LoadOrder(urls, key_prefix, cell.clients, cell.pipeline, waits, seed, cell.hold))
         child.hear(str, PATIENCE_S)
         yield child
 

@@ -1,12 +1,18 @@
 """What `lockbench fsync` and `lockbench planner` say: *a result → tables, findings, advice*.
 
-Rules: verdict, or advice, first; nothing is computed here; a latency of a load that was not sustained is not shown; a
-rate that the generator limited is marked ≥; what was not measured is an en dash. Fits 100 columns.
+Rules: verdict, or advice, first; nothing is computed here but intervals of what is stored; a latency of a load that was
+not sustained is not shown; what was not measured, or has no interval, is an en dash. Tables fit 80 columns.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle
+from pathlib import Path
 
+import msgspec
+
+from bench.experiments.crash.result import CrashResult
+from bench.experiments.fsync.judge import rate_interval
+from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     AlwaysCost,
     DiskFigures,
@@ -18,30 +24,17 @@ from bench.experiments.fsync.result import (
     Setup,
 )  # fmt: skip
 from bench.measure.expectation import ROW_WORDS
+from bench.measure.result import newest_result
 from bench.measure.statistics import Spread
-from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
-from bench.report.html.figure import Cell, Column, Data, Figure, Legend
+from bench.report.figures import MISSING, count, counted, latency, milliseconds
+from bench.report.html.figure import Column, Data, Figure, Legend
 from bench.report.html.plot import X_RANGE, Y_RANGE, Axes, Line, Mark, Spot, plot
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.sheet import GOOD, Case, Part, Sentence, Sheet, Suite, made, sheet_of
 
-_MAXIMUM = ("N", "callers", "fsync", "policy", "acquires\n/s", "±", "p50\nms", "p99\nms", "fsyncs\n/s", "locks\n/fsync",
-            "CPU µs\n/lock")  # fmt: skip
-_OPEN = ("N", "callers", "fsync", "policy", "p50\nms", "p99\nms", "p99.9\nms", "max\nms", "kept")
-_SPEED = ("N", "policy", "restart", "locks\n/s", "±", "p99\nms")
-_LOSSES = ("lost,\nmedian", "\nmost", "window\ns", "double\ngrants", "blocked\ns")
-_LEGEND = (
-    ("callers", "connections per instance × callers that share one; each lock is two writes, SET and its release"),
-    (
-        "fsync",
-        "the disk as it is, or so much added; R: AOF rewritten in the middle, R!: no-appendfsync-on-rewrite, too",
-    ),
-    (
-        "columns",
-        "±: half the range over repeats; ≥: limited by the load process; kept: granted ÷ offered",
-    ),
-    ("no latency", "queue: the rate was not sustained; late: the load process was late; –: too few samples"),
-)
+_ROWS = ("N", "callers", "fsync", "policy", "locks/s", "95 % sure", "p50\nms", "p99\nms", "locks\n/fsync")
+_COSTS = ("N", "callers", "fsync", "always costs", "95 % sure", "pairs")
+_OPTIONS = ("N", "policy", "restart", "locks/s", "95 % sure", "p99\nms", "lost,\nmost", "double\ngrants", "no lock\ns")
 CARRY_OVER = (
     "absolute rates are this machine's, its disk's and this client's, and do not carry over; what does: the order of "
     "the policies, how the cost of always falls with callers, and the row whose latency is nearest to your own disk "
@@ -51,31 +44,35 @@ _OF_CRASHES = (
     "power cuts (none: kill −9), TTL {ttl_s:g} s; double grants: of clients that trust a restarted instance; a delayed "
     "restart waits out the longest TTL, so its price grows with yours"
 )
-_EVENTS = ("aof-fsync-always", "aof-write-pending-fsync", "fork")
-_STYLE_OF = {"none": "c5", "no": "c4", "everysec": "c1", "always": "bad", "waitaof": "good"}
 _STYLES = ("c1", "c2", "c4", "c3", "c5")
 _REWRITTEN = {"off": "", "on": " R", "on-no-sync": " R!"}
 MEMORY_S, VIRTUAL_S = 5e-6, 5e-4  # an fdatasync of a file in memory, and of a disk that is none of a cloud, takes less
 
 
+def beside(result: FsyncResult, folder: Path) -> FsyncResult:
+    """Return it with the losses of the newest crash result right below `folder`, if it has none of its own."""
+    if result.planner.sources.crash or not (crash := newest_result(folder, "crash", CrashResult)):
+        return result
+    page = plan_page(result.rows, crash, result.id, result.fleet.server)
+    return msgspec.structs.replace(result, planner=page)
+
+
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
     """Return the planner's page, then the figures it rests on; `result` is stored at `place` ("" = nowhere)."""
     page = result.planner
-    own = [("advice", page.advice[0]), *_lines(result), *_planner_lines(page)]
+    own = [("advice", page.advice[0]), *_planner_lines(page), *_lines(result)]
     return sheet_of(
         result, place, kind="fsync", headline=_headline(page, len(result.rows)), conditions=_conditions(result),
-        parts=(_options(page), *_parts(result)), lines=dict.fromkeys(own),
+        parts=(_options(page), _prices(result), _measured(result)), lines=dict.fromkeys(own),
     )  # fmt: skip
 
 
 def planner_sheet(result: FsyncResult) -> Sheet:
     """Return the planner's page alone, its advice first."""
     page = result.planner
-    load = page.reference
-    at = f"{load.shape} callers, {disk_name(load)} fsync" if load else ""
-    conditions = f"{_server(result) or 'your servers'} · {at} · p99 from the intended start"
+    conditions = f"{_server(result) or 'your servers'} · p99 from the intended start"
     lines = tuple(Sentence(*line) for line in _planner_lines(page))
-    return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page),), lines)
+    return Sheet("PLANNER", GOOD, page.advice[0], conditions, (_options(page), _prices(result)), lines)
 
 
 def suite(result: FsyncResult) -> Suite:
@@ -110,10 +107,9 @@ def _server(result: FsyncResult) -> str:
 def _headline(page: PlannerPage, rows: int) -> str:
     costs = page.always_costs
     if costs is None:
-        return f"{rows} rows"
+        return f"{rows} rows, and no price of always"
     least, most = costs.least, costs.most
-    other = "" if least == most else f", {least.ratio:.1f}× at {least.shape}"
-    return f"everysec ÷ always: {most.ratio:.1f}× at {most.shape} callers{other}"
+    return f"always costs {most.price if least == most else f'{least.price} to {most.price}'}"
 
 
 def _conditions(result: FsyncResult) -> Sequence[str]:
@@ -131,62 +127,55 @@ def _lines(result: FsyncResult) -> Iterator[tuple[str, str]]:
     for finding in result.findings:
         if finding.verdict == "as expected":
             yield "as expected", finding.text
-    yield "disk", disk_text(result.planner.disk_fdatasync_s)
-    yield "slow events", _events(result.rows)
-    stalled = max(result.rows, key=lambda row: row.aof_delayed_fsync or 0, default=None)
-    if stalled and stalled.aof_delayed_fsync:
-        most = count(stalled.aof_delayed_fsync)
-        yield "stalls", f"aof_delayed_fsync up to {most}: {_cell(stalled)}, {stalled.load}"
-    yield from _LEGEND
-
-
-def _cell(row: FsyncRow) -> str:
-    return f"N={row.instances} {row.policy} {row.shape} {_disk(row)}"
 
 
 def _disk(row: FsyncRow) -> str:
     return ("none" if row.policy == "none" else disk_name(row)) + _REWRITTEN[row.rewrite]
 
 
-def _events(rows: Sequence[FsyncRow]) -> str:
-    """The longest of each kind, and where."""
-    if any(row.latency_events is None for row in rows):
-        return "the servers do not watch (latency-monitor-threshold is 0, or LATENCY is not allowed)"
-    found = []
-    for name in _EVENTS:
-        seen = [(row.latency_events[name].max_ms, _cell(row)) for row in rows if name in (row.latency_events or {})]  # type: ignore[index]
-        if seen:
-            most_ms, where = max(seen, key=lambda one: one[0])
-            found.append(f"{name} up to {most_ms} ms ({where})")
-    return "; ".join(found) or f"none of {', '.join(_EVENTS)} took 1 ms"
-
-
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _parts(result: FsyncResult) -> Iterator[Part]:
-    left = frozenset({1, 2, 3})
-    yield Part(
-        "maximum", "closed loop", _MAXIMUM, tuple(_maximum(row) for row in result.rows if row.load == "max"), left
+def _prices(result: FsyncResult) -> Part:
+    """What always costs, cell by cell; a dash where the load process was the limit, or pairs are too few."""
+    priced = ((cost, cost.is_known) for cost in result.costs)
+    rows = tuple(
+        (
+            *(str(cost.instances), cost.shape, disk_name(cost)),
+            *((f"{cost.ratio:.3g}×", cost.interval) if known else (MISSING, MISSING)),
+            str(cost.pairs),
+        )
+        for cost, known in priced
     )
-    about = "open loop, Poisson arrivals at 80 % of the maximum, from the intended start"
-    yield Part("latency", about, _OPEN, tuple(_open(row) for row in result.rows if row.load == "80%"), left)
+    return Part("what always costs", "everysec's locks/s ÷ always's, turn by turn", _COSTS, rows, frozenset({1, 2}))
 
 
-def _names(row: FsyncRow) -> tuple[str, ...]:
-    return str(row.instances), row.shape, _disk(row), row.policy
+def _measured(result: FsyncResult) -> Part:
+    """Every cell: its maximum, and its latency in open loop at 80 % of that."""
+    opened = {_key(row): row for row in result.rows if row.load == "80%"}
+    rows = tuple(_row(row, opened.get(_key(row))) for row in result.rows if row.load == "max")
+    about = "locks/s in closed loop; latency at 80 % of it, from the intended start"
+    return Part("measured", about, _ROWS, rows, frozenset({1, 2, 3}))
 
 
-def _maximum(row: FsyncRow) -> tuple[str, ...]:
+def _key(row: FsyncRow) -> tuple[object, ...]:
+    return row.instances, row.shape, row.injected_ms, row.rewrite, row.policy
+
+
+def _row(row: FsyncRow, opened: FsyncRow | None) -> tuple[str, ...]:
+    instead = MISSING
+    if opened is not None:
+        instead = "queue" if not opened.sustained else "late" if opened.generator.reason else ""
+    took = opened.acquire_s if opened and not instead else None
     return (
-        *_names(row),
+        str(row.instances),
+        row.shape,
+        _disk(row),
+        row.policy,
         _rate(row.acquired_per_s, bound=row.generator.bound),
-        _deviation(row.acquired_per_s),
-        milliseconds(row.acquire_s.p50),
-        milliseconds(row.acquire_s.p99),
-        _figure(row.fsyncs_per_s),
-        _figure(row.locks_per_fsync),
-        _figure(row.server_cpu_us_per_lock),
+        _interval(rate_interval(row), bound=row.generator.bound),
+        *((milliseconds(took.p50), milliseconds(took.p99)) if took else (instead, instead)),
+        MISSING if row.locks_per_fsync is None else count(round(row.locks_per_fsync.median, 1)),
     )
 
 
@@ -194,23 +183,9 @@ def _rate(rate: Spread | None, *, bound: bool | None) -> str:
     return MISSING if rate is None else ("≥" if bound else "") + count(round(rate.median))
 
 
-def _deviation(figure: Spread | None) -> str:
-    """Half the range over the repeats, in per cent of the median; a dash when there was one repeat."""
-    if figure is None or not figure.median or figure.high == figure.low:
-        return MISSING
-    return f"{(figure.high - figure.low) / 2 / figure.median * 100:.0f} %"
-
-
-def _figure(figure: Spread | None) -> str:
-    return MISSING if figure is None else count(round(figure.median, 1))
-
-
-def _open(row: FsyncRow) -> tuple[str, ...]:
-    kept, took = row.rate / row.offered_per_s.median if row.offered_per_s else 1.0, row.acquire_s
-    instead = "" if row.sustained else "queue"
-    instead = instead or ("late" if row.generator.reason else "")
-    latencies = (instead or milliseconds(value_s) for value_s in (took.p50, took.p99, took.p999, took.max))
-    return (*_names(row), *latencies, percent(min(kept, 1.0), 0))
+def _interval(interval: tuple[float, float] | None, *, bound: bool | None) -> str:
+    """Of what the servers do: a load process at its limit says nothing about that."""
+    return MISSING if interval is None or bound else f"{count(round(interval[0]))}–{count(round(interval[1]))}"
 
 
 # -- the planner's page ------------------------------------------------------------------------------------------------
@@ -218,6 +193,7 @@ def _open(row: FsyncRow) -> tuple[str, ...]:
 
 def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
     yield from (("seen", text) for text in page.advice[1:])
+    yield from (("not known", text) for text in page.unmeasured)
     yield from (("warning", warning) for warning in page.warnings)
     yield "disk", disk_text(page.disk_fdatasync_s)
     yield "beware", CARRY_OVER
@@ -230,24 +206,23 @@ def _planner_lines(page: PlannerPage) -> Iterator[tuple[str, str]]:
 
 def _options(page: PlannerPage) -> Part:
     rows = tuple((*_speed(option), *_lost(option.crash)) for option in page.options)
-    about = "p99 at 80 %; lost per crash; grants in so many cuts"
-    return Part("speed beside losses", about, (*_SPEED, *_LOSSES), rows, frozenset({1, 2}))
+    load = page.reference
+    at = f"{load.shape} callers, {load.disk}; " if load else ""
+    return Part("policies", f"{at}lost and no lock: per crash", _OPTIONS, rows, frozenset({1, 2}))
 
 
 def _speed(option: Option) -> tuple[str, ...]:
-    rate = option.acquired_per_s
     p99 = milliseconds(option.p99_s) if option.sustained else "queue" if option.sustained is False else MISSING
-    speed = _rate(rate, bound=option.generator_bound)
-    return str(option.instances), option.policy, option.restart or MISSING, speed, _deviation(rate), p99
+    bound = option.generator_bound
+    rate, sure = _rate(option.acquired_per_s, bound=bound), _interval(option.rate_interval, bound=bound)
+    return str(option.instances), option.policy, option.restart or MISSING, rate, sure, p99
 
 
 def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
     if crash is None:
-        return (MISSING,) * len(_LOSSES)
+        return (MISSING,) * 3
     return (
-        count(round(crash.lost_per_cut.median)),
         count(crash.lost_per_cut.max),
-        decimals(crash.lost_window_max_s),
         f"{count(crash.double_grants)} in {count(crash.cuts)}",
         f"{crash.unavailable_s.max:.1f}",
     )
@@ -257,59 +232,38 @@ def _lost(crash: LossesSeen | None) -> tuple[str, ...]:
 
 
 def figures(result: FsyncResult) -> list[Figure]:
-    """What each choice gives and loses, and what always costs by callers, as far as there are figures for them."""
-    return [figure for figure in (_choices(result.planner), _costs(result.costs)) if figure]
-
-
-def _choices(page: PlannerPage) -> Figure | None:
-    known = [(one, one.acquired_per_s, one.crash) for one in page.options]
-    points = [(one, rate.median, crash.lost_per_cut.max or 0.5) for one, rate, crash in known if rate and crash]
-    if not points:
-        return None
-    about = (
-        "Planner: most locks lost in one crash against the maximum rate, both log scale, by policy from few to many "
-        "instances; 0.5 stands for none; rings: the load was the limit"
-    )
-    used = {one.policy for one, *_ in points}
-    marks: list[Mark] = []
-    for policy in sorted(used):
-        of_it = sorted((one.instances, rate, lost) for one, rate, lost in points if one.policy == policy)
-        marks.append(Line([rate for _, rate, _ in of_it], [lost for *_, lost in of_it], _STYLE_OF[policy]))
-    marks += [Spot(rate, lost, _STYLE_OF[one.policy], hollow=bool(one.generator_bound)) for one, rate, lost in points]
-    x = logarithmic([rate for _, rate, _ in points], *X_RANGE)
-    y = logarithmic([0.5, 1.0, *(lost for *_, lost in points)], *Y_RANGE)
-    names = "most locks per second (log scale)", "locks lost (log scale)"
-    title = page.advice[0]
-    picture = plot(Axes(x, y, *names, number_tick, number_tick), marks, name=title, about=about)
-    columns = (("instances", "count"), ("policy", "text"), ("restart", "text"), ("acquired_per_s", "per_s"))
-    rows: list[list[Cell]] = [[one.instances, one.policy, one.restart, rate, lost] for one, rate, lost in points]
-    data = Data((*(Column(*column) for column in columns), Column("value", "count", names[1])), rows)
-    keys = tuple(Legend(style, policy, area=True) for policy, style in _STYLE_OF.items() if policy in used)
-    return Figure("planner-losses", title, about, picture, data, keys)
+    """What always costs by callers, as far as it is known."""
+    return [figure for figure in (_costs(result.costs),) if figure]
 
 
 def _costs(costs: Sequence[AlwaysCost]) -> Figure | None:
-    known = sorted((cost for cost in costs if cost.ratio), key=lambda cost: cost.callers)
+    known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.callers)
     if not known:
         return None
     x = logarithmic([cost.callers for cost in known], *X_RANGE)
-    y = logarithmic([1.0, *(cost.ratio for cost in known)], *Y_RANGE)
+    y = logarithmic([1.0, *(end for cost in known for end in _ends(cost))], *Y_RANGE)
     groups: dict[str, list[AlwaysCost]] = {}
     for cost in known:
-        groups.setdefault(f"N={cost.instances}, {disk_name(cost)} fsync", []).append(cost)
+        held = "" if cost.hold == "0" else f", held {cost.hold.removeprefix('fixed:')}"
+        groups.setdefault(f"N={cost.instances}, {disk_name(cost)} fsync{held}", []).append(cost)
     marks: list[Mark] = [Line([x.low, x.high], [1.0, 1.0], "c5")]
     keys = []
     for (name, row), style in zip(groups.items(), cycle(_STYLES)):
         marks.append(Line([cost.callers for cost in row], [cost.ratio for cost in row], style))
-        marks += [Spot(cost.callers, cost.ratio, style, hollow=cost.generator_bound) for cost in row]
+        marks += [Spot(cost.callers, cost.ratio, style) for cost in row]
+        marks += [Line([cost.callers] * 2, _ends(cost), style) for cost in row]
         keys.append(Legend(style, name))
     ends = (pick(known, key=lambda cost: cost.ratio) for pick in (min, max))
     cheap, dear = (f"{cost.price} ({counted(cost.callers, 'caller')})" for cost in ends)
     title = f"always costs between {cheap} and {dear}"
-    about = "Acquires/s with everysec ÷ with always, by callers, log scales; 1: no cost; rings: the load was the limit"
+    about = "Acquires/s with everysec ÷ with always, by callers, log scales; uprights: 95 % sure; 1: no cost"
     axes = Axes(x, y, "callers (log scale)", "everysec ÷ always (log scale)", number_tick, number_tick)
-    names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio")
+    names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
     data = Data(
         tuple(Column(name, "count") for name in names), [[getattr(cost, name) for name in names] for cost in known]
     )
     return Figure("costs", title, about, plot(axes, marks, name=title, about=about), data, tuple(keys))
+
+
+def _ends(cost: AlwaysCost) -> list[float]:
+    return [cost.low or cost.ratio, cost.high or cost.ratio]

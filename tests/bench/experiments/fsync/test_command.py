@@ -39,6 +39,24 @@ def test_with_targets_all_of_them_take_part_and_nothing_is_injected() -> None:
     assert {cell.injected_ms for cell in plan.cells} == {0.0}
 
 
+def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
+    Path("mine.toml").write_text('users = 48\nprocesses = 2\nhold = "exp:5ms"\ninstances = 3\nrate = 100\n', "utf-8")
+    plan = fsync_plan_of(values("mine.toml"))
+    assert {(cell.instances, cell.clients, cell.pipeline, cell.hold, cell.injected_ms) for cell in plan.cells} == {
+        (3, 2, 24, "exp:5ms", 0.0)
+    }
+    assert {cell.policy for cell in plan.cells} == {"none", "no", "everysec", "always", "waitaof"}
+    assert "users 48, processes 2, hold exp:5ms" in plan.scenario
+    assert "rate of 100/s" in plan.scenario
+    assert fsync_plan_of(values("mine.toml", "--instances", "5")).cells[0].instances == 5
+    Path("slow.toml").write_text('hold = "5s"\n', "utf-8")
+    assert execute(["fsync", "slow.toml"]) == 2
+    assert "a lock is held longer than a load of 2 s takes" in said().err
+    Path("theirs.toml").write_text('targets = ["redis://127.0.0.1:1"]\n', "utf-8")
+    assert execute(["fsync", "theirs.toml"]) == 3
+    assert "1 of 1 targets cannot be used: 127.0.0.1:1" in said().err
+
+
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
@@ -81,7 +99,23 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     assert execute(["planner", "--fsync", speed, "--crash", losses, "--html", "page.html", "--quiet"]) == 0
     page = Path("page.html").read_text("utf-8")
     assert "take everysec with delayed restart" in page
-    assert "planner-losses" in page
+    assert "a crash" in page
+
+
+def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said) -> None:
+    alone = json.loads((STORED / "fsync.json").read_text("utf-8"))
+    alone["planner"]["sources"]["crash"] = None
+    for option in alone["planner"]["options"]:
+        option["crash"] = None
+    Path("results/speed").mkdir(parents=True)
+    Path("results/speed/result.json").write_text(json.dumps(alone), "utf-8")
+    assert execute(["report", "results/speed"]) == 0
+    assert "double grants in" not in said().out
+    Path("results/losses").mkdir()
+    Path("results/losses/result.json").write_bytes((STORED / "crash.json").read_bytes())
+    assert execute(["report", "results/speed"]) == 0
+    assert "double grants in" in said().out
+    assert "double grants in" in Path("results/speed/report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bench.experiments.fsync.judge import always_costs, find_rows, findings_of, judge_fsync
+from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rate_interval
 from bench.experiments.fsync.result import Spread
+from bench.experiments.fsync.rows import find_rows
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
-from tests.doubles.fsync_visits import load, rows_of, sustained, visit
+from tests.doubles.fsync_visits import load, rows_of, sustained, turns, visit
 
 MANY = (256, 16)
 
@@ -24,11 +26,11 @@ def healthy() -> list[dict[str, Any]]:
 
 
 def verdicts(visits: list[dict[str, Any]]) -> dict[str, str]:
-    return {finding.name: finding.verdict for finding in findings_of(rows_of(visits))}
+    return {finding.name: finding.verdict for finding in findings_of(rows_of(turns(visits)))}
 
 
 def judged(visits: list[dict[str, Any]], *, planned: int | None = None, interrupted: bool = False) -> tuple[str, int]:
-    rows = rows_of(visits)
+    rows = rows_of(turns(visits))
     made = len(visits)
     verdict = judge_fsync(findings_of(rows), rows, planned=planned or made, done=made, interrupted=interrupted)
     assert verdict.word
@@ -89,9 +91,44 @@ def test_callers_that_were_not_at_work_make_it_invalid() -> None:
 
 
 def test_a_cost_compares_equal_cells_only() -> None:
-    rows = rows_of([visit("everysec", 5000), visit("always", 250), visit("always", 500, ms=0.5)])
-    costs = always_costs(rows)
-    assert [(cost.injected_ms, cost.ratio) for cost in costs] == [(2.0, 20.0)]
+    made = [visit("everysec", 5000), visit("always", 250), visit("always", 500, ms=0.5), visit("always", hold="1ms")]
+    (cost,) = always_costs(rows_of(turns(made)))
+    assert (cost.injected_ms, cost.hold, cost.pairs) == (2.0, "0", 6)
+    assert (cost.ratio, cost.low, cost.high) == pytest.approx((20.0, 20.0, 20.0))
+    assert cost.is_known
+
+
+def noisy_hour(rng: np.random.Generator, ratio: float) -> list[dict[str, Any]]:
+    """Six turns, there and back, on a machine whose speed wanders twofold; single visits are off by a tenth."""
+    speed = np.exp(np.cumsum(rng.normal(0, 0.15, 12)))
+    made = []
+    for turn in range(6):
+        order = (("everysec", ratio), ("always", 1.0))
+        for place, (policy, times) in enumerate(order if turn % 2 == 0 else order[::-1]):
+            rate = 400 * times * speed[2 * turn + place] * np.exp(rng.normal(0, 0.1))
+            made.append(visit(policy, max(1, round(rate))) | {"repeat": turn})
+    return made
+
+
+def test_a_ratio_of_pairs_comes_out_of_a_noisy_hour() -> None:
+    """Its interval holds the truth in 95 of 100 hours, and is not wide because the hour was."""
+    rng = np.random.default_rng(14)
+    costs = [always_costs(rows_of(noisy_hour(rng, 3.1)))[0] for _ in range(200)]
+    assert sum(cost.low <= 3.1 <= cost.high for cost in costs if cost.low and cost.high) >= 186
+    assert float(np.median([(cost.high or 99) / (cost.low or 1) for cost in costs])) < 2.5
+
+
+def test_without_six_pairs_or_at_the_load_process_limit_there_is_no_price() -> None:
+    few = turns([visit("everysec", 5000), visit("always", 250)], 5)
+    (cost,) = always_costs(rows_of(few))
+    assert (cost.low, cost.pairs, cost.is_known) == (None, 5, False)
+    assert rate_interval(find_rows(rows_of(few))[0]) is None
+    (cost,) = always_costs(rows_of(turns([visit("everysec", 5000, cpu=0.99), visit("always", 250)])))
+    assert cost.low is not None
+    assert not cost.is_known
+    strangers = [visit("everysec", 5000) | {"repeat": turn} for turn in range(6)]
+    strangers += [visit("always", 250) | {"repeat": turn} for turn in range(6, 12)]
+    assert not always_costs(rows_of(strangers))[0].is_known, "rates of other turns make no pair"
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -120,6 +157,24 @@ def test_each_finding_turns_red_or_is_not_known(
     visits[place] = planted
     assert verdicts(visits)[finding] == verdict
     assert judged(visits) == (word, 0 if word == "AS EXPECTED" else 4)
+
+
+def test_an_order_that_only_a_noisy_turn_turned_round_is_none() -> None:
+    """Of the medians alone it would be one that cannot be."""
+    rng = np.random.default_rng(3)
+    made = [visit("no", 3000) | {"repeat": turn} for turn in range(6)]
+    made += [visit("everysec", round(3000 * rng.choice([0.7, 1.9]))) | {"repeat": turn} for turn in range(6)]
+    assert not [finding for finding in findings_of(rows_of(made)) if finding.name == "order"]
+    certain = turns([visit("no", 3000), visit("everysec", 5000)])
+    assert [f.verdict for f in findings_of(rows_of(certain)) if f.name == "order"] == [NOT_KNOWN]
+
+
+def test_what_is_not_certain_is_not_known() -> None:
+    shares = (0.5, 2.0, 0.9, 1.1, 0.8, 1.3)
+    made = [visit("everysec", 1000) | {"repeat": turn} for turn in range(6)]
+    made += [visit("always", round(1000 * share)) | {"repeat": turn} for turn, share in enumerate(shares)]
+    slowest = [finding for finding in findings_of(rows_of(made)) if finding.name == "always-slowest"]
+    assert [finding.verdict for finding in slowest] == [NOT_KNOWN]
 
 
 def test_an_order_within_what_pairs_of_the_same_code_differ_by_is_none() -> None:

@@ -8,9 +8,14 @@ from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, PlannerSources, ReferenceLoad, Spread, Typical
 from bench.topology.server import ServerBinary
-from tests.doubles.fsync_visits import crash_of, cut, rows_of, visit
+from tests.doubles.fsync_visits import crash_of, cut, turns, visit
+from tests.doubles.fsync_visits import rows_of as rows_of_visits
 
 SHAPE = (16, 4)
+
+
+def rows_of(visits: list[dict[str, Any]]) -> list[FsyncRow]:
+    return rows_of_visits(turns(visits))
 
 
 def rows() -> list[FsyncRow]:
@@ -53,14 +58,17 @@ def test_the_recommendation_is_made_from_the_figures() -> None:
     advice = page.advice
     assert advice[0] == (
         "take everysec with delayed restart, if a crash may cost up to 2.2 s without new locks; "
-        "take always, restarted at once, if it may not: it costs between 4.0× and 88× of the locks/s"
+        "take always, restarted at once, if it may not: it costs between 4.0× (4.0–4.0) and 88× (88–88) of the locks/s"
     )
     assert any(
         text.startswith("everysec with delayed restart: 0 double grants in 120 cuts (95 % sure: fewer than 1 in 40)")
         for text in advice
     )
     assert any("everysec, restarted at once: 93 double grants in 120 cuts, up to 900 locks lost" in t for t in advice)
-    assert any(text.startswith("always costs between 4.0× and 88×, depending on callers and disk") for text in advice)
+    assert any(
+        text.startswith("always costs between 4.0× (4.0–4.0) and 88× (88–88) of everysec's locks/s, depending")
+        for text in advice
+    )
 
 
 def test_losses_of_another_server_are_told_of() -> None:
@@ -93,6 +101,20 @@ def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
     assert "run lockbench crash" in page.advice[0]
     assert {option.crash for option in page.options} == {None}
     assert page.sources == PlannerSources(fsync="f5", crash=None)
+    assert "what waitaof costs: lockbench fsync --policy waitaof" in page.unmeasured
+    assert any("lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured)
+
+
+def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
+    limited = [visit("everysec", 8000, cpu=0.99), visit("always", 2000)]
+    page = plan_page(rows_of(limited), healthy(), "f5")
+    assert page.always_costs is None
+    assert "it costs" not in page.advice[0].replace("what it costs is not known here", "")
+    assert any("the load process was the limit there" in text for text in page.unmeasured)
+    once = rows_of_visits([visit("everysec", 8000), visit("always", 2000)])
+    page = plan_page(once, healthy(), "f5")
+    assert page.always_costs is None
+    assert any("fewer than six pairs" in text for text in page.unmeasured)
 
 
 def test_what_was_not_measured_is_null() -> None:
@@ -141,8 +163,8 @@ def test_a_latency_of_a_growing_queue_is_not_offered() -> None:
 
 @pytest.mark.parametrize(
     "everysec, always, advice",
-    [(4000, 2000, "always costs 2.0×"), (4000, 50, "always costs 80×"), (900, 1000, "always costs nothing measurable")],
+    [(4000, 2000, "2.0× (2.0–2.0)"), (4000, 50, "80× (80–80)"), (900, 1000, "nothing measurable (0.90–0.90)")],
 )
 def test_costs_keep_two_digits_and_one_below_the_noise_is_called_that(everysec: int, always: int, advice: str) -> None:
     page = plan_page(rows_of([visit("everysec", everysec), visit("always", always)]), None, "f5")
-    assert page.advice[-1] == f"{advice}: 1×1 callers, N=1, +2 ms" if always > everysec else advice in page.advice[-1]
+    assert page.advice[-1] == f"always costs {advice} of everysec's locks/s: 1×1 callers, N=1, +2 ms"

@@ -68,7 +68,9 @@ def of_fsync(costs, options, advice):
 
 def test_what_always_costs_and_the_planner_with_and_without_crashes():
     cost = {"instances": 1, "clients": 1, "pipeline": 1, "injected_ms": 2.0, "generator_bound": False}
-    costs = [cost | {"callers": callers, "ratio": ratio} for callers, ratio in ((1, 57.4), (64, 6.9))]
+    known = ((1, 57.4, 51.0), (64, 6.9, 6.0))
+    costs = [cost | {"callers": callers, "ratio": ratio, "low": low, "high": 60.0} for callers, ratio, low in known]
+    costs.append(cost | {"callers": 4096, "ratio": 0.9})
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
     unsafe = {
         "cuts": 20, "lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9, "lost_window_max_s": None,
@@ -82,11 +84,9 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
         for policy in ("everysec", "always")
     ]  # fmt: skip
     figures = fsync_figures(of_fsync(costs, options, "take always"))
-    assert [figure.name for figure in figures] == ["planner-losses", "costs"]
-    assert [row[-2:] for row in figures[0].data.rows] == [[9_000.0, 90.0], [9_000.0, 0.5]], "locks/s and locks lost"
-    assert figures[0].svg.count('class="ring') == 1, "a ring is a rate that the load limited"
-    assert figures[0].title == "take always"
-    assert figures[1].title == "always costs between 6.9× (64 callers) and 57× (1 caller)"
+    assert [figure.name for figure in figures] == ["costs"]
+    assert [row[-1] for row in figures[0].data.rows] == [60.0, 60.0], "what has no interval is not drawn"
+    assert figures[0].title == "always costs between 6.9× (6.0–60) (64 callers) and 57× (51–60) (1 caller)"
     for option in options:
         option["crash"] = None
     assert fsync_figures(of_fsync([], options, "measure crashes")) == []
