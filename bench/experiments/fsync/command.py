@@ -60,7 +60,7 @@ def _delay(text: str) -> float:
     type=Several(click.IntRange(1, 15)),
     help="how many servers  [1,3,5; with --target: all of them]",
 )
-@click.option("--clients", metavar="C,…", type=_CALLERS, help="connections per instance  [1,16,256]")
+@click.option("--clients", metavar="C,…", type=_CALLERS, help="connections per instance  [1,16]")
 @click.option("--pipeline", metavar="P,…", type=_CALLERS, help="callers that share one connection  [1,16]")
 @click.option(
     "--latency",
@@ -153,7 +153,7 @@ def _cells(values: Mapping[str, Any], scenario: Scenario | None) -> tuple[FsyncC
         raise UsageError("on servers that are not ours no fsync latency is added: leave --latency out")
     if targets and max(instances, default=0) > len(targets):
         raise UsageError(f"option --instances: {max(instances)} is more than the {len(targets)} that --target names")
-    shapes = [(count, callers) for count in clients or (1, 16, 256) for callers in pipeline or (1, 16)]
+    shapes = [(count, callers) for count in clients or (1, 16) for callers in pipeline or (1, 16)]
     if scenario is not None and not clients and not pipeline:
         shapes = [(scenario.processes, max(1, round(scenario.users / scenario.processes)))]
     elif quick and not clients and not pipeline:

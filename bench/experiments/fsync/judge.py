@@ -2,7 +2,6 @@
 
     order            a policy that does more is not certainly faster than one that does less: that would be noise
     always-slowest   with one caller `always` grants fewer locks than every other policy
-    group-commit     what `always` costs against `everysec` moves by more than 5 between one caller and a thousand
     rewrite-no-sync  under no-appendfsync-on-rewrite even `always` hardly syncs while a rewrite runs
     waitaof-counts   WAITAOF's counts were checked; a vote without a confirmed fsync is none
     waitaof-truth    what WAITAOF confirmed was on the disk, by the shim's ledger; else a fault of the server, not ours
@@ -40,9 +39,7 @@ from bench.measure.verdict import Evidence, Verdict
 
 NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
 MADE_SHARE = 0.75  # of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
-MOVES = 5.0
 CONFIDENCE = 0.95
-MANY_CALLERS, SLOW_FSYNC_MS = 1000, 2.0
 CHEAP_SYNC = 1.0  # two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
 SYNCED_SHARE = 0.5
 
@@ -107,7 +104,7 @@ def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
 def findings_of(rows: Rows) -> list[FsyncFinding]:
     """Every finding that the rows can say something about."""
     orders = list(_orders(rows))
-    costs = [*_always_slowest(rows), *_group_commit(rows)]
+    costs = list(_always_slowest(rows))
     if orders:  # then noise hides what a policy costs, too
         costs = [
             msgspec.structs.replace(one, verdict="not known") if one.verdict == "not shown" else one for one in costs
@@ -190,27 +187,6 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 def _syncs_for_nothing(row: FsyncRow, fastest_per_s: float) -> bool:
     disk = row.disk_fdatasync_s
     return not row.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC)
-
-
-def _group_commit(rows: Rows) -> Iterator[FsyncFinding]:
-    costs = always_costs(rows)
-    for few in (cost for cost in costs if cost.callers == 1 and cost.injected_ms >= SLOW_FSYNC_MS):
-        same = [one for one in costs if (one.instances, one.injected_ms) == (few.instances, few.injected_ms)]
-        many = max(same, key=lambda cost: cost.callers)
-        if many.callers < MANY_CALLERS:
-            continue
-        if few.low is None or few.high is None or many.low is None or many.high is None:
-            continue
-        moved, most = few.low / many.high, few.high / many.low
-        where = f"N={few.instances}, {few.disk}"
-        text = (
-            f"{where}: everysec ÷ always is {few.interval} with 1 caller, {many.interval} with {many.shape}: it "
-            f"moves by {moved:.1f}× at least"
-        )
-        verdict: Word = "as expected" if moved > MOVES else "not shown" if most <= MOVES else "not known"
-        if verdict == "as expected" and many.generator_bound:
-            verdict, text = "not judged", f"{text}: the load process was the limit"
-        yield _found("group-commit", where, text, verdict)
 
 
 def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:

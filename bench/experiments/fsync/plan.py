@@ -119,13 +119,14 @@ def product_cells(  # noqa: PLR0917 - the dimensions of the matrix
 
 
 def full_cells(policies: Iterable[Policy]) -> tuple[FsyncCell, ...]:
-    """The whole matrix: hours."""
-    policies = list(policies)
-    clients = (1, 16, 256)
-    shapes = [(count, pipeline) for count in clients for pipeline in (1, 16)]
-    rewritten = [policy for policy in policies if policy in ("no", "everysec", "always")]
-    everything = product_cells(policies, (1, 3, 5), shapes, (0.0, 0.5, 2.0, 10.0))
-    rewrites = product_cells(rewritten, (1, 3, 5), [(16, 16)], (0.0, 0.5, 2.0, 10.0), REWRITES[1:])
+    """The whole matrix: about three hours. Who are many hold their locks, else the load process is the limit."""
+    policies, counts, delays_ms = list(policies), (1, 3, 5), (0.0, 0.5, 2.0, 10.0)
+    loads: tuple[tuple[CallerShape, str], ...] = (((1, 1), "0"), (QUICK_CALLERS, QUICK_HOLD), ((64, 4), "fixed:50ms"))
+    everything = [
+        cell for shape, hold in loads for cell in product_cells(policies, counts, [shape], delays_ms, hold=hold)
+    ]
+    rewritten = [policy for policy in policies if policy in TAKING_TURNS]
+    rewrites = product_cells(rewritten, counts, [QUICK_CALLERS], delays_ms, REWRITES[1:], hold=QUICK_HOLD)
     return tuple(dict.fromkeys([*everything, *rewrites]))
 
 

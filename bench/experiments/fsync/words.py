@@ -109,7 +109,7 @@ def _headline(page: PlannerPage, rows: int) -> str:
     if costs is None:
         return f"{rows} rows, and no price of always"
     least, most = costs.least, costs.most
-    return f"always costs {most.price if least == most else f'{least.price} to {most.price}'}"
+    return f"always costs {most.price if least.price == most.price else f'{least.price} to {most.price}'}"
 
 
 def _conditions(result: FsyncResult) -> Sequence[str]:
@@ -154,7 +154,7 @@ def _measured(result: FsyncResult) -> Part:
     """Every cell: its maximum, and its latency in open loop at 80 % of that."""
     opened = {_key(row): row for row in result.rows if row.load == "80%"}
     rows = tuple(_row(row, opened.get(_key(row))) for row in result.rows if row.load == "max")
-    about = "locks/s in closed loop; latency at 80 % of it, from the intended start"
+    about = "locks/s in closed loop, latency at 80 % of it; R: while the AOF is rewritten, R!: and not synced"
     return Part("measured", about, _ROWS, rows, frozenset({1, 2, 3}))
 
 
