@@ -36,7 +36,7 @@ from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
 from tests.doubles.capacity_points import ACQUIRE, probe
 from tests.doubles.compared import compared_run, judged
-from tests.doubles.fsync_visits import rows_of, visit
+from tests.doubles.fsync_visits import rows_of, turns, visit
 
 Verdict = Any  # a section, or the JSON value of one
 README = Path(__file__).parents[2] / "README.md"
@@ -61,8 +61,8 @@ def noisy_row() -> MatrixWord:
     return find(("confirmed", "refuted"), {}, {"somebody was granted": False}, holds=True).verdict
 
 
-def fsync(*visits: dict[str, Any], planned: int = 0) -> Verdict:
-    rows = rows_of(visits)
+def fsync(*visits: dict[str, Any], planned: int = 0, count: int = 6) -> Verdict:
+    rows = rows_of(turns(visits, count))
     return judge_fsync(findings_of(rows), rows, planned=planned or len(visits), done=len(visits))
 
 
@@ -153,6 +153,7 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: fsync(visit("none", 4000), visit("everysec", 5000), visit("always", 250)),
         lambda: fsync(visit("none", 6000, cpu=0.99), visit("everysec", 5000, cpu=0.99), planned=2),
         lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), planned=10),
+        lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), count=5),  # no interval
     ),
     "capacity": (
         lambda: judge_capacity([]),
@@ -215,7 +216,7 @@ def test_every_command_with_a_good_word_is_fed() -> None:
 
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
     assert plan_page([], None, "f5").advice == (
-        "no crash result beside these figures: run lockbench crash; speed alone chooses nothing",
+        "nothing is recommended yet: run lockbench crash --quick, then lockbench planner",
     )
 
 
