@@ -194,13 +194,19 @@ def _recommended(costs: CostRange | None, crashed: dict[Way, list[Option]]) -> s
     if delayed:
         best = next((way for way in delayed if way[0] == "everysec"), delayed[-1])
         waits_s = max(option.crash.unavailable_s.max for option in crashed[best] if option.crash)
-        parts.append(f"take {_name(best)}, if a crash may cost up to {waits_s:.1f} s without new locks")
+        parts.append(
+            f"take {_name(best)} ({_tried(crashed[best])}), if a crash may cost up to {waits_s:.1f} s without new locks"
+        )
     if at_once:
         best = next((way for way in at_once if way[0] == "always"), at_once[-1])
         price = f": it costs {_cost(costs)} of the locks/s" if costs else ": what it costs is not known here"
         price = price if best[0] == "always" else ""
-        parts.append(f"take {_name(best)}{', if it may not' if parts else ''}{price}")
+        parts.append(f"take {_name(best)} ({_tried(crashed[best])}){', if it may not' if parts else ''}{price}")
     return "; ".join(parts)
+
+
+def _tried(options: Sequence[Option]) -> str:
+    return f"0 double grants in {sum(option.crash.cuts for option in options if option.crash):,} crashes"
 
 
 def _name(way: Way) -> str:
