@@ -70,7 +70,8 @@ def test_of_twenty_searches_on_one_fleet_nineteen_intervals_overlap(tmp_path: Pa
     found = list[tuple[float, float]]()
     for number in range(20):
         out = tmp_path / str(number)
-        with started(tmp_path, "capacity", "--quick", "--slo", "acquire.p99 < 20ms", "--out", out) as process:
+        options = ["--quick", "--slo", "acquire.p99 < 20ms", "--hold", "5ms"]
+        with started(tmp_path, "capacity", *options, "--out", out) as process:
             _, complaint = process.communicate(timeout=240)
         assert process.returncode in (0, 4), complaint
         capacity = result_in(out, CapacityResult)["points"][0]["capacity"]

@@ -2,7 +2,8 @@
 
 The answer
 - An interval by all probes together (model.py). A probe that the generator spoilt bounds the search like a miss; of the
-  servers it says nothing, so the answer leaves it out. An end that fewer than two probes near it bear out is not known.
+  servers it says nothing, so the answer leaves it out; where only with such probes it would be narrow, they bound it.
+  An end that fewer than two probes near it bear out is not known.
 - A closed loop that kept the SLO must agree with it, or a sentence says why not: callers who wait for each other never
   queue, arrivals at random do, and an open loop's latencies begin when the schedule wanted, however late the timer is.
 - One that kept it at twice the rate contradicts it: with a limit of ten service times or more an M/M/1 server keeps
@@ -39,7 +40,7 @@ from bench.experiments.capacity.result import (
     Knee,
     Probe,
     Seen,
-    nearest,
+    at_capacity,
 )
 from bench.measure.run_result import FleetFacts
 from bench.measure.verdict import (
@@ -60,6 +61,7 @@ LEAST_PROBES, MOST_PROBES = 8, 40
 NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
 MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
 _SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
+_OWN_LIMIT = "the load process may be the limit; give it --processes, cores or hosts of its own"
 DEARER = 1.1  # times the CPU: worth a word
 STUDENT = {2: 12.706, 3: 4.303}  # t, 97.5 %, by the number of values
 
@@ -120,7 +122,8 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     looks = _of_servers(findings)
     found = interval_of(reached_by(findings, slo), looks)
     low = found.low if sum(held and rate * NEAR >= found.low for rate, held in looks) >= LEAST_NEAR else None
-    bound = sum(not held and rate <= found.high * NEAR for rate, held in looks) >= LEAST_NEAR
+    missed = sum(not held and rate <= found.high * NEAR for rate, held in looks)
+    bound = missed >= LEAST_NEAR and not found.width > USABLE >= next_probe(findings, slo)[0].width
     return Capacity(
         low=low,
         high=found.high if bound else None,
@@ -138,9 +141,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
     held = [probe for probe in findings.probes if probe.seen is Seen.HELD]
-    edge = capacity.likely or capacity.low or capacity.high
-    near, best = nearest(findings.probes, edge), nearest(held, edge)
-    gave_out = _gave_out(findings) if capacity.high is None else ""
+    near = at_capacity(findings.probes, capacity)
+    best = near if held else None
     doubts = outrun(capacity, _closed_loops(findings, plan.slo))
     word, reasons = _word(findings, capacity, doubts, plan)
     return CapacityPoint(
@@ -153,7 +155,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         attainment=best.attainment if best else None,
         knee=_knee(held, capacity),
         headroom=_headroom(findings, capacity, plan),
-        next_limit=next_limit(near.uses if near else (), gave_out),
+        next_limit=next_limit(near.uses if near else (), _gave_out(findings) if capacity.high is None else ""),
         instances=best.instances if best else (),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
@@ -176,21 +178,20 @@ def _gave_out(findings: Findings) -> str:
 def _word(findings: Findings, capacity: Capacity, doubts: Sequence[str], plan: CapacityPlan) -> tuple[Word, list[str]]:
     if findings.violated:
         return VIOLATED, [findings.violated]
-    reasons = [*doubts] if findings.probes else ["no probe was finished"]
-    if findings.probes and not doubts:
-        lowest = min(findings.probes, key=lambda probe: probe.rate_per_s)
-        if capacity.low is None:
-            return _none_held(findings, lowest, plan)
-        if capacity.high is None:
-            gave_out = _gave_out(findings)
-            known = f"the capacity is at least {capacity.low:,.0f}/s"
-            why = f"the generator gave out first ({gave_out})" if gave_out else "too few probes above it missed"
-            reasons = [f"{known}: {why}"]
-        elif capacity.width > USABLE:
-            reasons = [
-                f"the interval is ±{percent(capacity.width, 0)}, and an answer takes ±{percent(USABLE, 0)}: "
-                "repeat it on a quieter machine, or with a longer --budget"
-            ]
+    if not findings.probes:
+        return INCONCLUSIVE, ["no probe was finished", *findings.unmeasured]
+    if capacity.low is None and not doubts:
+        return _none_held(findings, min(findings.probes, key=lambda probe: probe.rate_per_s), plan)
+    reasons = [*doubts]
+    if capacity.low and capacity.high is None:
+        gave_out = _gave_out(findings)
+        why = f"the generator gave out first ({gave_out})" if gave_out else "too few probes above it missed"
+        reasons.append(f"the capacity is at least {capacity.low:,.0f}/s: {why}")
+    elif capacity.low and capacity.width > USABLE:
+        reasons.append(
+            f"the interval is ±{percent(capacity.width, 0)}, and an answer takes ±{percent(USABLE, 0)}: "
+            "repeat it on a quieter machine, or with a longer --budget"
+        )
     return (INCONCLUSIVE, [*reasons, *findings.unmeasured]) if reasons else (FOUND, [])
 
 
@@ -265,11 +266,11 @@ def agreement(findings: Findings, capacity: Capacity, slo: Slo) -> str | None:
         return None
     rate, loop = max(kept, key=lambda one: one[0])
     made = f"{loop.users} callers in closed loop made {rate:,.0f}/s within the SLO"
-    if capacity.low <= rate and (capacity.high is None or rate <= capacity.high):
+    if capacity.low <= rate <= (capacity.high or MORE_BY * capacity.low):
         return f"{made}: they agree"
     if rate < capacity.low:
         return f"{made}, fewer than open loop: each waits for its reply, and more callers missed it or made no more"
-    near = nearest(findings.probes, capacity.likely)
+    near = at_capacity(findings.probes, capacity)
     late_s = near.generator.late_s if near else None
     waking = f", and start up to {latency(late_s)} late when this machine wakes late" if late_s else ""
     return f"{made}, more: they wait for each other and never queue; arrivals at random do{waking}{_dearer(near, loop)}"
@@ -294,7 +295,9 @@ def outrun(capacity: Capacity, closed: Iterable[tuple[int, float, bool]]) -> lis
     if not found:
         return []
     rate, users = max(found)
-    return [f"{users} callers in closed loop made {rate:,.0f}/s within the SLO: far more than {limit:,.0f}/s"]
+    return [
+        f"{users} callers in closed loop made {rate:,.0f}/s within the SLO, far more than {limit:,.0f}/s: {_OWN_LIMIT}"
+    ]
 
 
 def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:

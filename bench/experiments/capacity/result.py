@@ -51,7 +51,7 @@ class NextLimit(Section, frozen=True):
 
     name: Annotated[str | None, says("the resource; null: nobody told what was used")]
     text: Annotated[str, says("what was seen")]
-    uses: Annotated[tuple[Use, ...], says("every resource at the rate nearest to the capacity")] = ()
+    uses: Annotated[tuple[Use, ...], says("every resource there")] = ()
     full_per_s: Annotated[float | None, says("the rate that takes all of it; null: not known")] = None
 
 
@@ -183,11 +183,11 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     status: Annotated[Status, says("the point's own verdict")]
     reasons: Annotated[tuple[str, ...], says("sentences that explain it")]
     capacity: Annotated[Capacity, says("between which rates it lies")]
-    attainment: Annotated[Attainment | None, says("of the probe that held nearest to the capacity")]
+    attainment: Annotated[Attainment | None, says("of the probe nearest to the capacity, if one held")]
     knee: Annotated[Knee | None, says("null: nothing held")]
     headroom: Annotated[Headroom | None, says("null: no target was named")]
-    next_limit: Annotated[NextLimit, says("at the rate nearest to the capacity")]
-    instances: Annotated[tuple[ProbedInstance, ...], says("of the probe that held nearest to the capacity")]
+    next_limit: Annotated[NextLimit, says("at the probe nearest to the capacity, of those that held if any did")]
+    instances: Annotated[tuple[ProbedInstance, ...], says("of the probe nearest to the capacity, if one held")]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
     agreement: Annotated[str | None, says("whether open and closed loop agree, or why not")] = None
@@ -210,13 +210,16 @@ def point_name(variables: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
-def nearest(probes: Sequence[Probe], rate: float | None) -> Probe | None:
-    """Return the probe nearest to `rate`, of two the faster; without a rate the fastest."""
+def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
+    """Return the probe nearest to the capacity, of two the faster: of those that held, if any did. (In one that did
+    not, callers and keys are all in use, whatever the limit was.)"""
+    held = [probe for probe in probes if probe.seen is Seen.HELD]
+    edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:
-        return abs(math.log(probe.rate_per_s / rate)) if rate else 0.0, -probe.rate_per_s
+        return abs(math.log(probe.rate_per_s / edge)) if edge else 0.0, -probe.rate_per_s
 
-    return min(probes, key=far, default=None)
+    return min(held or probes, key=far, default=None)
 
 
 def is_busy(cpu_ratio: float | None) -> bool:

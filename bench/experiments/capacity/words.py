@@ -15,7 +15,7 @@ from bench.experiments.capacity.result import (
     Probe,
     ProbedInstance,
     Seen,
-    nearest,
+    at_capacity,
     point_name,
 )
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
@@ -60,7 +60,7 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     scenario = point.scenario
     load = [f"N={scenario.instances}"]
     load += ["own targets"] if scenario.targets else [f"fsync {scenario.fsync}"]
-    users = nearest(point.probes, _edge(point))
+    users = at_capacity(point.probes, point.capacity)
     load += [counted(users.users, "user")] if users else []
     skew = skew_text(scenario.skew)
     load.append(f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}")
@@ -76,11 +76,6 @@ def _limit(limit: NextLimit) -> str:
         return limit.text
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
     return f"{limit.name}{full} ({limit.text})" if limit.name else limit.text
-
-
-def _edge(point: CapacityPoint) -> float | None:
-    capacity = point.capacity
-    return capacity.likely or capacity.low or capacity.high
 
 
 def _bracket(point: CapacityPoint) -> str:
@@ -144,7 +139,7 @@ def _tally(probes: Sequence[Probe]) -> str:
 
 def _own_share(point: CapacityPoint) -> str:
     """What the load process itself adds to the latency that the SLO limits, and to the median."""
-    near = nearest(point.probes, _edge(point))
+    near = at_capacity(point.probes, point.capacity)
     figure = near.generator.figure if near else ""
     whole, late = (getattr(near.acquire_s, figure), near.generator.late_s) if near else (None, None)
     if near is None or whole is None or late is None:
@@ -249,10 +244,10 @@ def _sweep(points: Sequence[CapacityPoint]) -> Part:
 
 def _sweep_row(point: CapacityPoint) -> tuple[str, ...]:
     attained, knee = point.attainment, point.knee
-    held = nearest([probe for probe in point.probes if probe.seen is Seen.HELD], _edge(point))
+    near = at_capacity(point.probes, point.capacity)
     return (
         _bracket(point).partition(" leases/s")[0],
-        milliseconds(held.acquire_s.p99) if held else MISSING,
+        milliseconds(near.acquire_s.p99) if near else MISSING,
         percent(attained.rate, 2) if attained else MISSING,
         rate_text(knee.rate_per_s) if knee else MISSING,
         point.next_limit.name or "not known",
