@@ -3,7 +3,7 @@
 The answer
 - An interval by all probes together (model.py). A probe that the generator spoilt bounds the search like a miss; of the
   servers it says nothing, so the answer leaves it out; where only with such probes it would be narrow, they bound it.
-  An end that fewer than two probes near it bear out is not known.
+  An end that fewer than two probes near it bear out is not known, and none lies beyond all of them.
 - A closed loop that kept the SLO must agree with it, or a sentence says why not: callers who wait for each other never
   queue, arrivals at random do, and an open loop's latencies begin when the schedule wanted, however late the timer is.
 - One that kept it at twice the rate contradicts it: with a limit of ten service times or more an M/M/1 server keeps
@@ -120,15 +120,16 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[Interval, float | None]:
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     """Return where the capacity of the servers lies."""
     looks = _of_servers(findings)
-    found = interval_of(reached_by(findings, slo), looks)
-    low = found.low if sum(held and rate * NEAR >= found.low for rate, held in looks) >= LEAST_NEAR else None
-    missed = sum(not held and rate <= found.high * NEAR for rate, held in looks)
-    bound = missed >= LEAST_NEAR and not found.width > USABLE >= next_probe(findings, slo)[0].width
+    found, held = interval_of(reached_by(findings, slo), looks), [rate for rate, kept in looks if kept]
+    missed = [rate for rate, kept in looks if not kept]
+    known = sum(rate * NEAR >= found.low for rate in held) >= LEAST_NEAR
+    bound = sum(rate <= found.high * NEAR for rate in missed) >= LEAST_NEAR
+    bound = bound and not found.width > USABLE >= next_probe(findings, slo)[0].width
     return Capacity(
-        low=low,
-        high=found.high if bound else None,
-        at_least=low is not None and not bound,
-        likely=found.likely if bound and low else None,
+        low=min(found.low, max(held)) if known else None,
+        high=max(found.high, min(missed)) if bound else None,
+        at_least=known and not bound,
+        likely=found.likely if known and bound else None,
         sure=SURE,
     )
 

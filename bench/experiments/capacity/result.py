@@ -168,11 +168,6 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
     acquire_s: Annotated[Latency, says("of those that got a lease")]
     generator_cpu_ratio: Annotated[float | None, says("CPU of the busiest load process ÷ one core")]
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether the generator had no more to give."""
-        return is_busy(self.generator_cpu_ratio)
-
 
 class CapacityPoint(Section, frozen=True, kw_only=True):
     """One fleet and load."""

@@ -99,6 +99,14 @@ def test_where_only_spoilt_probes_make_it_narrow_the_capacity_is_at_least() -> N
     assert "the generator gave out first" in "".join(point.reasons)
 
 
+def test_no_end_lies_beyond_every_probe_that_bears_it_out() -> None:
+    """The closed loop alone would have it higher, or lower."""
+    held, spoilt = [(16_500.0 + 100 * number, HELD) for number in range(6)], [(17_700.0, SPOILT), (20_000.0, SPOILT)]
+    assert found(*held, *spoilt, closed=loop(60_000.0)).capacity.low == 17_000.0
+    high = found(*((rate, MISSED) for rate, _ in ABOVE * 3), *BELOW, closed=loop(500.0)).capacity.high
+    assert (high or 0) >= 1_050.0
+
+
 def test_a_generator_without_a_core_to_spare_gave_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Probe, "is_bound", True)
     assert found(*BELOW, *GIVEN_OUT).next_limit.text == GAVE_OUT.format("71 % of a core at 1,050/s")
