@@ -115,11 +115,12 @@ def voting() -> Query:
     return Query(f"sum({each})", BY_NAME["redlock.instance.voting"].unit)
 
 
-def typical(name: str, by: Sequence[str] = (), *, run: str = "$run", **labels: str) -> Query:
-    """A gauge's median over each run in view while it is not 0, summed over load processes, averaged over runs."""
+def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
+    """Leases per second of each whole run in view, warm-up and drain included, averaged over runs."""
     of_run = tuple(dict.fromkeys((RUN, *by)))
-    each = _sum(f"quantile_over_time(0.5, ({metric(name, run=run, **labels)} > 0)[$__range:])", of_run)
-    return Query(_sum(each, by, "avg"), BY_NAME[name].unit, _legend(by))
+    leases = total("redlock.acquire.outcomes", of_run, run=run, redlock_outcome="acquired")
+    lasted_s = _sum(grown(metric("redlock.load.time", run=run), whole=True), of_run, "max")
+    return Query(_sum(f"{leases.expr} / {lasted_s}", by, "avg"), "{lease}/s", _legend(by))
 
 
 def quantile(q: float, name: str, by: Sequence[str] = (), *, whole: bool = False, **labels: str) -> Query:

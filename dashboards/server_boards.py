@@ -3,6 +3,7 @@
 Rules: a policy is a run (or several); all is by `redlock.fsync`, so the runs to compare must be in the time range.
 """
 
+from bench.telemetry.table import BY_NAME
 from dashboards.panels import (
     INSTANCE,
     POLICY,
@@ -22,8 +23,8 @@ from dashboards.panels import (
     ratio,
     row,
     total,
-    typical,
     voting,
+    whole_rate,
 )
 
 _MARGIN, _REPLY, _DEAD = "redlock.vote.margin", "db.client.operation.duration", "redlock.split_vote.dead_time"
@@ -152,24 +153,37 @@ _BY = (POLICY,)
 
 
 _p50, _p99 = (acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
-_stalls = total("redis.aof.delayed_fsyncs", _BY)
+_reply = quantile(0.99, _REPLY, _BY, whole=True)
+
+
+def _per_lease(name: str) -> Query:
+    """Of whole runs, so that a longer one does not look worse."""
+    leases = total("redlock.acquire.outcomes", _BY, redlock_outcome="acquired")
+    return ratio(total(name, _BY), leases, BY_NAME[name].unit + "/lease")
+
+
 _PRICE = row(
     "The price, by policy",
     line(
         6,
         bars(
-            "Typical rate",
-            "Leases per second: the median over a run's seconds, averaged over its runs.",
-            typical("redlock.load.achieved", _BY),
+            "Rate of the whole run",
+            "Leases over the time its users ran, warm-up and drain included; averaged over its runs.",
+            whole_rate(_BY),
         ),
         bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
         bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
         bars(
-            "Fsyncs",
+            "Fsyncs per lease",
             "Calls of fsync and fdatasync over all instances, where the fault shim counts them.",
-            total("redis.aof.fsyncs", _BY),
+            _per_lease("redis.aof.fsyncs"),
         ),
-        bars("Stalls", "Writes postponed since a sync was still under way (aof_delayed_fsync).", _stalls),
+        bars(
+            "Stalls per lease",
+            "Writes postponed since a sync was still under way (aof_delayed_fsync).",
+            _per_lease("redis.aof.delayed_fsyncs"),
+        ),
+        bars("Reply to a SET, p99", "Of all instances over the whole runs, of observed attempts.", _reply),
     ),
 )
 
@@ -198,13 +212,13 @@ _LOSS = row(
 )
 
 
-_cpu, _commands = rate("redis.cpu.time", _BY), rate("redis.commands.processed", _BY)
+_cpu, _commands = total("redis.cpu.time", _BY), total("redis.commands.processed", _BY)
 _by = (*INSTANCE, POLICY)
 _SERVERS = row(
     "Servers",
     line(
         7,
-        lines("CPU per command", "Server CPU time over commands processed, by policy.", ratio(_cpu, _commands, "s")),
+        bars("CPU per command", "Server CPU time over commands processed, of whole runs.", ratio(_cpu, _commands, "s")),
         lines("AOF size", "By instance.", now("redis.aof.size", _by)),
         lines("AOF rewrites", "1 while an instance rewrites its AOF.", now("redis.aof.rewrite_in_progress", _by)),
     ),

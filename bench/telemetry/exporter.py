@@ -94,12 +94,12 @@ class Exporter:
         self._stop_looking()
         try:
             self._look(time.monotonic_ns())
+            self._settle(None)
             notes = read_workers(self._folder)
             self._count_all()
             self._occupancy = Occupancy(time.monotonic_ns())  # nobody is at it any more
-            if self._otlp is not None and self._otlp.takes_spans:
-                self._otlp.offer_spans(list(self._tracing.finish()))
-            known = (self._counts.leases, _violations(safety)) if safety else self._sources.judged()
+            judged = safety is not None and safety.verdict != "UNKNOWN"  # else what was judged before counts
+            known = (self._counts.leases, _violations(safety)) if safety and judged else self._sources.judged()
             self._offer(notes, known, running=False)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             self._failure = f"{type(error).__name__}: {error}"
@@ -135,7 +135,6 @@ class Exporter:
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.add(records)
-        self._counts.add_votes(self._settled.new_records(now_ns - self._run.settle_ns))
         attempts = list(self._attempts.new_attempts())
         self._replies.note(attempts)
         extensions = list(self._extensions.new_extensions())
@@ -143,8 +142,15 @@ class Exporter:
         if self._otlp is not None and self._otlp.takes_spans:
             self._tracing.note(attempts)
             self._tracing.note_extensions(extensions)
-            self._otlp.offer_spans(list(self._tracing.look(records)))
+        self._settle(now_ns - self._run.settle_ns)
         self._occupancy.look(records, self._counts, now_ns)
+
+    def _settle(self, before_ns: int | None) -> None:
+        """Count the votes and make the spans of what is patched no more; None: of all that is left."""
+        settled = self._settled.new_records(before_ns)
+        self._counts.add_votes(settled)
+        if self._otlp is not None and self._otlp.takes_spans:
+            self._otlp.offer_spans(list(self._tracing.look(settled)))
 
     def _count_all(self) -> None:
         """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.

@@ -6,6 +6,7 @@ Rules
   restart, which is another `run_id`. While an instance does not answer, its gauges are left out.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from bench.measure.run_result import InstanceFacts
 from bench.measure.workers import WorkerNote, added
 from bench.scenario import Scenario
 from bench.telemetry.load_log import ObservedAttempt
-from bench.telemetry.points import Buckets, DataPoint, point
+from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, point
 from bench.telemetry.table import BY_NAME, CPU_STATES, InstrumentKind
 from lockcore.clock import NS_PER_MS
 
@@ -141,6 +142,10 @@ def is_running(run: Run, notes: Sequence[WorkerNote]) -> bool:
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """The load processes' own health."""
+    begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
+    if begun_ns:
+        ended_ns = max(note.stopped_ns or time.monotonic_ns() for note in notes if note.spawned_ns)
+        yield point("redlock.load.time", (ended_ns - min(begun_ns)) / NS_PER_S)
     yield point("redlock.load.late_starts", sum(note.late_starts for note in notes))
     yield point("redlock.load.queued_starts", sum(note.queued_starts for note in notes))
     for note in notes:

@@ -150,6 +150,7 @@ _SAFETY = (
 _LOAD = (
     _gauge("redlock.load.offered", "{acquire}/s", "the schedule's rate; open loop only"),
     _gauge("redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"),
+    _counter("redlock.load.time", "s", "since the run's users ran, until they had ended"),
     _counter("redlock.load.late_starts", "{acquire}", "operations the timer started late: the generator's fault"),
     _counter("redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"),
     _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER),

@@ -11,12 +11,12 @@ Rules
   nothing, up to `PER_REASON` of each, for one reason only; and one operation in `one_in`. Those are preferred whose
   attempts were observed (of the slowest, for half): their traces show each instance.
 - An operation that had to wait brings along the one that held the lock until its grant or end, and links to it.
-- Made `DELAY` looks later: by then the attempts have been written. What is remembered is bounded.
+- Made of settled records only: by then the round has closed, late replies are patched in and its attempts have been
+  written. A margin is said only where no vote is open. What is remembered is bounded.
 - Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
 """
 
 import random
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,7 +35,6 @@ Value = str | int | float | bool
 
 PER_REASON = 10  # a look
 MOST_ATTEMPTS = 16  # an acquire
-DELAY = 2  # looks
 REMEMBERED = 50_000  # acquires whose attempts are kept
 ROUTINE = ("acquired", "contended")  # what is no error: a held lock is an answer
 _FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}  # an instance without a vote
@@ -176,7 +175,7 @@ class Spans:
 
     def _acquire(self, chosen: Chosen) -> TraceSpan:
         record, outcome = chosen.record, chosen.outcome
-        count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS if kind != "undecided"}
+        count = {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS}
         attributes: dict[str, Value] = {
             **self.common,
             "redlock.outcome": outcome,
@@ -189,7 +188,8 @@ class Spans:
         if outcome == "acquired":
             validity_ns = chosen.number("valid_until_ns") - chosen.number("granted_ns")
             attributes["redlock.validity"] = validity_ns / NS_PER_S
-            attributes["redlock.vote.margin"] = count["granted"] - self.quorum
+            if not count["undecided"]:
+                attributes["redlock.vote.margin"] = count["granted"] - self.quorum
         return TraceSpan(
             "redlock.acquire", chosen.trace_id, chosen.span_id, 0, chosen.number("intended_ns"),
             chosen.number("ended_ns"), attributes,
@@ -235,7 +235,6 @@ class Tracing:
         self._won: dict[AcquireId, AcquireId] = {}  # the start of the round that won -> its acquire
         self._without_vote: dict[AcquireId, None] = {}  # acquires that met an instance which was silent or in error
         self._extended: dict[AcquireId, list[Extension]] = {}  # by the start of the round that won
-        self._waiting: deque[Records] = deque()
         self.exemplars: dict[str, dict[int, Exemplar]] = {}
 
     def note(self, attempts: Iterable[ObservedAttempt]) -> None:
@@ -262,17 +261,7 @@ class Tracing:
         _forget_oldest(self._extended)
 
     def look(self, records: Records) -> Iterator[TraceSpan]:
-        """Take the records of this look; the spans of an earlier one."""
-        self._waiting.append(records)
-        if len(self._waiting) > DELAY:
-            yield from self._trace(self._waiting.popleft())
-
-    def finish(self) -> Iterator[TraceSpan]:
-        """The spans of what is left."""
-        while self._waiting:
-            yield from self._trace(self._waiting.popleft())
-
-    def _trace(self, records: Records) -> Iterator[TraceSpan]:
+        """The spans of some of these records, whose votes are patched no more."""
         without_vote = [won for won, acquire in self._won.items() if acquire in self._without_vote]
         observed = _begun_at(records, [*self._won, *self._acquires])
         silent = _begun_at(records, [*without_vote, *self._without_vote])

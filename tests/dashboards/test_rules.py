@@ -55,6 +55,9 @@ def test_the_five_alerts_are_there_each_with_severity_summary_and_a_test() -> No
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"]
+        page, _, heading = rule["annotations"]["runbook_url"].partition("#")
+        paragraphs = (FOLDER.parents[1] / page).read_text("utf-8").split("\n### ")[1:]
+        assert [one for one in paragraphs if one.split("\n")[0].lower() == heading], f"{heading} has no paragraph"
 
 
 def test_a_rule_asks_for_metrics_of_the_table_only() -> None:

@@ -220,7 +220,7 @@ def test_the_split_run_shows_its_split_votes_its_restart_and_its_return(watched:
 
 def test_the_open_run_shows_its_schedule_and_its_fsyncs(watched: Stack) -> None:
     assert set(watched.shown("lockbench-run-overview", "Rate offered and achieved", 1).numbers) == {100.0}
-    assert watched.value("lockbench-fsync", "Fsyncs", watched.open.result.id) > 0
+    assert watched.value("lockbench-fsync", "Fsyncs per lease", watched.open.result.id) > 0
 
 
 def test_every_graph_that_observe_names_has_data_and_no_alert_fires_for_a_safe_run(watched: Stack) -> None:
@@ -231,7 +231,7 @@ def test_every_graph_that_observe_names_has_data_and_no_alert_fires_for_a_safe_r
 
 
 def test_the_policies_stand_side_by_side(watched: Stack) -> None:
-    for title in ("Typical rate", "Acquire p99"):
+    for title in ("Rate of the whole run", "Acquire p99"):
         assert {"everysec", "always"} == {
             one["redlock_fsync"] for one, _ in watched.shown("lockbench-fsync", title).series
         }

@@ -96,6 +96,24 @@ def test_votes_that_come_late_are_in_the_last_export(tmp_path: Path, collector: 
     assert collector.received.total("redlock.vote.margin") == 10
 
 
+def test_a_trace_has_the_votes_that_came_late(tmp_path: Path, collector: Collector) -> None:
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path)
+    slots = write(recorder, 4, OPEN)
+    for _ in range(4):  # the round is open in all these looks
+        exporter._look(time.monotonic_ns())
+    for slot in slots:
+        recorder.patch_votes(slot, CLOSED)
+    exporter._look(time.monotonic_ns() + RUN.settle_ns)
+    recorder.close()
+    assert exporter.finish() == []
+    spans = [span for span in collector.received.spans if span.name == "redlock.acquire"]
+    assert len(spans) == 4
+    for span in spans:
+        said = {one.key: one.value.int_value for one in span.attributes if one.value.HasField("int_value")}
+        votes = [said[f"redlock.votes.{kind}"] for kind in ("granted", "silent", "undecided")]
+        assert (votes, said["redlock.vote.margin"]) == ([2, 1, 0], 0)
+
+
 def test_what_a_worker_forgets_stays_counted_and_what_nobody_saw_is_dropped(
     tmp_path: Path, collector: Collector
 ) -> None:
@@ -193,16 +211,31 @@ def test_what_no_oracle_judges_is_exported_neither_as_zero_nor_otherwise(tmp_pat
         assert name not in collector.received.metrics
 
 
+@pytest.mark.parametrize("judged", [None, (7, {})])
+def test_a_verdict_that_is_not_known_judges_no_lease(tmp_path: Path, collector: Collector, judged: Any) -> None:
+    recorder, exporter = Recorder(tmp_path, 0), exporter_of(tmp_path, judged=lambda: judged)
+    write(recorder, 10)
+    recorder.close()
+    exporter.finish(SafetyReport("UNKNOWN", "half of the history is gone"))
+    assert acquired(collector) == 10
+    if judged:
+        assert collector.received.total("redlock.safety.judged_leases") == 7
+    else:
+        assert "redlock.safety.violations" not in collector.received.metrics
+
+
 def test_workers_notes_add_up(tmp_path: Path, collector: Collector) -> None:
     seen = tuple(
         InstanceReport(index=index, address="h:1", state=state, commands=10, reconnects=1, errors=errors)
         for index, (state, errors) in enumerate([("voting", {}), ("abstaining", {}), ("down", {"TIMEOUT": 2})])
     )
     for index in range(2):
-        note = WorkerNote(worker=index, pid=1, cpu_s=1.5 + index, late_starts=3, queued_starts=4, instances=seen)
+        note = WorkerNote(worker=index, pid=1, cpu_s=1.5 + index, late_starts=3, queued_starts=4, instances=seen,
+                          spawned_ns=(5 + index) * 1000 * MS, stopped_ns=(25 + index) * 1000 * MS)  # fmt: skip
         (tmp_path / f"worker-{index}-1.json").write_bytes(msgspec.json.encode(note))
     exporter_of(tmp_path).finish()
     total = collector.received.total
+    assert total("redlock.load.time") == 21, "from the first that began to the last that ended"
     assert total("redlock.load.late_starts") == 6
     assert total("redlock.load.queued_starts") == 8
     assert total("redlock.client.cpu", redlock_worker=1) == 2.5
