@@ -139,7 +139,7 @@ def test_a_panels_unit_is_that_of_its_metrics(panel: dict) -> None:
             whole = "redlock_load_time" in expr  # leases over seconds
             rated = "rate(" in expr or all(one.unit.endswith("/s") for one in ones)
             assert unit.endswith("/s") == (
-                whole or rated and " / " not in expr and "quantile(0.99" not in expr and "quantile(0.01" not in expr
+                whole or (rated and " / " not in expr and "quantile(0.99" not in expr and "quantile(0.01" not in expr)
             )
 
 

@@ -160,7 +160,8 @@ def test_an_acquire_says_what_became_of_it(records) -> None:
         "redlock.recipe": "redlock", "redlock.fsync": "always", "redlock.outcome": "acquired", "redlock.attempts": 3,
         "redlock.split_votes": 1, "redlock.queued": 0.001, "redlock.trace.reason": "split vote",
         "redlock.votes.granted": 2, "redlock.votes.refused": 0, "redlock.votes.errored": 0, "redlock.votes.silent": 1,
-        "redlock.votes.absent": 0, "redlock.votes.undecided": 0, "redlock.validity": pytest.approx(9.993), "redlock.vote.margin": 0,
+        "redlock.votes.absent": 0, "redlock.votes.undecided": 0, "redlock.validity": pytest.approx(9.993),
+        "redlock.vote.margin": 0,
     }  # fmt: skip
     assert not acquire.failed
 
