@@ -220,7 +220,7 @@ SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.rel
         COMMON_KEYS | {
             "redlock.outcome", "redlock.attempts", "redlock.split_votes", "redlock.queued", "redlock.validity",
             "redlock.trace.reason", "redlock.vote.margin",
-            *(f"redlock.votes.{vote}" for vote in ("granted", "refused", "errored", "silent", "absent")),
+            *(f"redlock.votes.{vote}" for vote in ("granted", "refused", "errored", "silent", "absent", "undecided")),
         },
     ),
     "SET": (
@@ -260,6 +260,15 @@ def test_an_observed_acquire_has_one_child_per_instance_and_attempt(told: Export
     children = Counter((span.trace_id, attributes_of(span)["redlock.attempt"]) for span in spans if span.name == "SET")
     assert max(children.values()) == 3  # fewer while the stopped instance was left out
     assert len(children) > 10
+
+
+def test_a_trace_says_how_its_round_ended_although_an_instance_was_stopped(told: Exported) -> None:
+    acquires = [attributes_of(span) for span in told.received.spans if span.name == "redlock.acquire"]
+    won = [one for one in acquires if one["redlock.outcome"] == "acquired"]
+    closed = [one for one in won if not one["redlock.votes.undecided"]]
+    assert len(closed) > 0.9 * len(won) > 0
+    assert min(one["redlock.vote.margin"] for one in closed) >= 0
+    assert any(one["redlock.votes.silent"] for one in closed)
 
 
 def test_reasons_errors_and_links_are_there(told: Exported) -> None:
