@@ -29,7 +29,7 @@ TAIL_NS = 20 * NS_PER_MS  # after the window, as of a run alone
 _LOOK_S = 0.01
 
 
-class Turns:
+class RingPlace:
     """A process's place in the ring. `kept_ns`: its callers were kept from their next operation so long within turns;
     `waited_ns`, `waited_cpu_ns`: between them."""
 

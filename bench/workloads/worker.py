@@ -42,7 +42,7 @@ from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Pacer,
 from bench.workloads.operation import CallerSetup, PackedVotes
 from bench.workloads.plan import Plan
 from bench.workloads.table import FOLD, Row, StockRow, acquires_of, releases_of
-from bench.workloads.turns import Turns
+from bench.workloads.turns import RingPlace
 from lockcore import InstanceStatus, Lease
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -74,7 +74,7 @@ class Worker:
         self.rows = _rows(scenario, environment)
         self._workdir, self._stats = workdir, environment.stats
         self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
-        self.turns = Turns(plan.ring, scenario.users) if plan.ring else None
+        self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
         self._contention = _contention(scenario, seat)
         self._votes = PackedVotes()
         self._pending: list[tuple[int, Lease]] = []

@@ -21,7 +21,7 @@ import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, next_probe, point_of
-from bench.experiments.capacity.model import Interval
+from bench.experiments.capacity.model import RateInterval
 from bench.experiments.capacity.probe import callers_for, judge_probe
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
 from bench.experiments.capacity.words import rate_text
@@ -220,7 +220,7 @@ class _Seeker:
         result = self._run(wanted, servers, findings, watch)
         findings.probes.append(judge_probe(rate, step, result, self._plan.slo, watch.used))
 
-    def _progress(self, wanted: Scenario, findings: Findings, found: Interval) -> str:
+    def _progress(self, wanted: Scenario, findings: Findings, found: RateInterval) -> str:
         """The line that is seen while a probe is made."""
         left_s, lasts_s = self._budget.left_s, self._budget.lasts_s(wanted)
         done = len(findings.probes)

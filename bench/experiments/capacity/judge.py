@@ -24,9 +24,9 @@ from bench.experiments.capacity.model import (
     LEAST_RATE,
     SURE,
     USABLE,
-    Interval,
     Look,
     Model,
+    RateInterval,
     Reached,
     interval_of,
 )
@@ -106,7 +106,7 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
     return max(kept, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
-def next_probe(findings: Findings, slo: Slo) -> tuple[Interval, float | None]:
+def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
     """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
     reached = reached_by(findings, slo)
     looks = [(probe.rate_per_s, probe.seen is Seen.HELD) for probe in findings.probes]

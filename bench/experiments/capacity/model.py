@@ -44,7 +44,7 @@ Reached = tuple[float, float]  # what closed loops made within the SLO, and at m
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class RateInterval:
     """Where the capacity is believed to lie, operations/s: 95 % between `low` and `high`, half below `likely`."""
 
     low: float
@@ -77,9 +77,9 @@ class Model:
             belief = belief + np.log(np.where(held, holds, 1 - holds)).sum(0)
         self._weights: Floats = np.exp(belief - belief.max())
 
-    def interval(self) -> Interval:
+    def interval(self) -> RateInterval:
         """The 95 % interval of the capacity, and its middle."""
-        return Interval(*(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2)))
+        return RateInterval(*(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2)))
 
     def above(self, rate: float) -> float:
         """How sure it is that the capacity is at least `rate`: 0…0.999, as no model is surer than what it assumes."""
@@ -110,12 +110,12 @@ class Model:
         return [float(np.interp(share, reached, self._rates + _STEP / 2)) for share in shares]
 
 
-def interval_of(reached: Reached, looks: Sequence[Look]) -> Interval:
+def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
     """Return the interval after these looks; over rates that held and missed it reaches as far as it did before."""
     first: dict[float, bool] = {}
     agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
     found, before = Model(reached, looks).interval(), Model(reached, agreeing).interval()
-    return Interval(min(found.low, before.low), found.likely, max(found.high, before.high))
+    return RateInterval(min(found.low, before.low), found.likely, max(found.high, before.high))
 
 
 def _entropy(chance: Floats) -> Floats:

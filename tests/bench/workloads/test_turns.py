@@ -14,7 +14,7 @@ from gevent.event import Event
 from bench.measure.record import RECORD_DTYPE
 from bench.workloads import turns as module
 from bench.workloads.plan import Ring
-from bench.workloads.turns import Turns
+from bench.workloads.turns import RingPlace
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 OPERATION_S = 0.002
@@ -24,7 +24,7 @@ class Load:
     """Callers that note when each of their operations was done."""
 
     def __init__(self, ring: Ring, callers: int = 3, operation_s: float = OPERATION_S) -> None:
-        self.turns = Turns(ring, callers)
+        self.turns = RingPlace(ring, callers)
         self.spans: list[tuple[int, int, int]] = []  # real begin and end, and what was waited until then
         self._operation_s, self.ended = operation_s, Event()
         self.callers = [gevent.spawn(self._operate) for _ in range(callers)]
@@ -99,7 +99,7 @@ def test_whoever_waits_is_let_go_when_the_run_is_to_end(tmp_path: Path) -> None:
 
 
 def test_a_history_is_brought_to_own_time_and_what_did_not_happen_stays_so(tmp_path: Path) -> None:
-    turns = Turns(Ring(tmp_path, 0, 1), 1)
+    turns = RingPlace(Ring(tmp_path, 0, 1), 1)
     turns._shifts = [(0, 100), (3, 1_000)]
     records = np.zeros(5, RECORD_DTYPE)
     records["start_ns"] = [5_000, 5_001, 5_002, 9_000, 9_001]

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bench.experiments.capacity.judge import LEAST_PROBES, Findings, capacity_of, next_probe
-from bench.experiments.capacity.model import Interval, Model, interval_of
+from bench.experiments.capacity.model import Model, RateInterval, interval_of
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import Capacity, ClosedLoop, Probe, Seen
 from bench.measure.section import typed
@@ -119,7 +119,7 @@ def test_held_and_missed_by_turns_is_no_answer() -> None:
 
 
 @functools.cache
-def clean() -> tuple[Interval, float]:
+def clean() -> tuple[RateInterval, float]:
     looks = [(rate, rate < 1_000) for rate in np.geomspace(800, 1_250, 12).tolist()]
     return interval_of(REACHED, looks), Model(REACHED, looks).above(900)
 
