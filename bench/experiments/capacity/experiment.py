@@ -106,7 +106,7 @@ def _asked_s(scenario: Scenario) -> float:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _ProbeWatch:
     """Each second of a run: how busy this machine is while it is measured (0…1), and whether time is up."""
 
     experiment: Experiment
@@ -216,7 +216,7 @@ class _Seeker:
             found, rate = next_probe(findings, self._plan.slo)
 
     def _probe(self, step: str, wanted: Scenario, servers: Servers, findings: Findings) -> None:
-        watch, rate = _Watch(self._experiment, self._budget), wanted.rate_per_s or 0.0
+        watch, rate = _ProbeWatch(self._experiment, self._budget), wanted.rate_per_s or 0.0
         result = self._run(wanted, servers, findings, watch)
         findings.probes.append(judge_probe(rate, step, result, self._plan.slo, watch.used))
 
@@ -243,7 +243,7 @@ class _Seeker:
         wanted = replace(
             scenario, users=users, duration_ms=SHORT * scenario.duration_ms, warmup_ms=SHORT * scenario.warmup_ms
         )
-        result = self._run(wanted, servers, findings, _Watch(self._experiment, self._budget))
+        result = self._run(wanted, servers, findings, _ProbeWatch(self._experiment, self._budget))
         loop = ClosedLoop(
             users=users,
             achieved_per_s=result.rate.achieved_per_s,
@@ -253,7 +253,7 @@ class _Seeker:
         findings.callers.append(loop)
         return loop
 
-    def _run(self, scenario: Scenario, servers: Servers, findings: Findings, watch: _Watch) -> RunResult:
+    def _run(self, scenario: Scenario, servers: Servers, findings: Findings, watch: _ProbeWatch) -> RunResult:
         """One run on the standing servers, stored; drained servers before it."""
         if self._experiment.is_over:
             raise KeyboardInterrupt
