@@ -5,13 +5,14 @@ that a file and an option are refused alike.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from bench.scenario import KEYS, Scenario, ScenarioKey, load
+from bench.scenario import KEYS, READY, Scenario, ScenarioKey, load
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Values = Mapping[str, Any]
@@ -155,14 +156,28 @@ def _option(key: ScenarioKey) -> Callable[[Command], Command]:
         multiple=key.kind.many,
         default=None,
         help=text,
-        shell_complete=_recipe_names if key.name == "recipe" else None,
+        shell_complete=lambda _context, _parameter, begun: [word for word in _words(key) if word.startswith(begun)],
     )
 
 
-def _recipe_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+def _words(key: ScenarioKey) -> Iterable[str]:
+    """What Tab offers for a key."""
     from bench.recipes.registry import all_recipes
 
-    return [name for name in all_recipes() if name.startswith(begun)]
+    return all_recipes() if key.name == "recipe" else key.kind.words
+
+
+class ScenarioPlace(click.Path):
+    """A scenario's file, or the name of a ready one; Tab offers both."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The ready ones that begin so, then files."""
+        names = sorted(path.stem for path in READY.glob("*.toml"))
+        ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return ready + super().shell_complete(ctx, param, incomplete)
 
 
 def _parameter(key: ScenarioKey) -> str:

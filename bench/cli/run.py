@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out
-from bench.cli.options import PLACE, Grouped, Values, run_options, scenario_of, scenario_options, server_option
+from bench.cli.options import (
+    PLACE,
+    Grouped,
+    ScenarioPlace,
+    Values,
+    run_options,
+    scenario_of,
+    scenario_options,
+    server_option,
+)
 from bench.errors import EXIT_INTERRUPTED, UsageError
 from bench.scenario import Scenario
 
@@ -35,7 +44,7 @@ _LOOK_S = 0.5
 @click.command(
     cls=Grouped, epilog="Ready scenarios stand in bench/scenarios/; `lockbench init` writes one with every key."
 )
-@click.argument("scenario", required=False, type=PLACE)
+@click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--name", metavar="TEXT", default="", help="what results and comparisons call it")
 @click.option("--repeat", metavar="N", type=click.IntRange(1, 1000), default=1, help="runs, each in a folder  [1]")

@@ -5,7 +5,7 @@ place; nothing here knows Locust, sockets or servers.
 """
 
 from bench.scenario.keys import KEYS, Retry, Scenario, ScenarioKey
-from bench.scenario.load import load
+from bench.scenario.load import READY, load
 from bench.scenario.quantity import Delay, Fault, Pause, Skew
 
-__all__ = ["KEYS", "Delay", "Fault", "Pause", "Retry", "Scenario", "ScenarioKey", "Skew", "load"]
+__all__ = ["KEYS", "READY", "Delay", "Fault", "Pause", "Retry", "Scenario", "ScenarioKey", "Skew", "load"]

@@ -32,13 +32,17 @@ Parse = Callable[[object], Any]
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """What values a key takes: `parse` makes a TOML value the resolved one, `from_text` an option a TOML value."""
+    """What values a key takes: `parse` makes a TOML value the resolved one, `from_text` an option a TOML value.
+
+    `words`: the only ones there are, if they are few.
+    """
 
     metavar: str
     parse: Parse
     from_text: Callable[[str], object] = str
     many: bool = False
     flag: bool = False
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def choice(*names: str) -> KeyKind:
             raise ValueError(f"{raw!r} is none of {', '.join(names)}{nearest(raw, names)}")
         return raw
 
-    return KeyKind("|".join(names), parse)
+    return KeyKind("|".join(names), parse, words=names)
 
 
 def _word(raw: object) -> str:

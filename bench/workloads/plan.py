@@ -187,6 +187,7 @@ def add_options(parser: Any) -> None:
             default=None if key.kind.many else key.default,
             help=key.help.replace("%", "%%"),
             type=_checked(key),
+            choices=key.kind.words or None,  # a drop-down in the form; what is none of them, `type` has refused
             action=_Joined if key.kind.many else "store",
             **shown,
         )

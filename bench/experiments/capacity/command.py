@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import FiniteRange, Grouped, Read, given_options, scenario_options
+from bench.cli.options import FiniteRange, Grouped, Read, ScenarioPlace, given_options, scenario_options
 from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME
@@ -46,7 +46,7 @@ def _budget_s(text: str) -> float:
     cls=Grouped,
     epilog="A point takes 6 minutes at most, with --quick 2; servers are started and stopped.",
 )
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--slo", metavar="EXPR", multiple=True, required=True, help="like 'acquire.p99 < 10ms' (repeatable)")
 @click.option(
     "--target-rate",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Command, Grouped, Read, given_options, scenario_options
+from bench.cli.options import Command, Grouped, Read, ScenarioPlace, given_options, scenario_options
 from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
@@ -102,7 +102,7 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     cls=Grouped,
     epilog="X and Y: a result folder, a scenario file, git:REV (or a revision), lib:DIR (installed packages).",
 )
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--baseline", metavar="X", default="", help="what it must not be worse than")
 @click.option(
     "--candidate", metavar="Y", default="", help="what is judged  [beside a revision: the code as it is here]"

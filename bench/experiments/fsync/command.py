@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from bench.cli.experiment import Several, carry_out, experiment_options, resumed
-from bench.cli.options import PLACE, FiniteRange, Grouped, Read, file_options
+from bench.cli.options import PLACE, FiniteRange, Grouped, Read, ScenarioPlace, file_options
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
@@ -50,7 +50,7 @@ def _delay(text: str) -> float:
     cls=Grouped,
     epilog="Servers are started on loopback and stopped. --quick takes less than five minutes, the full matrix hours.",
 )
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option(
     "--policy", "policies", metavar="P,…", type=Several(click.Choice(_POLICIES)), help=f"{', '.join(_POLICIES)}  [all]"
 )

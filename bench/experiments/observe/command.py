@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import click
 
-from bench.cli.options import PLACE, Grouped, run_options, scenario_of, scenario_options
+from bench.cli.options import Grouped, ScenarioPlace, run_options, scenario_of, scenario_options
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
 from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
@@ -53,7 +53,7 @@ _ENDPOINTS = (
 
 
 @click.command(cls=Grouped, epilog="Needs Prometheus (Debian: apt-get install prometheus).")
-@click.argument("scenario", required=False, type=PLACE)
+@click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
 @click.option(
