@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from flask import Response
 from gevent import get_hub
 from locust import events
 from locust.env import Environment
@@ -49,9 +50,19 @@ def _connect(environment: Environment, runner: AnyRunner, web_ui: WebUI | None, 
         return
     if web_ui is None:
         _check(options)
+    elif web_ui.app is not None:
+        web_ui.app.after_request(_without_host)
     Conductor(environment, runner)
     if not isinstance(runner, MasterRunner):
         Member(environment, runner)
+
+
+def _without_host(response: Response) -> Response:
+    """Locust's page without its field for a host: what is asked are targets, and an empty host says nothing."""
+    if response.mimetype == "text/html" and not response.is_streamed:
+        hidden = '<style>.MuiFormControl-root:has(input[name="host"]){display:none}</style></head>'
+        response.set_data(response.get_data(as_text=True).replace("</head>", hidden))
+    return response
 
 
 def _check(options: Namespace) -> None:

@@ -109,6 +109,7 @@ _AFTER_GRACE_S = 15.0
 class LockUser(User):
     """One caller."""
 
+    host = "redis://targets"  # for Locust's page alone, which asks for one
     wait_time = constant(1)  # the rest after an unexpected exception, and while there is nothing to do
     worker: ClassVar[Worker | None] = None
     _setup: CallerSetup | None = None

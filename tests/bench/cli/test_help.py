@@ -76,6 +76,8 @@ def test_a_shell_completes_commands_options_and_recipes() -> None:
     assert completed("lockbench ca", 1) == ["capacity"]
     assert completed("lockbench run --recipe watch", 3) == ["watchdog", "watchdog-naive"]
     assert "--retry-window" in completed("lockbench run --retry", 2)
+    assert completed("lockbench capacity --fsync e", 3) == ["everysec"]
+    assert {"everyday", "hot-key"} <= set(completed("lockbench run ", 2))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
