@@ -177,6 +177,8 @@ def _exact(exact: Exact) -> str:
 def _safety(runs: Sequence[ComparedRun]) -> str:
     faults = sum(run.safety.service_faults for run in runs)
     leases = sum(run.safety.tested_leases for run in runs)
+    if not leases and not faults:
+        return f"not tested: in none of the {len(runs)} runs a lease was held for a time that could tell (--hold)"
     return f"{count(faults)} violations in {count(leases)} tested leases of all {len(runs)} runs"
 
 

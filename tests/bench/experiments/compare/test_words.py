@@ -58,6 +58,15 @@ def test_changes_are_told_as_measured(tmp_path: Path) -> None:
     assert any("rate got worse: -20.0%" in line for line in lines)
 
 
+def test_runs_that_could_show_no_violation_are_not_said_to_have_none(tmp_path: Path) -> None:
+    result = compared(tmp_path)
+    assert " violations in " in " ".join(shown(result).split())
+    untested = [replace(run, safety=replace(run.safety, tested_leases=0, service_faults=0)) for run in result.runs]
+    said = " ".join(shown(replace(result, runs=untested)).split())
+    assert "safety not tested" in said
+    assert "violations in" not in said
+
+
 @pytest.mark.parametrize("kind", ["compare", "gate"])
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: str, factor: float) -> None:
